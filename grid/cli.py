@@ -1,0 +1,173 @@
+"""The command `pwgrid`. Parses and prints; every command's work is done elsewhere, imported only when it is needed."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from grid import __version__
+from grid.errors import GridError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SERVE_OPTIONS: tuple[Any, ...] = (
+    click.option("--config", "config_file", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
+    click.option("--host", help="Address to listen on. [127.0.0.1]"),
+    click.option("--port", type=int, help="Port to listen on; 0 picks a free one. [8080]"),
+    click.option("--chromium", "chromium_workers", type=int, metavar="N", help="Chromium workers."),
+    click.option("--firefox", "firefox_workers", type=int, metavar="N", help="Firefox workers."),
+    click.option("--webkit", "webkit_workers", type=int, metavar="N", help="WebKit workers."),
+    click.option("--token", help="Token that clients must present."),
+    click.option(
+        "--allow-public", is_flag=True, default=None, help="A non-loopback listener without a token is meant."
+    ),
+    click.option("--log-level", help="debug, info, warning or error."),
+    click.option("--log-format", help="text or json."),
+    click.option("--runtime-dir", help="Base of the runtime directory (sockets, temporary files)."),
+)
+
+_GRID_OPTIONS: tuple[Any, ...] = (
+    click.option("--port", type=int, help="The grid's port, where several grids run on this host."),
+    click.option("--runtime-dir", help="The base of its runtime directory, where it is not the default."),
+)
+
+
+def _with(options: tuple[Any, ...]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+class _Commands(click.Group):
+    """Turns the errors that are meant for users into one line and their exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except GridError as error:
+            click.echo(f"pwgrid: {error}", err=True)
+            sys.exit(error.exit_code)
+        except BrokenPipeError:  # `pwgrid status | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pwgrid")
+def main() -> None:
+    """A grid of real Playwright browsers on this host, behind one endpoint."""
+
+
+def _load(config_file: Path | None, flags: dict[str, Any]) -> Any:
+    from grid.config import load
+
+    return load(config_file, os.environ, {name: value for name, value in flags.items() if value is not None})
+
+
+@main.command()
+@_with(_SERVE_OPTIONS)
+@click.option("--setup", "with_setup", is_flag=True, help="Get the browsers first where they are missing.")
+@click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
+@click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
+def serve(
+    config_file: Path | None, with_setup: bool, ready_fd: int | None, lifeline_fd: int | None, **flags: Any
+) -> None:
+    """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
+    from grid.serve import Extras, serve
+
+    sys.exit(serve(_load(config_file, flags), Extras(with_setup, ready_fd, lifeline_fd)))
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@_with(_SERVE_OPTIONS)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
+    """Runs COMMAND with a private grid of its own, and takes the grid down after it.
+
+    COMMAND finds it in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT. The exit code is that of COMMAND.
+
+    \b
+    pwgrid run --chromium 2 -- npx playwright test
+    """
+    from grid.run_command import run_command
+
+    flags["port"] = flags["port"] or 0
+    if "LOG_LEVEL" not in os.environ:  # a CI log is about the command
+        flags["log_level"] = flags["log_level"] or "warning"
+    _load(config_file, flags)  # complain here, not in the child
+    given = {**flags, "config_file": config_file}
+    sys.exit(run_command(_as_arguments(context.command, given), command, os.environ))
+
+
+def _as_arguments(command: click.Command, given: dict[str, Any]) -> list[str]:
+    """The command line that stands for these option values."""
+    arguments = []
+    for parameter in command.params:
+        value = given.get(parameter.name or "")
+        if isinstance(parameter, click.Option) and value is not None:
+            arguments += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], str(value)]
+    return arguments
+
+
+@main.command()
+@_with(_SERVE_OPTIONS)
+def setup(config_file: Path | None, **flags: Any) -> None:
+    """Finds or gets the browsers that the configuration asks for, and says each step."""
+    from grid.setup_browsers import setup as setup_browsers
+
+    settings = _load(config_file, flags).settings
+    wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
+    setup_browsers(wanted, settings, click.echo)
+
+
+@main.group()
+def config() -> None:
+    """Checks and shows the configuration."""
+
+
+@config.command("check")
+@_with(_SERVE_OPTIONS)
+def config_check(config_file: Path | None, **flags: Any) -> None:
+    """Exits 0 when the configuration is good, else 2 with every violation."""
+    _load(config_file, flags)
+    click.echo("the configuration is good")
+
+
+@config.command("show")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_with(_SERVE_OPTIONS)
+def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Shows every setting, its value and where it comes from."""
+    from grid import config as module
+
+    loaded = _load(config_file, flags)
+    click.echo(module.as_json(loaded) if as_json else module.show(loaded))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
+    """Shows pools, workers, slots, sessions and memory of a running grid."""
+    from grid import operate
+
+    found = operate.status(operate.find_grid(port, runtime_dir))
+    click.echo(json.dumps(found, indent=2) if as_json else operate.status_table(found))
+
+
+@main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def redis_cli(arguments: tuple[str, ...]) -> None:
+    """redis-cli on the grid's own Redis (PWGRID_PORT names the grid where several run)."""
+    from grid import operate
+
+    port = os.environ.get("PWGRID_PORT")
+    operate.redis_cli(operate.find_grid(int(port) if port else None, None), arguments)

@@ -1,0 +1,59 @@
+"""How long to wait before the next start after early deaths; holds no clock and starts nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffPolicy:
+    """Durations in seconds. A run is healthy once it served for `healthy_s` or ended `healthy_sessions` sessions."""
+
+    first_s: float = 0.5
+    cap_s: float = 30.0
+    healthy_s: float = 60.0
+    healthy_sessions: int = 5
+
+    def is_healthy(self, served_s: float, sessions: int) -> bool:
+        """Whether a run that served this long was worth it."""
+        return served_s >= self.healthy_s or sessions >= self.healthy_sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What there was before a death: when it started (monotonic seconds), how long it served, and its sessions."""
+
+    started_at: float
+    served_s: float = 0.0
+    sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The tally of early deaths. The first restart is at once; then the delay doubles up to the cap."""
+
+    policy: BackoffPolicy = field(default_factory=BackoffPolicy)
+    deaths: int = 0
+    died_at: float = -math.inf
+    not_before: float = -math.inf
+    reason: str | None = None
+
+    def died(self, now: float, reason: str, run: Run) -> Backoff:
+        """The tally after a run that ended unplanned. Siblings, which ran already at the last death, count once."""
+        if self.policy.is_healthy(run.served_s, run.sessions):
+            return Backoff(self.policy, reason=reason)
+        if self.deaths and run.started_at <= self.died_at:
+            return replace(self, reason=reason)
+        deaths = self.deaths + 1
+        return Backoff(self.policy, deaths, now, now + self._delay_s(deaths), reason)
+
+    def healthy(self) -> Backoff:
+        """The tally after a healthy run: as new."""
+        return Backoff(self.policy)
+
+    def _delay_s(self, deaths: int) -> float:
+        if deaths <= 1:
+            return 0.0
+        # The exponent is bounded before the power is taken: a tally of thousands would overflow a float.
+        return min(self.policy.cap_s, self.policy.first_s * 2.0 ** min(deaths - 2, 32))

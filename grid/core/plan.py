@@ -1,0 +1,161 @@
+"""What the master should start and drain now, from what is wanted and what is there; does neither itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from grid.core.lifecycle import WorkerStatus
+from grid.core.types import BrowserType
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one pool should have. No start before `not_before` (monotonic seconds; the pool's backoff)."""
+
+    workers: int
+    not_before: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings)."""
+
+    worker_id: str
+    browser_type: BrowserType
+    status: WorkerStatus
+    active: int = 0
+    started_at: float = 0.0
+    recycle: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds all pools. `memory_for` is how many more workers fit into the host's memory.
+
+    `max_surge` bounds the processes beyond the wanted number that the grid adds of its own accord, to have a
+    replacement before it recycles a worker. Workers that drain for another reason are replaced one for one even beyond
+    it, because capacity must not dip, but only where there is memory for it; 0 allows no process beyond the wanted
+    number, ever.
+    """
+
+    max_starting: int = 2
+    max_surge: int = 1
+    memory_for: int = 1_000_000
+    no_spawns: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start one worker."""
+
+    browser_type: BrowserType
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Drain one worker."""
+
+    worker_id: str
+    reason: str
+
+
+Action = Spawn | Drain
+
+
+@dataclass(slots=True)
+class _Pool:
+    browser_type: BrowserType
+    wanted: Wanted
+    starting: list[WorkerView]
+    available: list[WorkerView]
+    leaving: list[WorkerView]
+    expiring: WorkerView | None = None
+
+    def kept(self) -> list[WorkerView]:
+        return [view for view in (*self.starting, *self.available) if view is not self.expiring]
+
+    def missing(self) -> int:
+        return self.wanted.workers - len(self.kept())
+
+    def total(self) -> int:
+        return len(self.starting) + len(self.available) + len(self.leaving)
+
+
+def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
+    """The actions that bring what is there nearer to what is wanted; `now` in monotonic seconds."""
+    everyone = list(views)
+    pools = [_pool(browser_type, wish, everyone) for browser_type, wish in wanted.items()]
+    for pool in pools:
+        pool.expiring = _expiring(pool, limits)
+    drains: list[Action] = [action for pool in pools for action in _drains(pool, limits)]
+    return drains + _spawns(pools, now, limits)
+
+
+def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
+    """When a backoff ends next, or infinity: `plan` may have something else to say then."""
+    return min((wish.not_before for wish in wanted.values() if wish.not_before > now), default=math.inf)
+
+
+def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) -> _Pool:
+    by_status: dict[WorkerStatus, list[WorkerView]] = {status: [] for status in WorkerStatus}
+    for view in views:
+        if view.browser_type == browser_type:
+            by_status[view.status].append(view)
+    starting, available = by_status.pop(WorkerStatus.STARTING), by_status.pop(WorkerStatus.AVAILABLE)
+    return _Pool(browser_type, wanted, starting, available, [view for rest in by_status.values() for view in rest])
+
+
+def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
+    """The one worker of the pool that is recycled next: none while another recycle is under way."""
+    due = [view for view in pool.available if view.recycle]
+    if len(pool.leaving) >= max(1, limits.max_surge) or any(view.recycle for view in pool.leaving):
+        return None
+    return min(due, key=lambda view: view.started_at, default=None)
+
+
+def _drains(pool: _Pool, limits: Limits) -> list[Action]:
+    """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place."""
+    surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
+    drains: list[Action] = [Drain(view.worker_id, "scaled down") for view in surplus]
+    if pool.expiring is not None:
+        serving = sum(1 for view in pool.available if view is not pool.expiring)
+        no_place = limits.max_surge == 0 or limits.memory_for <= 0 or limits.no_spawns is not None
+        if serving >= pool.wanted.workers or no_place:
+            drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
+    return drains
+
+
+def _least_loss(view: WorkerView) -> tuple[bool, int, float]:
+    """Starting ones go first, then idle ones, then those with few sessions; the youngest of equals."""
+    return (view.status is WorkerStatus.AVAILABLE, view.active, -view.started_at)
+
+
+def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
+    """Round robin over the pools, so that no pool waits until another one is complete."""
+    if limits.no_spawns is not None:
+        return []
+    room = limits.max_starting - sum(len(pool.starting) for pool in pools)
+    memory = limits.memory_for
+    queues = [_starts(pool, limits) for pool in pools if now >= pool.wanted.not_before]
+    spawns: list[Action] = []
+    while any(queues):
+        for queue in queues:
+            if not queue:
+                continue
+            browser_type, is_extra = queue.pop(0)
+            if room <= 0 or (is_extra and memory <= 0):
+                continue
+            room -= 1
+            memory -= is_extra
+            spawns.append(Spawn(browser_type))
+    return spawns
+
+
+def _starts(pool: _Pool, limits: Limits) -> list[tuple[BrowserType, bool]]:
+    """What the pool lacks and may have while the rest of it is still there, and which of these are extra processes."""
+    beyond = 0 if limits.max_surge == 0 else max(limits.max_surge, len(pool.leaving))
+    count = max(0, min(pool.missing(), pool.wanted.workers + beyond - pool.total()))
+    within = max(0, min(count, pool.wanted.workers - pool.total()))
+    return [(pool.browser_type, False)] * within + [(pool.browser_type, True)] * (count - within)

@@ -1,0 +1,55 @@
+"""The session's states and what moves it from one to the next, as one table; the scripts in lua/ follow it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class SessionStatus(StrEnum):
+    """Where a session is in its life, as its record in Redis says."""
+
+    PENDING = "pending"  # selected: it holds a slot until its lease ends
+    RUNNING = "running"  # its worker has admitted it
+    COMPLETED = "completed"  # its client ended it
+    FAILED = "failed"  # the grid or the browser ended it, for a recorded reason
+    EXPIRED = "expired"  # nobody came for the lease
+
+
+class SessionEvent(StrEnum):
+    """What can happen to a session."""
+
+    STARTED = "started"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class SessionError(ValueError):
+    """An event that cannot happen in this state."""
+
+
+_S, _E = SessionStatus, SessionEvent
+
+TRANSITIONS: Final[dict[tuple[SessionStatus, SessionEvent], SessionStatus]] = {
+    (_S.PENDING, _E.STARTED): _S.RUNNING,
+    (_S.PENDING, _E.FAILED): _S.FAILED,
+    (_S.PENDING, _E.EXPIRED): _S.EXPIRED,
+    (_S.RUNNING, _E.COMPLETED): _S.COMPLETED,
+    (_S.RUNNING, _E.FAILED): _S.FAILED,
+    (_S.RUNNING, _E.EXPIRED): _S.EXPIRED,
+}
+"""Nothing leads back to pending, and nothing out of an end. Two things are no transitions but repairs of a wrong
+record: a session that was only presumed dead (its worker was silent) runs again once the worker shows that it has it,
+and the record of a session that never started goes when its handoff is tried on another worker."""
+
+LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
+"""The states in which a session holds a slot."""
+
+
+def advance(status: SessionStatus, event: SessionEvent) -> SessionStatus:
+    """The status after `event`. Raises SessionError when the pair is not in the table."""
+    try:
+        return TRANSITIONS[status, event]
+    except KeyError:
+        raise SessionError(f"a session that is {status} cannot see {event}") from None

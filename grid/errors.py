@@ -1,0 +1,72 @@
+"""Errors that reach a user: each carries a sentence and an exit code. Logs nothing, prints nothing, imports no role."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class GridError(Exception):
+    """What the user can understand and act on: `str()` says what, `exit_code` is what a command exits with."""
+
+    exit_code = 1
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One fault in the configuration. `value` may be printed: secrets are masked; it is empty for unknown keys."""
+
+    name: str
+    value: str
+    rule: str
+    source: str
+
+    def __str__(self) -> str:
+        value = f" {self.value}" if self.value else ""
+        return f"{self.name}:{value} ({self.source}): {self.rule}"
+
+
+class ConfigError(GridError):
+    """The configuration breaks rules; `violations` has all of them, `str()` one line for each."""
+
+    exit_code = 2
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        self.violations = tuple(violations)
+        faults = "1 fault" if len(self.violations) == 1 else f"{len(self.violations)} faults"
+        super().__init__("\n  ".join([f"the configuration has {faults}:", *map(str, self.violations)]))
+
+
+class AlreadyRunning(GridError):
+    """Another master holds the runtime directory. `pid` is None when the lock does not tell."""
+
+    def __init__(self, pid: int | None) -> None:
+        super().__init__(
+            f"a grid is running here already (master pid {pid or 'unknown'}): stop it first, or choose another --port"
+        )
+        self.pid = pid
+
+
+class BrowserMissing(GridError):
+    """A browser that the configuration asks for is not installed; the sentence says how to get it."""
+
+
+class BrowserLaunchError(GridError):
+    """A browser or its browser server did not start. `evidence` is what it said itself, word for word."""
+
+    def __init__(self, evidence: str, what: str = "the browser") -> None:
+        super().__init__(f"{what} did not start: {evidence.strip() or 'it gave no reason'}")
+        self.evidence = evidence
+
+
+class BrowserServerGone(GridError):
+    """The browser server ended or closed its channel while it was needed."""
+
+    def __init__(self, sentence: str = "the browser server is gone") -> None:
+        super().__init__(sentence)
+
+
+class RegistryUnavailable(GridError):
+    """Redis cannot be reached, or did not answer in time."""

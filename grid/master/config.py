@@ -1,0 +1,55 @@
+"""What the composer gives the master: settings, sockets, the roles as callables, and whom to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from grid.boot import ProxyBoot, WorkerBoot
+from grid.config import Settings
+from grid.runtime_dir import RuntimeDir
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSpec:
+    """The embedded Redis: the command, and the Unix socket on which it answers."""
+
+    argv: Sequence[str]
+    socket_path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the forked children run; each returns its exit code."""
+
+    worker: Callable[[WorkerBoot], int]
+    proxy: Callable[[ProxyBoot], int]
+
+
+def _ignore(*_arguments: object) -> None:
+    """Nobody asked to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterConfig:
+    """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
+
+    `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
+    to; `on_problem(browser_type, reason)` when a pool cannot start. When `lifeline_fd` ends (EOF), the grid stops.
+    """
+
+    settings: Settings
+    redis_url: str
+    redis: RedisSpec | None
+    runtime: RuntimeDir
+    listeners: tuple[socket, ...]
+    roles: Roles
+    version: str
+    endpoint: str
+    lifeline_fd: int | None = None
+    on_progress: Callable[[str], None] = _ignore
+    on_ready: Callable[[dict[str, Any]], None] = _ignore
+    on_problem: Callable[[str, str], None] = _ignore

@@ -1,0 +1,147 @@
+"""The control socket: answers operators' requests and takes reconnects of children; decides neither."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from grid.core.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
+from grid.log import get_logger
+from grid.master.loop import Loop
+
+log = get_logger()
+
+MAX_VISITORS: Final = 64
+REPLY_BUFFER_BYTES: Final = 1 << 20
+_BACKLOG: Final = 128
+_PEERCRED: Final = struct.Struct("3i")
+
+Request = Callable[[Frame], Frame]
+"""Answers a request's data. Raises ValueError with the sentence to answer instead."""
+
+
+class ControlServer:
+    """Listens on `path`. `on_init(sock, frame, packet, pid)` says whether it took the connection of a child."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        requests: Mapping[str, Request],
+        on_init: Callable[[socket.socket, Frame, bytes, int], bool],
+    ) -> None:
+        self._loop = loop
+        self._path = path
+        self._requests = requests
+        self._on_init = on_init
+        self._visitors: dict[int, socket.socket] = {}
+        self._listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+
+    def open(self) -> None:
+        """Start to listen. Raises OSError."""
+        self._listener.bind(str(self._path))
+        self._listener.listen(_BACKLOG)
+        self._loop.add(self._listener.fileno(), self._on_connect)
+
+    def close(self) -> None:
+        """Stop listening and leave whoever is connected."""
+        for sock in list(self._visitors.values()):
+            self._leave(sock)
+        self._loop.remove(self._listener.fileno())
+        self._listener.close()
+
+    def _on_connect(self) -> None:
+        for _ in range(MAX_VISITORS):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # it went away again, or there is no descriptor to be had
+                log.warning("control_accept_failed", reason=str(error))
+                return
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        pid, uid = _peer(sock)
+        if uid not in (os.geteuid(), 0):
+            log.warning("stranger_refused", pid=pid, uid=uid)
+            sock.close()
+            return
+        if len(self._visitors) >= MAX_VISITORS:
+            self._leave(next(iter(self._visitors.values())))  # the one that has been here longest
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REPLY_BUFFER_BYTES)
+        self._visitors[sock.fileno()] = sock
+        self._loop.add(sock.fileno(), lambda: self._on_packet(sock))
+
+    def _on_packet(self, sock: socket.socket) -> None:
+        try:
+            packet = sock.recv(MAX_FRAME_BYTES + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._leave(sock)
+            return
+        try:
+            frame = decode(packet)
+            if frame["t"] == "init":
+                self._init(sock, frame, packet)
+            elif frame["t"] == "request":
+                self._answer(sock, frame)
+            else:
+                raise ProtocolError(f"a {frame['t']} frame opens no conversation here")
+        except ProtocolError as error:
+            log.warning("control_socket_protocol_error", pid=_peer(sock)[0], reason=str(error))
+            self._leave(sock)
+
+    def _init(self, sock: socket.socket, frame: Frame, packet: bytes) -> None:
+        pid, _ = _peer(sock)
+        self._forget(sock)
+        if self._on_init(sock, frame, packet, pid):
+            return
+        log.warning("reconnect_refused", pid=pid, name=frame.get("name"))
+        self._write(sock, encode({"t": "close", "reason": "this master has no such child"}))
+        sock.close()
+
+    def _answer(self, sock: socket.socket, frame: Frame) -> None:
+        handler = self._requests.get(frame["name"])
+        try:
+            if handler is None:
+                raise ValueError(f"the master knows no request {frame['name']!r:.40}")
+            reply = {"t": "reply", "data": handler(frame["data"])}
+        except ValueError as error:
+            reply = {"t": "error", "error": str(error)}
+        # Replies may be larger than the frames of a link: a status names every worker.
+        if not self._write(sock, json.dumps(reply, separators=(",", ":")).encode()):
+            self._leave(sock)
+
+    def _write(self, sock: socket.socket, packet: bytes) -> bool:
+        """False when the visitor does not take it: the master waits for nobody."""
+        try:
+            sock.send(packet)
+        except OSError as error:
+            log.debug("control_reply_failed", reason=str(error))
+            return False
+        return True
+
+    def _forget(self, sock: socket.socket) -> None:
+        self._visitors.pop(sock.fileno(), None)
+        self._loop.remove(sock.fileno())
+
+    def _leave(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        sock.close()
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    pid, uid, _ = _PEERCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size))
+    return pid, uid

@@ -1,0 +1,248 @@
+"""The master: one synchronous loop that keeps what is wanted running and ends it in order; touches no client byte."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import time
+from typing import Any, Final
+
+from grid.core.frames import Frame
+from grid.core.plan import Action, Limits, Spawn, next_start, plan
+from grid.core.types import BROWSER_TYPES, BrowserType
+from grid.log import get_logger
+from grid.master.config import MasterConfig, RedisSpec, Roles
+from grid.master.control import ControlServer
+from grid.master.loop import Loop
+from grid.master.pool import Pool
+from grid.master.proxy_child import ProxyChild
+from grid.master.redis_child import RedisChild
+from grid.master.shutdown import Phase, Shutdown, Step
+from grid.master.signals import Signals, has_terminal
+from grid.master.spawn import become_subreaper
+from grid.master.start import StartReport
+from grid.master.status import Reporter
+from grid.master.tree import reap_orphans
+from grid.master.worker_record import WorkerRecord
+from grid.master.workers import Workers, select
+
+__all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
+
+log = get_logger()
+
+MIN_STARTING: Final = 2
+MAX_WORKERS: Final = 256
+
+
+class Master:
+    """Supervises one grid. `run` returns when everything it started is gone."""
+
+    def __init__(self, config: MasterConfig) -> None:
+        self._config = config
+        self._loop = Loop()
+        self._signals = Signals()
+        self._pools = {name: Pool(name, _wanted(config, name)) for name in BROWSER_TYPES}
+        self._workers = Workers(self._loop, config, self._pools, self._on_worker_lost)
+        self._proxy = ProxyChild(self._loop, config, self._on_drain_asked)
+        self._redis = RedisChild(self._loop, config.redis)
+        self._control = ControlServer(
+            self._loop,
+            config.runtime.control_path,
+            {
+                "status": lambda _data: self.status(),
+                "redis": lambda _data: {"url": config.redis_url, "prefix": config.settings.redis_key_prefix},
+                "drain": self._drain_request,
+                "scale": self._scale_request,
+            },
+            self._on_init,
+        )
+        self._shutdown = Shutdown()
+        self._reporter = Reporter(config, self._pools.values(), self._workers, time.time())
+        self._start_report = StartReport(config, self._pools.values(), self._workers, self.status)
+        self._limits = Limits(
+            max_starting=max(MIN_STARTING, os.cpu_count() or MIN_STARTING), max_surge=config.settings.max_surge
+        )
+        self._has_terminal = False
+
+    def run(self) -> int:
+        """Start everything, keep it running, and end it when told; 0. Raises OSError when it cannot even start."""
+        self._has_terminal = has_terminal()
+        become_subreaper()
+        self._signals.install()
+        try:
+            self._loop.add(self._signals.fd, self._on_signals)
+            if self._config.lifeline_fd is not None:
+                self._loop.add(self._config.lifeline_fd, self._on_lifeline)
+            self._control.open()
+            gc.collect()
+            gc.freeze()  # so that a collection in a child does not copy the pages that it shares with us
+            log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
+            self._serve()
+        except BaseException:
+            self._kill_everything()
+            raise
+        finally:
+            self._control.close()
+            self._signals.restore()
+        log.info("master_stopped", pid=os.getpid())
+        return 0
+
+    def stop(self) -> None:
+        """Ask for the end, as SIGTERM does; a second time means now."""
+        now = self._loop.now()
+        if not self._shutdown.ask(now):
+            return
+        log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
+        if self._shutdown.phase is Phase.WORKERS:
+            self._proxy.push_state(self._reporter.roster(stopping=True))
+            for record in list(self._workers.records.values()):
+                self._workers.drain(record, "shutdown", now=self._shutdown.is_hurried)
+
+    def status(self) -> dict[str, Any]:
+        """What is there, and why something is not."""
+        return self._reporter.status(self._proxy, self._redis, self._shutdown.is_stopping)
+
+    # The loop
+
+    def _serve(self) -> None:
+        while self._shutdown.phase is not Phase.DONE:
+            now = self._loop.now()
+            self._turn(now)
+            self._loop.wait(self._deadline(now))
+
+    def _turn(self, now: float) -> None:
+        """Everything that time or the last events made due."""
+        self._redis.tick(now)
+        self._workers.tick(now)
+        if self._redis.ready or self._proxy.pid is not None:
+            self._proxy.tick(now)
+        for pool in self._pools.values():
+            pool.observe(self._workers.of(pool.browser_type), now)
+        if self._shutdown.is_stopping:
+            self._go_on_stopping(now)
+        elif self._redis.ready:
+            for action in self._plan(now):
+                self._perform(action)
+            self._start_report.tell(self._proxy.listening)
+        self._proxy.push_state(self._reporter.roster(self._shutdown.is_stopping))
+
+    def _deadline(self, now: float) -> float:
+        if self._shutdown.phase is Phase.DONE:
+            return now
+        wanted = {name: pool.wanted() for name, pool in self._pools.items()}
+        parts = [self._redis.deadline(), self._workers.deadline(), next_start(wanted, now)]
+        if self._redis.ready or self._proxy.pid is not None:
+            parts.append(self._proxy.deadline())
+        return min(parts)
+
+    def _plan(self, now: float) -> list[Action]:
+        wanted = {name: pool.wanted() for name, pool in self._pools.items()}
+        views = [record.view() for record in self._workers.records.values()]
+        return plan(wanted, views, now, self._limits)
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Spawn):
+            self._workers.start(action.browser_type)
+        else:
+            self._workers.drain(self._workers.records[action.worker_id], action.reason)
+
+    def _go_on_stopping(self, now: float) -> None:
+        """One phase after the other: what is ended later is still used by what is ended first."""
+        shutdown = self._shutdown
+        if shutdown.phase is Phase.WORKERS and not self._workers.records:
+            shutdown.step(Step.WORKERS_GONE)
+            self._proxy.stop(now)
+        if shutdown.phase is Phase.PROXY and self._proxy.pid is None:
+            shutdown.step(Step.PROXY_GONE)
+            self._redis.stop(now)
+        if shutdown.phase is Phase.REDIS and self._redis.pid is None:
+            shutdown.step(Step.REDIS_GONE)
+
+    def _kill_everything(self) -> None:
+        """A bug in the master must not leave browsers behind: end all of it without ceremony, then report."""
+        log.critical("master_failed")
+        now = self._loop.now()
+        self._shutdown.phase = Phase.WORKERS
+        self._workers.kill_all()
+        self._proxy.kill(now)
+        self._redis.kill(now)
+        parts = (self._workers, self._proxy, self._redis)
+        while True:
+            for part in parts:
+                part.tick(self._loop.now())
+            if not (self._workers.records or self._proxy.pid or self._redis.pid):
+                return
+            self._loop.wait(min(part.deadline() for part in parts))
+
+    # What comes in
+
+    def _on_signals(self) -> None:
+        for signum in self._signals.read():
+            if signum == signal.SIGCHLD:
+                reap_orphans(self._own_pids())
+            elif signum in (signal.SIGTERM, signal.SIGINT):
+                log.info("signal_received", signal=signum.name)
+                self.stop()
+            elif signum == signal.SIGHUP and self._has_terminal and not has_terminal():
+                log.info("terminal_gone")
+                self.stop()
+            else:
+                log.warning("signal_without_meaning", signal=signum.name, why="reload and upgrade are not there yet")
+
+    def _on_lifeline(self) -> None:
+        assert self._config.lifeline_fd is not None
+        if not os.read(self._config.lifeline_fd, 4096):
+            self._loop.remove(self._config.lifeline_fd)
+            log.info("lifeline_ended")
+            self.stop()
+
+    def _on_worker_lost(self, record: WorkerRecord) -> None:
+        lost = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.reason}
+        self._proxy.send("worker_lost", lost)
+
+    def _on_drain_asked(self, data: Frame) -> None:
+        reason = str(data.get("reason", "asked by the proxy"))
+        for record in select(self._workers.records.values(), data):
+            if record.is_live:
+                self._workers.drain(record, reason)
+
+    def _on_init(self, sock: socket.socket, frame: Frame, packet: bytes, pid: int) -> bool:
+        """Only the process that we forked may have the link back: the kernel tells who it is."""
+        if frame.get("name") == "proxy":
+            return pid == self._proxy.pid and self._proxy.attach(sock, packet)
+        record = self._workers.records.get(str(frame.get("name")))
+        return record is not None and pid == record.child.pid and self._workers.attach(record, sock, packet)
+
+    def _drain_request(self, data: Frame) -> Frame:
+        records = select(self._workers.records.values(), data)
+        if not records and not data.get("all"):
+            raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
+        for record in records:
+            self._workers.drain(record, str(data.get("reason", "operator")), now=bool(data.get("now")))
+        return {"draining": [record.worker_id for record in records]}
+
+    def _scale_request(self, data: Frame) -> Frame:
+        if self._shutdown.is_stopping:
+            raise ValueError("the grid is stopping")
+        figures: dict[BrowserType, int] = {}
+        for name, workers in data.items():
+            pool = self._pools.get(name)  # type: ignore[call-overload]
+            if pool is None:
+                raise ValueError(f"there is no pool {name!r:.40}; pools are {', '.join(self._pools)}")
+            if type(workers) is not int or not 0 <= workers <= MAX_WORKERS:
+                raise ValueError(f"{name}: {workers!r:.40} is not a number of workers from 0 to {MAX_WORKERS}")
+            figures[pool.browser_type] = workers
+        for browser_type, workers in figures.items():
+            self._pools[browser_type].scale(workers)
+        return {"wanted": {name: pool.workers for name, pool in self._pools.items()}}
+
+    def _own_pids(self) -> set[int]:
+        services = {pid for pid in (self._proxy.pid, self._redis.pid) if pid is not None}
+        return services | {record.child.pid for record in self._workers.records.values() if not record.ended}
+
+
+def _wanted(config: MasterConfig, browser_type: BrowserType) -> int:
+    workers: int = getattr(config.settings, f"{browser_type}_workers")
+    return workers

@@ -1,0 +1,141 @@
+"""The proxy as a child: its link, its state, its restart with the listening sockets kept; sees no client."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from grid.boot import ProxyBoot
+from grid.core.link import Applied, Link, LinkFullError, Opened, Received
+from grid.log import get_logger
+from grid.master.channel import Channel
+from grid.master.child import Child, Exit
+from grid.master.config import MasterConfig
+from grid.master.loop import Loop
+from grid.master.service import Service
+from grid.master.spawn import fork_role
+
+log = get_logger()
+
+STOP_GRACE_S: Final = 5.0
+
+Data = dict[str, Any]
+
+
+class ProxyChild:
+    """Runs the proxy. `on_drain_asked(data)` is called for each request that comes through it."""
+
+    def __init__(self, loop: Loop, config: MasterConfig, on_drain_asked: Callable[[Data], None]) -> None:
+        self._loop = loop
+        self._config = config
+        self._on_drain_asked = on_drain_asked
+        self._service = Service("proxy", loop, self._fork, self._on_exit)
+        self._channel: Channel | None = None
+        self._undelivered: list[tuple[str, Data]] = []
+        self._state: Data = {}
+        self.listening = False
+
+    @property
+    def pid(self) -> int | None:
+        """Its pid, None between a death and the restart."""
+        return self._service.pid
+
+    def tick(self, now: float) -> None:
+        """Start or restart it; end it if it is silent for too long."""
+        self._service.tick(now)
+        if self._channel is not None:
+            self._channel.tick(now)
+            if now >= self._lost_at() and self._service.child is not None:
+                log.error("proxy_silent", pid=self.pid, after_s=self._config.settings.worker_lost_threshold)
+                self._channel.heard_at = now
+                self._service.child.end_now(now)
+
+    def deadline(self) -> float:
+        """When `tick` has something to do, or infinity."""
+        return min(self._service.deadline(), self._lost_at())
+
+    def push_state(self, state: Data) -> None:
+        """Tell the proxy, and each of its successors, what there is; only what changed is sent."""
+        if state != self._state:
+            self._state = state
+            if self._channel is not None:
+                self._channel.push_state(state)
+
+    def send(self, name: str, data: Data) -> None:
+        """A command, delivered to this proxy or, if it dies first, to the next one."""
+        if self._channel is None:
+            self._undelivered.append((name, data))
+            return
+        try:
+            self._channel.send(name, data)
+        except LinkFullError as error:
+            log.error("command_dropped", command=name, reason=str(error))
+
+    def stop(self, now: float) -> None:
+        """Ask it to end, then see to it."""
+        self._service.stop(now + STOP_GRACE_S, now + 2 * STOP_GRACE_S)
+        if self._channel is not None:
+            self.send("stop", {})
+
+    def kill(self, now: float) -> None:
+        """End it without asking."""
+        self._service.stop(now, now)
+
+    def attach(self, sock: socket.socket, init: bytes) -> bool:
+        """Take a reconnect of the proxy's; False when there is none to have it."""
+        if self._channel is None:
+            return False
+        self._channel.attach(sock, self._greeting(), init)
+        return True
+
+    def _fork(self) -> Child:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        config = self._config
+        boot = ProxyBoot(config.settings, config.redis_url, config.runtime.directory, theirs, config.listeners)
+        keep = {theirs.fileno(), *(listener.fileno() for listener in config.listeners)}
+        try:
+            child = fork_role("proxy", lambda: config.roles.proxy(boot), keep)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._channel = Channel(self._loop, Link("master", "proxy"), self._received, self._link_down)
+        self._channel.attach(ours, self._greeting())
+        for name, data in self._undelivered:
+            self._channel.send(name, data)
+        self._undelivered.clear()
+        return child
+
+    def _on_exit(self, ended: Exit) -> str:
+        self.listening = False
+        if self._channel is not None:
+            self._channel.read_rest()
+            self._channel.close()
+            # What it may not have done is its successor's to do; `stop` was meant for this one.
+            self._undelivered = [item for item in self._channel.link.unacknowledged() if item[0] != "stop"]
+            self._channel = None
+        return f"proxy ended with {ended}"
+
+    def _received(self, item: Received) -> None:
+        if isinstance(item, Opened):
+            if self._channel is not None:
+                self._channel.push_state(self._state)
+        elif isinstance(item, Applied):
+            if item.name == "listening":
+                self.listening = True
+            elif item.name == "drain_asked":
+                self._on_drain_asked(item.data)
+            else:
+                log.warning("event_unknown", process="proxy", name=item.name)
+
+    def _link_down(self, reason: str) -> None:
+        log.info("control_link_down", process="proxy", pid=self.pid, reason=reason)
+
+    def _lost_at(self) -> float:
+        return self._channel.heard_at + self._config.settings.worker_lost_threshold if self._channel else math.inf
+
+    def _greeting(self) -> Data:
+        return {"lostThresholdS": self._config.settings.worker_lost_threshold}

@@ -1,0 +1,67 @@
+"""The order of a shutdown, and what a second signal means; ends no process itself."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Final
+
+SECOND_SIGNAL_AFTER_S: Final = 0.3
+"""`make` and process groups deliver one Ctrl-C twice; a person's second one comes later."""
+
+
+class Phase(StrEnum):
+    """What is being ended. Each uses what the later ones still keep running."""
+
+    RUNNING = "running"
+    WORKERS = "workers"
+    PROXY = "proxy"
+    REDIS = "redis"
+    DONE = "done"
+
+
+class Step(StrEnum):
+    """What moves the shutdown on."""
+
+    ASKED = "asked"
+    WORKERS_GONE = "workers gone"
+    PROXY_GONE = "proxy gone"
+    REDIS_GONE = "redis gone"
+
+
+ORDER: Final[dict[tuple[Phase, Step], Phase]] = {
+    (Phase.RUNNING, Step.ASKED): Phase.WORKERS,
+    (Phase.WORKERS, Step.WORKERS_GONE): Phase.PROXY,
+    (Phase.PROXY, Step.PROXY_GONE): Phase.REDIS,
+    (Phase.REDIS, Step.REDIS_GONE): Phase.DONE,
+}
+
+
+class Shutdown:
+    """Where the shutdown is. `is_hurried`: nobody wants to wait for sessions any more."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.RUNNING
+        self.is_hurried = False
+        self._asked_at = math.inf
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the end was asked for."""
+        return self.phase is not Phase.RUNNING
+
+    def ask(self, now: float) -> bool:
+        """Somebody wants the end; whether that changed anything."""
+        if self.phase is Phase.RUNNING:
+            self._asked_at = now
+            self.phase = ORDER[self.phase, Step.ASKED]
+            return True
+        if not self.is_hurried and now - self._asked_at >= SECOND_SIGNAL_AFTER_S:
+            self.is_hurried = True
+            return True
+        return False
+
+    def step(self, step: Step) -> Phase:
+        """Go on. Raises KeyError when `step` is not what this phase waits for."""
+        self.phase = ORDER[self.phase, step]
+        return self.phase

@@ -1,0 +1,60 @@
+"""Signals as bytes on a pipe: the handlers only queue, the loop acts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any, Final
+
+HANDLED: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGCHLD,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+def _queued(_signum: int, _frame: FrameType | None) -> None:
+    """The C handler has written the byte already."""
+
+
+class Signals:
+    """The handled signals, queued on `fd`."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before: dict[signal.Signals, Any] = {}
+        self._wakeup_before = -1
+
+    def install(self) -> None:
+        """Take the signals over from here on."""
+        self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        for signum in HANDLED:
+            self._before[signum] = signal.signal(signum, _queued)
+
+    def restore(self) -> None:
+        """Give them back and close the pipe."""
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+    def read(self) -> list[signal.Signals]:
+        """What has arrived, in order."""
+        try:
+            return [signal.Signals(byte) for byte in os.read(self.fd, 4096)]
+        except BlockingIOError:
+            return []
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

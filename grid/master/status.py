@@ -1,0 +1,76 @@
+"""What the master tells about itself: the status for operators, the roster for the proxy; changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from grid.core.lifecycle import WorkerStatus
+from grid.master.config import MasterConfig
+from grid.master.pool import Pool
+from grid.master.proxy_child import ProxyChild
+from grid.master.redis_child import RedisChild
+from grid.master.workers import Workers
+
+
+class Reporter:
+    """Reads the other parts and puts their figures together."""
+
+    def __init__(self, config: MasterConfig, pools: Iterable[Pool], workers: Workers, started_at: float) -> None:
+        self._config = config
+        self._pools = list(pools)
+        self._workers = workers
+        self._started_at = started_at
+
+    def status(self, proxy: ProxyChild, redis: RedisChild, stopping: bool) -> dict[str, Any]:
+        """The reply to `status`; it holds no secret."""
+        config = self._config
+        return {
+            "endpoint": config.endpoint,
+            "version": config.version,
+            "master": {"pid": os.getpid(), "startedAt": self._started_at},
+            "proxy": {"pid": proxy.pid},
+            "redis": {
+                "pid": redis.pid,
+                "url": without_password(config.redis_url),
+                "prefix": config.settings.redis_key_prefix,
+                **({"error": redis.problem} if redis.problem else {}),
+            },
+            "pools": [pool.status_reply(self._workers.of(pool.browser_type)) for pool in self._pools],
+            "workers": [record.status_reply() for record in self._workers.records.values()],
+            "stopping": stopping,
+        }
+
+    def roster(self, stopping: bool) -> dict[str, Any]:
+        """What the proxy chooses from."""
+        return {
+            "stopping": stopping,
+            "hostGuard": None,
+            "pools": {pool.browser_type: self._pool(pool) for pool in self._pools},
+            "workers": [
+                {
+                    "id": record.worker_id,
+                    "browserType": record.browser_type,
+                    "status": record.status.value,
+                    "playwrightVersion": record.launched.get("playwrightVersion"),
+                }
+                for record in self._workers.records.values()
+                if record.is_live or record.status is WorkerStatus.DRAINING
+            ],
+        }
+
+    def _pool(self, pool: Pool) -> dict[str, Any]:
+        records = self._workers.of(pool.browser_type)
+        available = sum(1 for record in records if record.status is WorkerStatus.AVAILABLE)
+        return {"wanted": pool.workers, "available": available, "reason": pool.reason}
+
+
+def without_password(url: str) -> str:
+    """`url` fit to be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))

@@ -1,0 +1,111 @@
+"""What the master knows of one worker, and how it is forked; decides nothing about it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from grid.boot import WorkerBoot
+from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
+from grid.core.plan import WorkerView
+from grid.core.types import BrowserType
+from grid.master.channel import Channel
+from grid.master.child import Child
+from grid.master.config import MasterConfig
+from grid.master.spawn import fork_role
+from grid.master.tree import Tree
+
+
+@dataclass(eq=False, slots=True)
+class WorkerRecord:
+    """One worker from its fork until nothing of it is left. Times are monotonic seconds.
+
+    `ipc` is the master's copy of the browser server's channel: it outlives the worker. `ended` is set once the process
+    was reaped and only its tree may be left.
+    """
+
+    worker_id: str
+    browser_type: BrowserType
+    child: Child
+    control: socket.socket
+    ipc: socket.socket
+    tree: Tree
+    forked_at: float
+    status: WorkerStatus = WorkerStatus.STARTING
+    channel: Channel | None = None
+    launched: dict[str, Any] = field(default_factory=dict)
+    served_since: float = math.inf
+    available_by: float = math.inf
+    active: int = 0
+    lifetime: int = 0
+    slots: int = 0
+    reason: str | None = None
+    recycle: str | None = None
+    planned: bool = False
+    counted: bool = False
+    ended: bool = False
+    sweep_at: float = math.inf
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it counts as capacity, now or soon."""
+        return self.status in (WorkerStatus.STARTING, WorkerStatus.AVAILABLE)
+
+    def advance(self, event: WorkerEvent) -> None:
+        """Step through the table. Raises LifecycleError (a ValueError)."""
+        self.status = advance(self.status, event)
+
+    def view(self) -> WorkerView:
+        """What the plan needs to know."""
+        return WorkerView(
+            self.worker_id, self.browser_type, self.status, self.active, started_at=self.forked_at, recycle=self.recycle
+        )
+
+    def status_reply(self) -> dict[str, Any]:
+        """What an operator is told."""
+        return {
+            "id": self.worker_id,
+            "browserType": self.browser_type,
+            "pid": self.child.pid,
+            "nodePid": self.launched.get("nodePid"),
+            "status": self.status.value,
+            "active": self.active,
+            "lifetime": self.lifetime,
+            "slots": self.slots,
+            "startedAt": self.child.started_at,
+            "rssMib": None,
+            "reason": self.reason,
+        }
+
+
+def start_worker(config: MasterConfig, browser_type: BrowserType, now: float) -> WorkerRecord:
+    """Fork a worker with its directory and sockets. Raises OSError, with nothing left behind."""
+    worker_id = secrets.token_hex(4)
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+        directory = config.runtime.make_worker_dir(worker_id)
+        undo.callback(config.runtime.remove_worker_dir, worker_id)
+        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(control.close)
+        theirs.callback(child_control.close)
+        ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        undo.callback(ipc.close)
+        theirs.callback(ipc_child.close)
+        boot = WorkerBoot(
+            settings=config.settings,
+            redis_url=config.redis_url,
+            runtime=config.runtime.directory,
+            directory=directory,
+            worker_id=worker_id,
+            browser_type=browser_type,
+            control=child_control,
+            ipc=ipc,
+            ipc_child=ipc_child,
+        )
+        keep = [part.fileno() for part in (child_control, ipc, ipc_child)]
+        child = fork_role(f"worker {worker_id}", lambda: config.roles.worker(boot), keep)
+        undo.pop_all()
+        return WorkerRecord(worker_id, browser_type, child, control, ipc, Tree(child.pid, directory), now)

@@ -1,0 +1,292 @@
+"""All workers: starts, drains and buries them as it is told, and follows what they say; the plan is not made here."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from grid.core.backoff import Run
+from grid.core.lifecycle import WorkerEvent, WorkerStatus
+from grid.core.link import Applied, Link, LinkFullError, Opened, Received, StateSeen
+from grid.core.types import BrowserType
+from grid.log import get_logger
+from grid.master.channel import Channel
+from grid.master.child import Exit
+from grid.master.config import MasterConfig
+from grid.master.loop import Loop
+from grid.master.pool import Pool
+from grid.master.tree import process_table
+from grid.master.worker_record import WorkerRecord, start_worker
+
+log = get_logger()
+
+LAUNCH_GRACE_S: Final = 15.0
+DRAIN_GRACE_S: Final = 15.0
+"""What a worker has beyond its drain deadline to close sessions and its browser."""
+
+DRAIN_NOW_S: Final = 5.0
+SWEEP_RETRY_S: Final = 0.02
+
+Data = dict[str, Any]
+
+
+class Workers:
+    """The workers by id. `on_lost(record)` is called once for each that did not end as it should."""
+
+    def __init__(
+        self, loop: Loop, config: MasterConfig, pools: dict[BrowserType, Pool], on_lost: Callable[[WorkerRecord], None]
+    ) -> None:
+        self.records: dict[str, WorkerRecord] = {}
+        self._loop = loop
+        self._config = config
+        self._pools = pools
+        self._on_lost = on_lost
+        self._tree_at = math.inf
+
+    def of(self, browser_type: BrowserType) -> list[WorkerRecord]:
+        """Those of one pool."""
+        return [record for record in self.records.values() if record.browser_type == browser_type]
+
+    def start(self, browser_type: BrowserType) -> None:
+        """Fork one; where that fails the pool backs off."""
+        now = self._loop.now()
+        try:
+            record = start_worker(self._config, browser_type, now)
+        except OSError as error:
+            reason = f"cannot start a worker: {error.strerror or error}"
+            self._pools[browser_type].died(reason, now, Run(now))
+            log.error("worker_not_started", pool=browser_type, reason=reason)
+            return
+        record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
+        record.channel = Channel(
+            self._loop,
+            Link("master", record.worker_id),
+            lambda item: self._received(record, item),
+            lambda reason: self._link_down(record, reason),
+        )
+        self.records[record.worker_id] = record
+        self._loop.add(record.child.pidfd, lambda: self._exited(record))
+        record.channel.attach(record.control, self._greeting())
+        self._tree_at = min(self._tree_at, now + self._config.settings.rss_check_interval)
+        log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid)
+
+    def drain(self, record: WorkerRecord, reason: str, *, now: bool = False) -> None:
+        """Ask for the end: the command goes over the link, and what does not follow it is ended."""
+        if record.ended or record.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
+            return
+        record.advance(WorkerEvent.DRAIN_ASKED)
+        record.planned = True
+        record.reason = record.reason or reason
+        timeout_s = self._config.settings.drain_timeout
+        self._end_drain_by(record, self._loop.now() + (DRAIN_NOW_S if now else timeout_s + DRAIN_GRACE_S))
+        log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
+        self._send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
+
+    def attach(self, record: WorkerRecord, sock: socket.socket, init: bytes) -> bool:
+        """Take a reconnect; False when the worker has ended."""
+        if record.ended or record.channel is None:
+            return False
+        record.channel.attach(sock, self._greeting(), init)
+        return True
+
+    def kill_all(self) -> None:
+        """Last resort: end every process at once, without waiting for anything."""
+        for record in self.records.values():
+            record.child.end_by(0.0, 0.0)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: give up silent and late ones, send signals, sweep what ended ones left, learn the trees."""
+        for record in list(self.records.values()):
+            if not record.ended:
+                self._watch(record, now)
+                record.child.tick(now)
+        self._sweep(now)
+        if now >= self._tree_at:
+            self._learn_trees(now)
+
+    def deadline(self) -> float:
+        """When `tick` has something to do, or infinity."""
+        return min((self._next(record) for record in self.records.values()), default=math.inf)
+
+    # What is said
+
+    def _received(self, record: WorkerRecord, item: Received) -> None:
+        if isinstance(item, Opened):
+            record.slots = _count(item.init.get("slots"))
+        elif isinstance(item, StateSeen):
+            record.active = _count(item.data.get("active"))
+            record.lifetime = _count(item.data.get("lifetime"))
+        elif isinstance(item, Applied):
+            handler = _EVENTS.get(item.name)
+            if handler is None:
+                log.warning("event_unknown", worker=record.worker_id, name=item.name)
+            else:
+                handler(self, record, item.data)
+
+    def _launched(self, record: WorkerRecord, data: Data) -> None:
+        record.launched = data
+        self._tree_at = self._loop.now()  # learn the browser's processes while they are still below the worker
+
+    def _available(self, record: WorkerRecord, data: Data) -> None:
+        record.advance(WorkerEvent.WARMED)
+        if record.status is WorkerStatus.AVAILABLE:
+            now = self._loop.now()
+            record.served_since, record.available_by = now, math.inf
+            log.info("worker_available", worker=record.worker_id, after_s=round(now - record.forked_at, 3))
+
+    def _draining(self, record: WorkerRecord, data: Data) -> None:
+        record.advance(WorkerEvent.DRAIN_ASKED)
+        record.reason = record.reason or str(data.get("reason", "asked"))
+        self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
+
+    def _stopped(self, record: WorkerRecord, data: Data) -> None:
+        if record.status is not WorkerStatus.STOPPED:  # after `failed` it says this as well
+            record.advance(WorkerEvent.STOP_ANNOUNCED)
+
+    def _failed(self, record: WorkerRecord, data: Data) -> None:
+        record.advance(WorkerEvent.FAILED)
+        record.reason = str(data.get("reason", "failed"))
+        log.error("worker_failed", worker=record.worker_id, pool=record.browser_type, reason=record.reason)
+        self._count_death(record, self._loop.now())
+        self._end_drain_by(record, self._loop.now() + DRAIN_GRACE_S)
+
+    def _link_down(self, record: WorkerRecord, reason: str) -> None:
+        log.debug("control_link_down", worker=record.worker_id, pid=record.child.pid, reason=reason)
+
+    # What is seen
+
+    def _watch(self, record: WorkerRecord, now: float) -> None:
+        channel = record.channel
+        if channel is not None:
+            channel.tick(now)
+        if record.status is WorkerStatus.LOST:
+            return
+        if now >= self._silent_at(record):
+            self._give_up(record, f"silent for {self._config.settings.worker_lost_threshold:g} s", now)
+        elif record.status is WorkerStatus.STARTING and now >= record.available_by:
+            self._give_up(record, f"not available {now - record.forked_at:.0f} s after its start", now)
+
+    def _give_up(self, record: WorkerRecord, reason: str, now: float) -> None:
+        """It counts as lost from now on; SIGTERM, then SIGKILL, then its tree."""
+        self._lose(record, reason, now)
+        record.child.end_now(now)
+
+    def _exited(self, record: WorkerRecord) -> None:
+        ended = record.child.reap()
+        if ended is None:
+            return
+        now = self._loop.now()
+        if record.channel is not None:
+            record.channel.read_rest()
+            record.channel.close()
+        self._loop.remove(record.child.pidfd)
+        record.child.close()
+        record.ended, record.sweep_at = True, now
+        pid, worker_id = record.child.pid, record.worker_id
+        was = record.status
+        if ended.is_clean and was in (WorkerStatus.STOPPED, WorkerStatus.DRAINING):
+            record.advance(WorkerEvent.VANISHED if was is WorkerStatus.STOPPED else WorkerEvent.STOP_ANNOUNCED)
+            log.info("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
+            return
+        log.error("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
+        if was is not WorkerStatus.LOST:
+            self._lose(record, self._why(record, ended), now)
+
+    def _lose(self, record: WorkerRecord, reason: str, now: float) -> None:
+        record.reason = reason
+        was = record.status
+        record.advance(WorkerEvent.VANISHED)
+        log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, was=was, reason=reason)
+        self._count_death(record, now)
+        self._on_lost(record)
+
+    def _sweep(self, now: float) -> None:
+        """Kill what ended workers have left, until nothing is; then their directories go."""
+        due = [record for record in self.records.values() if now >= record.sweep_at]
+        if not due:
+            return
+        table = process_table()
+        for record in due:
+            killed = record.tree.kill(table)
+            if killed:
+                log.info("tree_killed", worker=record.worker_id, processes=killed)
+                record.sweep_at = now + SWEEP_RETRY_S
+                continue
+            record.ipc.close()
+            if self._config.runtime.remove_worker_dir(record.worker_id):
+                log.debug("worker_directory_removed", worker=record.worker_id)
+            del self.records[record.worker_id]
+
+    def _learn_trees(self, now: float) -> None:
+        live = [record for record in self.records.values() if not record.ended]
+        table = process_table() if live else {}
+        for record in live:
+            record.tree.note(table)
+        self._tree_at = now + self._config.settings.rss_check_interval if live else math.inf
+
+    # Small things
+
+    def _count_death(self, record: WorkerRecord, now: float) -> None:
+        if not record.planned and not record.counted:
+            record.counted = True
+            self._pools[record.browser_type].failed(record, now)
+
+    @staticmethod
+    def _why(record: WorkerRecord, ended: Exit) -> str:
+        if record.child.was_killed:
+            return f"{record.reason or 'asked to end'}: did not end in time, killed"
+        return record.reason or f"worker ended with {ended}"
+
+    def _send(self, record: WorkerRecord, name: str, data: Data) -> None:
+        try:
+            if record.channel is not None:
+                record.channel.send(name, data)
+        except LinkFullError as error:
+            log.error("command_dropped", worker=record.worker_id, command=name, reason=str(error))
+
+    def _end_drain_by(self, record: WorkerRecord, deadline: float) -> None:
+        record.child.end_by(math.inf, deadline)
+
+    def _silent_at(self, record: WorkerRecord) -> float:
+        if record.channel is None or record.status is WorkerStatus.LOST:
+            return math.inf
+        return record.channel.heard_at + self._config.settings.worker_lost_threshold
+
+    def _next(self, record: WorkerRecord) -> float:
+        if record.ended:
+            return record.sweep_at
+        available_by = record.available_by if record.status is WorkerStatus.STARTING else math.inf
+        return min(self._tree_at, record.child.deadline(), self._silent_at(record), available_by)
+
+    def _greeting(self) -> Data:
+        return {"lostThresholdS": self._config.settings.worker_lost_threshold}
+
+
+_EVENTS: Final[dict[str, Callable[[Workers, WorkerRecord, Data], None]]] = {
+    "launched": Workers._launched,
+    "available": Workers._available,
+    "draining": Workers._draining,
+    "stopped": Workers._stopped,
+    "failed": Workers._failed,
+}
+
+
+def _count(value: object) -> int:
+    """A figure that a child reports. Raises ValueError for anything else."""
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is not a count")
+    return value
+
+
+def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
+    """The workers that a drain request means: {"worker"|"workerId": id}, {"pool": type} or {"all": true}."""
+    worker_id = data.get("worker", data.get("workerId"))
+    if worker_id is not None:
+        return [record for record in records if record.worker_id == worker_id]
+    if data.get("pool") is not None:
+        return [record for record in records if record.browser_type == data["pool"]]
+    return list(records) if data.get("all") else []

@@ -1,0 +1,211 @@
+"""Takes an upgrade from its head to the handoff: decision, lease, handoff, and the way back when one of them fails.
+
+Owns a client's socket only until a worker has it; sees none of the session's bytes.
+"""
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from grid.config import Settings
+from grid.core.types import BrowserType
+from grid.core.upgrade import Headers, Policy, Refusal, Wanted, browser_server_headers, decide
+from grid.proxy import responses
+from grid.proxy.handoff import HandoffFailed, Handoffs, tune
+from grid.proxy.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
+from grid.proxy.roster import Roster
+from grid.registry.registry import Selection
+
+log = structlog.get_logger()
+
+MAX_EARLY_BYTES: Final = 64 * 1024
+"""What a client may send behind its head before it has our answer (a correct one sends nothing)."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the gateway has done since it started."""
+
+    handed_off: int = 0
+    refused: int = 0
+    retried: int = 0
+    abandoned: int = 0
+    """Clients that went while they waited."""
+
+
+class Gateway:
+    """Where upgrades arrive. One for the whole proxy."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        roster: Roster,
+        queue: Queue[Selection],
+        handoffs: Handoffs,
+        endpoint_of: Callable[[BrowserType, str], Awaitable[str | None]],
+    ) -> None:
+        self.settings = settings
+        self.endpoint_of = endpoint_of
+        self.roster = roster
+        self.queue = queue
+        self.handoffs = handoffs
+        self.counts = Counts()
+        self.in_hand: set[asyncio.Task[None]] = set()
+        self._policy: Policy | None = None
+
+    def policy(self) -> Policy:
+        """What is allowed and offered now; cached until the roster changes."""
+        if self._policy is None:
+            self._policy = Policy(
+                default_browser_type=self.settings.default_browser_type,
+                pools=self.roster.offered(),
+                versions=self.roster.versions(),
+                token=self.settings.token,
+                allowed_origins=frozenset(self.settings.allowed_origins),
+            )
+        return self._policy
+
+    def roster_changed(self) -> None:
+        """The policy depends on the roster."""
+        self._policy = None
+
+    def take_upgrade(self, transport: asyncio.Transport, target: bytes, headers: Headers, rest: bytes) -> None:
+        """Takes over a connection whose upgrade head is complete (TakeUpgrade of the HTTP protocol)."""
+        upgrade = Upgrade(self, transport, target, headers, rest)
+        transport.set_protocol(upgrade)
+        task = asyncio.create_task(upgrade.run())
+        self.in_hand.add(task)
+        task.add_done_callback(self.in_hand.discard)
+
+    def wants_compression(self, transport: asyncio.Transport) -> bool:
+        """Whether the client may have permessage-deflate: by setting, or not when it is on this very host."""
+        if self.settings.compression != "auto":
+            return self.settings.compression == "on"
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        return bool(peer and local and peer[0] != local[0] and not peer[0].startswith("127."))
+
+
+class Upgrade(asyncio.Protocol):
+    """One client between its upgrade head and the handoff."""
+
+    def __init__(
+        self, gateway: Gateway, transport: asyncio.Transport, target: bytes, headers: Headers, early: bytes
+    ) -> None:
+        self._gateway = gateway
+        self._transport = transport
+        self._target = target
+        self._headers = headers
+        self._early = early
+        self._gone = False
+        self._ticket: Ticket[Selection] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+        if len(self._early) > MAX_EARLY_BYTES:
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        self._client_went()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client_went()
+
+    def _client_went(self) -> None:
+        # Only a wait in line is cut short. A lease or handoff under way is settled first: nothing is left of it.
+        self._gone = True
+        if self._ticket is not None:
+            self._gateway.queue.abandon(self._ticket)
+
+    async def run(self) -> None:
+        """Serves the upgrade; answers with a refusal where there is one."""
+        gateway = self._gateway
+        try:
+            wanted = decide(self._target, self._headers, gateway.policy())
+            if gateway.roster.stopping:
+                raise responses.stopping()
+            await self._serve(wanted)
+        except Refusal as refusal:
+            gateway.counts.refused += 1
+            log.info("upgrade_refused", status=refusal.status, error=refusal.error, client=self._client())
+            if not self._transport.is_closing():
+                self._transport.write(responses.render(refusal))
+                self._transport.close()
+        except ClientGone:
+            gateway.counts.abandoned += 1
+            self._transport.abort()
+
+    async def _serve(self, wanted: Wanted) -> None:
+        gateway, settings = self._gateway, self._gateway.settings
+        if wanted.worker_id is not None:
+            await self._check_endpoint(wanted, wanted.worker_id)
+        ticket = self._ticket = Ticket[Selection](
+            session_id=secrets.token_hex(8),
+            browser_type=wanted.browser_type,
+            playwright_version=wanted.playwright_version,
+            client=self._client(),
+            deadline=asyncio.get_running_loop().time() + settings.worker_select_timeout,
+            worker_id=wanted.worker_id,
+        )
+        tune(self._transport.get_extra_info("socket"), settings.session_ping_timeout)
+        head = browser_server_headers(self._headers, compression=gateway.wants_compression(self._transport))
+        while not await self._served(ticket, head):
+            gateway.counts.retried += 1
+
+    async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
+        """The secret in a worker's own endpoint is what its registration says; nobody guesses another one's."""
+        endpoint = await self._gateway.endpoint_of(wanted.browser_type, worker_id)
+        path = urlsplit(endpoint).path if endpoint else ""
+        if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
+            raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
+
+    async def _served(self, ticket: Ticket[Selection], head: bytes) -> bool:
+        """One lease and one handoff. False when the worker did not take the session and another one shall be tried."""
+        gateway = self._gateway
+        selection = await self._acquire(ticket)
+        if self._gone or self._transport.is_closing():
+            await gateway.queue.give_back(ticket)
+            raise ClientGone
+        # From here the browser server reads this socket; a byte that we read would be missing there.
+        self._transport.pause_reading()
+        fd = self._transport.get_extra_info("socket").fileno()
+        try:
+            await gateway.handoffs.hand_over(
+                selection.worker_id, ticket.session_id, ticket.client, head + self._early, fd
+            )
+        except HandoffFailed as failure:
+            log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
+            ticket.excluded.add(selection.worker_id)
+            await gateway.queue.give_back(ticket)
+            if self._transport.is_closing():
+                raise ClientGone from None
+            self._transport.resume_reading()
+            return False
+        gateway.counts.handed_off += 1
+        log.debug("handed_off", worker=selection.worker_id, session=ticket.session_id)
+        self._transport.abort()  # closes our copy of the socket; the connection lives on in the browser server
+        return True
+
+    async def _acquire(self, ticket: Ticket[Selection]) -> Selection:
+        gateway = self._gateway
+        try:
+            return await gateway.queue.acquire(ticket)
+        except QueueFull:
+            raise responses.no_capacity(
+                f"{gateway.settings.max_queue} clients wait for a slot already: come back later, or add workers"
+            ) from None
+        except WaitedTooLong:
+            reason = gateway.roster.host_guard or gateway.roster.not_ready()
+            if reason is not None:
+                raise responses.no_capacity(reason) from None
+            raise responses.waited_too_long(ticket.browser_type, gateway.settings.worker_select_timeout) from None
+
+    def _client(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return f"{peer[0]}:{peer[1]}" if peer else "unknown"

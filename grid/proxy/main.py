@@ -1,0 +1,228 @@
+"""The proxy process: HTTP API, handshake, queue, selection, handoff. Owns no session that it has handed off."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final
+
+import structlog
+import uvicorn
+import uvloop
+
+from grid import __version__
+from grid import log as logging
+from grid.boot import ProxyBoot
+from grid.control_client import ControlClient
+from grid.core.types import BrowserType
+from grid.errors import RegistryUnavailable
+from grid.proxy.api import Api
+from grid.proxy.gateway import Gateway
+from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs
+from grid.proxy.http_protocol import GridHttpProtocol
+from grid.proxy.queue import Queue, Ticket
+from grid.proxy.responses import no_capacity, stopping
+from grid.proxy.roster import Roster
+from grid.registry.registry import Lifetimes, Reaped, Registry, Selection
+
+log = structlog.get_logger()
+
+BACKLOG: Final = 4096
+LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
+"""How long a pending session keeps its slot when the proxy vanishes: longer than any handoff may take."""
+
+GRACE_S: Final = 5.0
+"""For answers that are being written when the proxy is told to stop."""
+
+
+class GridServer(uvicorn.Server):
+    """uvicorn's server without its signal handlers: signals are the master's business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Proxy:
+    """One proxy, from the fork to its end."""
+
+    def __init__(self, boot: ProxyBoot) -> None:
+        self.boot = boot
+        self.settings = boot.settings
+        self.roster = Roster()
+        self.registry = Registry(
+            boot.redis_url,
+            prefix=boot.settings.redis_key_prefix,
+            timeout_s=boot.settings.redis_timeout,
+            lifetimes=Lifetimes.of(boot.settings),
+        )
+        self.queue: Queue[Selection] = Queue(self._select, self._give_back, boot.settings.max_queue)
+        self.handoffs = Handoffs(boot.runtime)
+        self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self._endpoint_of)
+        self._lost: set[str] = set()
+        self._stop = asyncio.Event()
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        self.control = ControlClient(
+            sock=boot.control,
+            control_path=boot.runtime / "control.sock",
+            hello=self._hello,
+            on_command=self._on_command,
+            on_state=self._on_state,
+            ping_data=lambda: {"waiting": self.queue.waiting()},
+            lost_threshold_s=boot.settings.worker_lost_threshold,
+            on_lost=self._stop.set,
+        )
+
+    async def run(self) -> int:
+        """Serves until the master says stop, or is lost for too long."""
+        settings = self.settings
+        server = GridServer(
+            uvicorn.Config(
+                Api(self, settings.token).application(),
+                http=GridHttpProtocol.bound_to(self.gateway.take_upgrade),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=int(GRACE_S),
+            )
+        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
+        self._start_side_task(self.control.run(), "control link")
+        self._start_side_task(self._keep_registry(), "registry")
+        serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
+        self.control.event("listening", {})
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        self.queue.close(stopping())
+        server.should_exit = True
+        await serving
+        self.handoffs.close()
+        for task in list(self._side_tasks):
+            if task.get_name() != "control link":
+                task.cancel()
+        await self.registry.close()
+        await self.control.close("stopped")
+        return 0
+
+    # Figures, for the API
+
+    async def active_connections(self) -> int:
+        """Live sessions in the whole grid, by the registry."""
+        active, _ = await self.registry.counters()
+        return sum(active.values())
+
+    def waiting(self) -> int:
+        """Clients in the queue."""
+        return self.queue.waiting()
+
+    # Registry
+
+    async def _keep_registry(self) -> None:
+        settings = self.settings
+        await self.registry.subscribe_slots(self.queue.wake)
+        while True:
+            await asyncio.sleep(settings.reaper_run_interval)
+            try:
+                reaped = await self.registry.reap(lock_s=settings.reaper_run_interval / 2)
+            except RegistryUnavailable as error:
+                log.warning("reap_missed", error=str(error))
+            else:
+                report(reaped, "worker lost")
+
+    async def _select(self, ticket: Ticket[Selection]) -> Selection | None:
+        settings = self.settings
+        try:
+            return await self.registry.select(
+                ticket.browser_type,
+                max_concurrent=settings.max_concurrent_sessions,
+                max_lifetime=settings.max_lifetime_sessions,
+                session_id=ticket.session_id,
+                lease_s=LEASE_S,
+                client=ticket.client,
+                exclude=ticket.excluded | self._lost,
+                version=ticket.playwright_version,
+                worker_id=ticket.worker_id,
+            )
+        except RegistryUnavailable as error:
+            # The client waits in line; the registry's return wakes it.
+            log.warning("selection_failed", error=str(error))
+            return None
+
+    async def _endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
+        try:
+            return await self.registry.endpoint(browser_type, worker_id)
+        except RegistryUnavailable as error:
+            raise no_capacity(f"the registry does not answer: {error}") from None
+
+    async def _give_back(self, ticket: Ticket[Selection]) -> None:
+        try:
+            await self.registry.rollback(ticket.session_id, "handoff failed")
+        except RegistryUnavailable as error:
+            log.warning("rollback_left_to_the_lease", session=ticket.session_id, error=str(error))
+
+    # Master
+
+    def _on_state(self, state: dict[str, Any]) -> None:
+        self.roster.replace(state)
+        self.gateway.roster_changed()
+        self.queue.pause(self.roster.host_guard is not None)
+        if self.roster.stopping:
+            self.queue.close(stopping())
+
+    def _on_command(self, name: str, data: dict[str, Any]) -> None:
+        if name == "worker_lost":
+            self._start_side_task(self._bury(data["workerId"], data["browserType"], data["reason"]), "bury")
+        elif name == "stop":
+            self._stop.set()
+        else:
+            log.error("command_unknown", name=name)
+
+    async def _bury(self, worker_id: str, browser_type: BrowserType, reason: str) -> None:
+        """The master saw this worker's end: nothing may choose it again, and its records end now."""
+        self._lost.add(worker_id)
+        self.handoffs.drop(worker_id, "the worker is gone")
+        try:
+            report(await self.registry.reap_worker(browser_type, worker_id, reason), reason)
+        except RegistryUnavailable as error:
+            log.warning("reap_left_to_the_reaper", worker=worker_id, error=str(error))
+        else:
+            self._lost.discard(worker_id)
+        self.queue.wake()
+
+    def _hello(self) -> dict[str, Any]:
+        return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}
+
+    def _start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_task_ended)
+
+    def _side_task_ended(self, task: asyncio.Task[None]) -> None:
+        self._side_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("side_task_failed", task=task.get_name(), error=repr(error))
+            self._stop.set()
+
+
+def report(reaped: Reaped, reason: str) -> None:
+    """One line for each worker that was reaped, with its sessions."""
+    for worker, sessions in reaped.workers.items():
+        log.warning("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)
+
+
+def run_proxy(boot: ProxyBoot) -> int:
+    """The proxy role, called in the forked child. Returns the exit code."""
+    logging.configure(boot.settings.log_level, boot.settings.log_format, "proxy")
+
+    async def live() -> int:
+        return await Proxy(boot).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(live())

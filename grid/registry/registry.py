@@ -1,0 +1,322 @@
+"""The registry as proxies and workers use it: workers, counters, leases. Every step is a script of lua/.
+
+The wall clock is read here and given to the scripts; nowhere else in the grid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from grid.config import Settings
+from grid.core.types import BROWSER_TYPES, BrowserType
+from grid.errors import RegistryUnavailable
+from grid.registry import listing, records
+from grid.registry.client import RedisClient
+from grid.registry.records import (
+    HeartbeatReply,
+    Reaped,
+    RegistrySnapshot,
+    Selection,
+    SessionPage,
+    SessionRecord,
+    WorkerRecord,
+)
+from grid.registry.resp import Argument, Reply
+from grid.registry.scripts import load
+from grid.registry.subscriber import Subscriber
+from grid.registry.url import parse_url
+
+__all__ = [
+    "HeartbeatReply",
+    "Lifetimes",
+    "Reaped",
+    "Registry",
+    "RegistrySnapshot",
+    "Selection",
+    "SessionPage",
+    "SessionRecord",
+    "WorkerRecord",
+]
+
+SCRIPTS: Final = ("selector", "register", "heartbeat", "start", "release", "rollback", "drain", "unregister", "reaper")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """How long the registry's keys live, in seconds; `history_max` counts sessions."""
+
+    key_ttl_s: float = 30.0
+    stale_threshold_s: float = 30.0
+    command_ttl_s: float = 60.0
+    history_ttl_s: float = 3600.0
+    history_max: int = 10_000
+    record_ttl_s: float = 990.0
+    """Of a live session's record; each heartbeat renews it. Outlasts the reaper's interval, or ends go unrecorded."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Lifetimes:
+        """As the settings say."""
+        return cls(
+            key_ttl_s=settings.redis_key_ttl,
+            stale_threshold_s=settings.stale_threshold,
+            command_ttl_s=settings.shutdown_command_ttl,
+            history_ttl_s=settings.session_history_ttl,
+            history_max=settings.session_history_max,
+            record_ttl_s=3 * (settings.reaper_run_interval + settings.stale_threshold),
+        )
+
+
+class Registry:
+    """Needs a running loop from its making on; connects in the background. `connect` waits until it stands.
+
+    Every call is bounded by `timeout_s` and raises RegistryUnavailable while Redis is away. All writes may be repeated.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        timeout_s: float = 1.0,
+        lifetimes: Lifetimes | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.address = parse_url(url)
+        self._prefix = prefix
+        self._timeout_s = timeout_s
+        self._lifetimes = lifetimes or Lifetimes()
+        self._now = now
+        self._scripts = {name: load(name) for name in SCRIPTS}
+        self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
+        self._instance = secrets.token_hex(4)
+        self._own: tuple[str, str] = ("", "")
+        self._subscribers: list[Subscriber] = []
+        self.client = RedisClient(self.address, timeout_s=timeout_s, scripts=self._scripts.values())
+
+    def __repr__(self) -> str:
+        return f"<Registry {self.client!r} prefix={self._prefix!r}>"
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        prefix: str = "",
+        timeout_s: float = 1.0,
+        attempts: int = 5,
+        delay_s: float = 3.0,
+        lifetimes: Lifetimes | None = None,
+    ) -> Registry:
+        """A registry whose connection stands. Tries for `attempts` × `delay_s`, then raises RegistryUnavailable, naming
+        the URL without its password."""
+        registry = cls(url, prefix=prefix, timeout_s=timeout_s, lifetimes=lifetimes)
+        budget_s = timeout_s + max(0, attempts - 1) * delay_s
+        try:
+            async with asyncio.timeout(budget_s):
+                await registry.client.wait_connected()
+        except BaseException as error:
+            reason = registry.client.reason
+            await registry.close()
+            if isinstance(error, TimeoutError):
+                raise RegistryUnavailable(
+                    f"no Redis at {registry.address} within {budget_s:g} s ({attempts} attempts): {reason}"
+                ) from None
+            raise
+        return registry
+
+    async def close(self) -> None:
+        """Ends all connections. Idempotent."""
+        for subscriber in self._subscribers:
+            await subscriber.close()
+        await self.client.close()
+
+    # Sessions
+
+    async def select(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
+        self,
+        browser_type: BrowserType,
+        *,
+        max_concurrent: int,
+        max_lifetime: int,
+        session_id: str,
+        lease_s: float = 10.0,
+        client: str = "",
+        exclude: Collection[str] = (),
+        version: str | None = None,
+        worker_id: str | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> Selection | None:
+        """Chooses a worker and holds a slot in it for `lease_s` seconds; None when no worker is eligible.
+
+        `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
+        do, `fields` go into the session's record. A session that was selected before gets the same answer; if its
+        worker is excluded now, that lease is taken back. None also for a session that has run already.
+        """
+        life = self._lifetimes
+        extra: list[Argument] = [text for pair in (fields or {}).items() for text in pair]
+        rule: tuple[Argument, ...] = (
+            browser_type,
+            max_concurrent,
+            max_lifetime,
+            self._time(),
+            life.stale_threshold_s,
+            self._prefix,
+        )
+        wish = (session_id, lease_s, client, ",".join(exclude), version or "", worker_id or "")
+        rest = (life.record_ttl_s, life.history_max, life.command_ttl_s, "proxy", self._instance, *extra)
+        endpoint: str | None = await self._run("selector", *rule, *wish, *rest)
+        return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
+
+    async def start(self, session_id: str) -> bool:
+        """The session runs. False if it is not ours to start: not known, ended, or another worker's."""
+        arguments = (session_id, self._time(), self._prefix, self._lifetimes.record_ttl_s, *self._own)
+        return bool(await self._run("start", *arguments))
+
+    async def release(
+        self, session_id: str, status: str, reason: str = "", *, bytes_in: int = 0, bytes_out: int = 0
+    ) -> bool:
+        """Ends the session (`status` completed, failed or expired) and frees its slot. False if it had ended before."""
+        tail = (self._prefix, self._lifetimes.history_ttl_s, bytes_in, bytes_out, *self._own)
+        return bool(await self._run("release", session_id, status, reason, self._time(), *tail))
+
+    async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
+        """Takes the lease of a failed handoff back, lifetime included. With `last` the session is recorded as failed
+        for `reason`; else its record goes, and it may be selected again. False if there was no lease any more."""
+        tail = (self._prefix, int(last), self._lifetimes.history_ttl_s)
+        return bool(await self._run("rollback", session_id, reason, self._time(), *tail))
+
+    async def session(self, session_id: str) -> SessionRecord | None:
+        """One session's record; None if there is none (any more)."""
+        values = records.pairs(await self.client.call("HGETALL", f"{self._prefix}session:{session_id}"))
+        return SessionRecord.read(session_id, values) if values else None
+
+    async def sessions(
+        self,
+        *,
+        status: str | None = None,
+        browser_type: str | None = None,
+        worker_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        """Sessions that pass all given filters, the newest first. Raises ValueError for a cursor that is not ours."""
+        wanted = listing.Filter(status, browser_type, worker_id)
+        return await listing.page(self.client, self._prefix, wanted, limit, cursor)
+
+    # Workers
+
+    async def endpoint(self, browser_type: BrowserType, worker_id: str) -> str | None:
+        """The worker's wsEndpoint; None if it is not registered."""
+        reply: str | None = await self.client.call(
+            "HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "wsEndpoint"
+        )
+        return reply
+
+    async def register(
+        self, worker: WorkerRecord, *, active: int = 0, lifetime: int = 0, sessions: Collection[str] = ()
+    ) -> None:
+        """Writes the worker's record and counters. When Redis had lost them, `active` and `lifetime` are what the
+        worker itself counts, and `sessions` the ids of its live sessions. From now on, `start` and `release` on this
+        registry speak for this worker."""
+        self._own = (worker.browser_type, worker.worker_id)
+        life = self._lifetimes
+        head = (*self._own, self._time(), active, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
+        await self._run("register", *head, len(sessions), *sessions, *worker.fields())
+
+    async def heartbeat(
+        self,
+        browser_type: BrowserType,
+        worker_id: str,
+        *,
+        status: str,
+        sessions: Collection[str],
+        lifetime: int | None = None,
+        rss_mib: int | None = None,
+    ) -> HeartbeatReply:
+        """Renews the worker's record and the leases of its live `sessions` (ids), and repairs Redis from them."""
+        life = self._lifetimes
+        beat = (browser_type, worker_id, self._time(), status, life.key_ttl_s, life.stale_threshold_s, self._prefix)
+        figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
+        known, command, repaired = await self._run(
+            "heartbeat", *beat, life.record_ttl_s, life.history_ttl_s, *figures, *sessions
+        )
+        return HeartbeatReply(bool(known), command or None, repaired)
+
+    async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
+        """No selection chooses the worker from now on. False if it is not registered."""
+        keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
+        return bool(await self.client.run(self._scripts["drain"], keys, ()))
+
+    async def send_drain(self, browser_type: BrowserType, worker_id: str) -> None:
+        """Leaves the shutdown command for the worker's next heartbeat, and publishes it."""
+        command = f"{self._prefix}worker:cmd:{browser_type}:{worker_id}"
+        ttl_ms = int(self._lifetimes.command_ttl_s * 1000)
+        await self.client.pipeline([("SET", command, "shutdown", "PX", ttl_ms), ("PUBLISH", command, "shutdown")])
+
+    async def unregister(self, browser_type: BrowserType, worker_id: str, reason: str) -> int:
+        """Removes the worker; sessions that it still has fail for `reason`. Returns how many those were."""
+        arguments = (browser_type, worker_id, self._time(), self._prefix, reason, self._lifetimes.history_ttl_s)
+        return int(await self._run("unregister", *arguments))
+
+    async def reap(self, stale_threshold_s: float | None = None, *, lock_s: float = 0.0) -> Reaped:
+        """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only one registry does so at a
+        time: the one that did last, until `lock_s` seconds after it."""
+        threshold_s = self._lifetimes.stale_threshold_s if stale_threshold_s is None else stale_threshold_s
+        return await self._reap(threshold_s, "", "", lock_s)
+
+    async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: str) -> Reaped:
+        """Removes one worker that is known to be gone; its sessions fail for `reason`."""
+        return await self._reap(0, reason, f"{browser_type}:{worker_id}", 0)
+
+    async def snapshot(self) -> RegistrySnapshot:
+        """Workers, counters and totals."""
+        replies = await self.client.pipeline(records.snapshot_commands(self._prefix))
+        fields = records.worker_fields(replies)
+        hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
+        return records.read_snapshot(replies, hashes)
+
+    async def counters(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The active and the lifetime counters by worker field: what `snapshot` has of them, in one round trip."""
+        active, lifetime = await self.client.pipeline([("HGETALL", key) for key in self._counters])
+        return records.counts(active), records.counts(lifetime)
+
+    async def subscribe_slots(self, callback: Callable[[BrowserType | None], None]) -> None:
+        """`callback` is called with a browser type when a slot of it may have come free, and with None after each
+        (re)connection to Redis, since anything may have happened before."""
+        channels = {f"{self._prefix}slots:{browser_type}": browser_type for browser_type in BROWSER_TYPES}
+        subscriber = Subscriber(
+            self.address,
+            timeout_s=self._timeout_s,
+            on_message=lambda channel, _: callback(channels[channel]),
+            on_subscribed=lambda: callback(None),
+            channels=channels,
+        )
+        self._subscribers.append(subscriber)
+        # The two connections return in any order, and a wake-up before ours has would find no worker.
+        self.client.on_connect(lambda: callback(None))
+
+    # Small things
+
+    def _time(self) -> str:
+        return f"{self._now():.3f}"
+
+    async def _run(self, name: str, *arguments: Argument) -> Reply:
+        return await self.client.run(self._scripts[name], self._counters, arguments)
+
+    async def _reap(self, threshold_s: float, reason: str, only: str, lock_s: float) -> Reaped:
+        owner = self._instance if lock_s else ""
+        tail = (self._lifetimes.history_ttl_s, reason, only, owner, lock_s or "", "names")
+        entries = cast(
+            "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
+        )
+        return Reaped({worker: tuple(sessions) for worker, *sessions in entries or ()}, ran=entries is not None)
+
+
+def _worker_id(endpoint: str) -> str:
+    # ws://host:port/playwright/<browser type>/<worker id>.<secret>
+    return endpoint.rpartition("/")[2].partition(".")[0]

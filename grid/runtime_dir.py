@@ -1,0 +1,214 @@
+"""The private runtime directory of one grid: where it is, whose it is, its lock and its end; starts no process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from grid.errors import AlreadyRunning, GridError
+from grid.log import get_logger
+
+log = get_logger()
+
+# A Unix socket path has 108 bytes, the last one a zero.
+MAX_SOCKET_PATH_BYTES: Final = 107
+_LONGEST: Final = "w/01234567/handoff.sock"
+_LOCK: Final = "lock"
+
+
+class RuntimeDirError(GridError):
+    """The directory cannot be used; the sentence says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGrid:
+    """A grid whose master lives."""
+
+    directory: Path
+    port: int
+    pid: int
+    endpoint: str
+
+
+def base_dir(setting: str | None = None) -> Path:
+    """The directory that holds one for each grid: systemd's, the setting's, or one under the temp directory."""
+    given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0] or setting or ""
+    return Path(given).absolute() if given else default_base()
+
+
+def default_base() -> Path:
+    """The base that is used when nobody names one."""
+    return Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
+
+
+def process_start_time(pid: int) -> int | None:
+    """When process `pid` started (clock ticks since boot), None when there is none. Tells a reused pid apart."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
+
+
+def find_running(setting: str | None = None) -> list[RunningGrid]:
+    """The grids of this user that are running, those in the configured and in the default base, by path."""
+    found: dict[Path, RunningGrid] = {}
+    for base in {base_dir(setting), default_base()}:
+        for lock in base.glob(f"*/{_LOCK}"):
+            holder = _read_lock(lock)
+            if holder is not None and lock.parent.name.isdigit():
+                found[lock.parent] = RunningGrid(lock.parent, int(lock.parent.name), *holder)
+    return [found[path] for path in sorted(found)]
+
+
+class RuntimeDir:
+    """The runtime directory of one grid: `directory` is its path. `locked` makes it, keeps it and removes it."""
+
+    def __init__(self, base: Path, port: int, *, owns_base: bool) -> None:
+        self.directory: Final = base / str(port)
+        self._owns_base = owns_base
+        self._lock_fd = -1
+        longest = len(os.fsencode(self.directory / _LONGEST))
+        if longest > MAX_SOCKET_PATH_BYTES:
+            raise RuntimeDirError(
+                f"the runtime directory {self.directory} is too long: its socket paths would have {longest} bytes and "
+                f"may have {MAX_SOCKET_PATH_BYTES}; choose a shorter one with PWGRID_RUNTIME_DIR"
+            )
+
+    @classmethod
+    def create(cls, setting: str | None, port: int) -> RuntimeDir:
+        """The directory for the grid on `port`. Raises RuntimeDirError when its path is too long for sockets."""
+        base = base_dir(setting)
+        return cls(base, port, owns_base=base == default_base() or not base.exists())
+
+    @contextmanager
+    def locked(self, endpoint: str) -> Iterator[RuntimeDir]:
+        """Make and lock the directory; what a former run left in it is removed. At the end all of it is removed.
+
+        Raises AlreadyRunning, or RuntimeDirError when it cannot be private to us.
+        """
+        try:
+            self._lock_fd = _make_and_lock(self.directory)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
+        try:
+            self._write_lock(endpoint)
+            left = self.clear()
+            if left:
+                log.warning("stale_runtime_removed", directory=str(self.directory), left=left)
+            yield self
+        finally:
+            self._remove()
+
+    @property
+    def control_path(self) -> Path:
+        """The master's control socket."""
+        return self.directory / "control.sock"
+
+    def clear(self) -> list[str]:
+        """Remove everything but the lock; returns the names of what was there."""
+        left = [entry for entry in sorted(self.directory.iterdir()) if entry.name != _LOCK]
+        names = [f"w/{worker.name}" for worker in sorted((self.directory / "w").glob("*"))]
+        names += [entry.name for entry in left if entry.name != "w"]
+        for entry in left:
+            _remove(entry)
+        return names
+
+    def make_worker_dir(self, worker_id: str) -> Path:
+        """The worker's own directory with its `tmp`, both new. Raises OSError."""
+        path = self.directory / "w" / worker_id
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700)
+        (path / "tmp").mkdir(mode=0o700)
+        return path
+
+    def remove_worker_dir(self, worker_id: str) -> bool:
+        """Remove the worker's directory; whether there was one."""
+        path = self.directory / "w" / worker_id
+        existed = path.exists()
+        _remove(path)
+        return existed
+
+    def _write_lock(self, endpoint: str) -> None:
+        """Say who holds the lock: for the commands, and for a second master."""
+        pid = os.getpid()
+        content = json.dumps({"pid": pid, "startTime": process_start_time(pid), "endpoint": endpoint}).encode()
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, content, 0)
+
+    def _remove(self) -> None:
+        """Everything, the lock last, and the base too if it is ours and empty."""
+        with suppress(OSError):
+            self.clear()
+        with suppress(OSError):
+            (self.directory / _LOCK).unlink()
+        # Another grid may have come into the same place meanwhile: then these are not empty and stay.
+        with suppress(OSError):
+            self.directory.rmdir()
+            if self._owns_base:
+                self.directory.parent.rmdir()
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+
+def _make_and_lock(path: Path) -> int:
+    """Another grid's end may remove the base, the directory or the lock file under our hands: then once more."""
+    while True:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(path.parent, "may be written only by its owner", stat.S_IWGRP | stat.S_IWOTH)
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            _check_owner(path, "must be private (mode 0700)", stat.S_IRWXG | stat.S_IRWXO)
+            fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino == (path / _LOCK).stat().st_ino:
+                return fd
+            os.close(fd)
+        except BlockingIOError:
+            os.close(fd)
+            holder = _read_lock(path / _LOCK)
+            raise AlreadyRunning(holder[0] if holder else None) from None
+        except FileNotFoundError:
+            os.close(fd)
+
+
+def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise RuntimeDirError(f"{path} is not a directory; remove it or choose another runtime directory")
+    if status.st_uid != os.geteuid():
+        raise RuntimeDirError(
+            f"{path} belongs to uid {status.st_uid}, not to us (uid {os.geteuid()}); choose another one"
+        )
+    if status.st_mode & forbidden_bits:
+        raise RuntimeDirError(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, but {rule}: chmod 700 {path}")
+
+
+def _read_lock(path: Path) -> tuple[int, str] | None:
+    """Pid and endpoint of the living holder. The lock is not touched: a starting master must not trip over us."""
+    try:
+        content = json.loads(path.read_bytes())
+        pid, started, endpoint = int(content["pid"]), int(content["startTime"]), str(content["endpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return (pid, endpoint) if process_start_time(pid) == started else None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,371 @@
+"""The worker process: owns one browser server through its whole life. Selects nothing, queues nothing."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+import uvloop
+
+from grid import __version__
+from grid import log as logging
+from grid.boot import WorkerBoot
+from grid.browsers import FoundBrowser
+from grid.control_client import ControlClient
+from grid.core.admission import Offer
+from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
+from grid.errors import BrowserLaunchError, RegistryUnavailable
+from grid.registry.registry import Lifetimes, Registry, WorkerRecord
+from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
+from grid.worker.handoff_server import Answer, HandoffServer
+from grid.worker.sessions import Journal, Slots
+
+log = structlog.get_logger()
+
+GOING_AWAY: Final = 1001
+CLOSE_GRACE_S: Final = 5.0
+"""For closed sessions to be reported after a drain ran out, before the browser server is ended."""
+
+STOP_S: Final = 10.0
+CANARY_TRIES: Final = 2
+EXIT_FAILED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Why the worker ends, and how long live sessions may go on (seconds)."""
+
+    reason: str
+    timeout_s: float
+    planned: bool = True
+
+
+class Worker:
+    """One worker. `run` walks the phases start, serve, drain, stop."""
+
+    def __init__(self, boot: WorkerBoot, browser: FoundBrowser) -> None:
+        self.boot = boot
+        self.browser = browser
+        self.settings = boot.settings
+        self.status = WorkerStatus.STARTING
+        self.slots = Slots(boot.settings.max_concurrent_sessions)
+        self.journal = Journal()
+        self.started_at = time.time()
+        self.rss_mib: int | None = None
+        self.registry: Registry | None = None
+        self.server: BrowserServer | None = None
+        self.handoff: HandoffServer | None = None
+        self._secret = os.urandom(12).hex()
+        self._drain: asyncio.Future[Drain] = asyncio.get_running_loop().create_future()
+        self._now = asyncio.Event()
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        self.control = ControlClient(
+            sock=boot.control,
+            control_path=boot.runtime / "control.sock",
+            hello=self._hello,
+            on_command=self._on_command,
+            on_state=self._on_state,
+            ping_data=self._view,
+            lost_threshold_s=boot.settings.worker_lost_threshold,
+            on_lost=lambda: self.ask_drain("no master for too long"),
+        )
+
+    async def run(self) -> int:
+        """The worker's whole life; returns its exit code."""
+        self._start_side_task(self.control.run(), "control link")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.ask_drain, "SIGTERM")
+        try:
+            await self._start()
+        except (BrowserLaunchError, RegistryUnavailable) as error:
+            log.error("worker_cannot_start", reason=str(error))
+            self.control.event("failed", {"reason": str(error)})
+            await self._stop()
+            return EXIT_FAILED
+        drain = await self._drain
+        await self._drain_sessions(drain)
+        await self._stop()
+        return 0 if drain.planned else EXIT_FAILED
+
+    # Phases
+
+    async def _start(self) -> None:
+        boot, settings = self.boot, self.settings
+        self.registry = await Registry.connect(
+            boot.redis_url,
+            prefix=settings.redis_key_prefix,
+            timeout_s=settings.redis_timeout,
+            attempts=settings.redis_retry_attempts,
+            delay_s=settings.redis_retry_delay,
+            lifetimes=Lifetimes.of(settings),
+        )
+        temporary = boot.directory / "tmp"
+        temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+        assert boot.ipc_child is not None
+        self.server = await BrowserServer.start(
+            LaunchSpec.of(settings, self.browser, boot.directory / "browser.sock", temporary),
+            boot.ipc,
+            boot.ipc_child,
+            on_closed=self._on_closed,
+            on_gone=self._on_gone,
+            timeout_s=settings.launch_timeout,
+        )
+        ready = self.server.ready
+        self.control.event(
+            "launched",
+            {
+                "nodePid": self.server.pid,
+                "browserPid": ready.browser_pid,
+                "browserVersion": ready.browser_version,
+                "playwrightVersion": ready.playwright_version,
+            },
+        )
+        self.handoff = HandoffServer(boot.directory / "handoff.sock", self._on_offer)
+        self._step(WorkerEvent.WARMED)
+        await self.registry.register(self._record())
+        self.control.event("available", {})
+        log.info("worker_available", browser=ready.browser_version, node=self.server.pid)
+        self._start_side_task(self._beat(), "heartbeat")
+        self._start_side_task(self._watch_browser_server(), "browser server watch")
+        self._start_side_task(self._watch_health(), "canary")
+
+    async def _drain_sessions(self, drain: Drain) -> None:
+        self._step(WorkerEvent.DRAIN_ASKED)
+        log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
+        self.control.event("draining", {"reason": drain.reason})
+        registry = self._registered()
+        self.journal.write(lambda: registry.mark_draining(self.boot.browser_type, self.boot.worker_id))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain.timeout_s):
+                await self._first(self.slots.empty(), self._now.wait())
+        if not self.slots.live:
+            return
+        log.warning("drain_timed_out", sessions=len(self.slots.live), reason=drain.reason)
+        if self.server is not None:
+            for session_id in list(self.slots.live):
+                self.server.close_session(session_id, GOING_AWAY, "drain timeout")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_GRACE_S):
+                    await self.slots.empty()
+        for session_id in list(self.slots.live):
+            self._finish(SessionClosed(session_id, 0, 0, "grid", "drain timeout"))
+
+    async def _stop(self) -> None:
+        self.control.stopping()
+        if self.handoff is not None:
+            self.handoff.close()
+        if self.registry is not None:
+            await self.journal.settle()
+            with contextlib.suppress(RegistryUnavailable):  # its record then ends by TTL and reaper
+                await self.journal.replay()
+                await self.registry.unregister(self.boot.browser_type, self.boot.worker_id, "worker stopped")
+        for task in self._side_tasks:
+            if task.get_name() != "control link":
+                task.cancel()
+        if self.server is not None:
+            await self.server.stop(STOP_S)
+        if self.registry is not None:
+            await self.registry.close()
+        shutil.rmtree(self.boot.directory, ignore_errors=True)
+        self.control.event("stopped", {})
+        await self.control.close("stopped")
+
+    # What happens to it
+
+    def ask_drain(self, reason: str, timeout_s: float | None = None, *, planned: bool = True) -> None:
+        """Starts the drain; asked a second time, the drain ends now."""
+        if self._drain.done():
+            self._now.set()
+            return
+        self._drain.set_result(Drain(reason, self.settings.drain_timeout if timeout_s is None else timeout_s, planned))
+
+    def _on_command(self, name: str, data: dict[str, Any]) -> None:
+        if name == "drain":
+            asked_before = self._drain.done()
+            self.ask_drain(str(data.get("reason", "asked")), data.get("timeoutS"))
+            if data.get("now") and not asked_before:
+                self._now.set()
+        elif name == "end_session" and self.server is not None:
+            self.server.close_session(str(data["sessionId"]), GOING_AWAY, str(data["reason"]))
+        else:
+            log.error("command_unknown", name=name)
+
+    def _on_state(self, state: dict[str, Any]) -> None:
+        self.rss_mib = state.get("rssMib", self.rss_mib)
+
+    def _on_offer(self, offer: Offer, client: str, head: bytes, fd: int, answer: Answer) -> None:
+        refused = self.slots.admit(offer, client, self.status, time.monotonic())
+        if refused is not None or self.server is None:
+            answer(refused or "gone")
+            return
+        session_id = offer.session_id
+        handed_over = self.server.hand_over(session_id, fd, head)
+
+        def settled(future: asyncio.Future[None]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                self.slots.take_back(session_id)
+                answer("gone")
+                return
+            answer(None)
+            registry = self._registered()
+            self.journal.write(lambda: registry.start(session_id))
+            log.debug("session_started", session=session_id, client=client)
+
+        handed_over.add_done_callback(settled)
+
+    def _on_closed(self, closed: SessionClosed) -> None:
+        self._finish(closed)
+
+    def _finish(self, closed: SessionClosed) -> None:
+        session = self.slots.end(closed.session_id)
+        if session is None:
+            return
+        status = "completed" if closed.by == "client" else "failed"
+        registry = self._registered()
+        self.journal.write(
+            lambda: registry.release(
+                closed.session_id, status, closed.reason, bytes_in=closed.bytes_in, bytes_out=closed.bytes_out
+            )
+        )
+        log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason, client=session.client)
+
+    def _on_gone(self, reason: str) -> None:
+        log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
+        self.ask_drain(reason, CLOSE_GRACE_S, planned=False)
+
+    async def _watch_browser_server(self) -> None:
+        assert self.server is not None
+        await self.server.exited
+        for session_id in list(self.slots.live):
+            self._finish(SessionClosed(session_id, 0, 0, "browser", "browser server lost"))
+        self._on_gone("browser server lost")
+
+    async def _watch_health(self) -> None:
+        """Tries the browser whenever the worker is idle; twice in vain in a row, and the worker is recycled."""
+        assert self.server is not None
+        while self.settings.canary_interval > 0:
+            await asyncio.sleep(self.settings.canary_interval)
+            evidence: list[str] = []
+            while not self.slots.live and len(evidence) < CANARY_TRIES:
+                result = await self.server.canary(self.settings.canary_timeout)
+                if result.ok:
+                    break
+                evidence.append(result.error)
+                log.warning("canary_failed", error=result.error, ms=result.duration_ms)
+            if len(evidence) == CANARY_TRIES:
+                self.ask_drain(f"canary failed: {evidence[-1]}")
+                return
+
+    # Registry
+
+    async def _beat(self) -> None:
+        registry = self._registered()
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_interval)
+            try:
+                await self._beat_once(registry)
+            except RegistryUnavailable as error:
+                log.warning("heartbeat_missed", error=str(error))
+
+    async def _beat_once(self, registry: Registry) -> None:
+        if not await self.journal.replay():
+            return
+        live, lifetime = list(self.slots.live), self.slots.lifetime
+        reply = await registry.heartbeat(
+            self.boot.browser_type,
+            self.boot.worker_id,
+            status=self.status.value,
+            sessions=live,
+            lifetime=lifetime,
+            rss_mib=self.rss_mib,
+        )
+        if not reply.known:
+            live, lifetime = list(self.slots.live), self.slots.lifetime
+            log.warning("registered_again", active=len(live), lifetime=lifetime)
+            await registry.register(self._record(), active=len(live), lifetime=lifetime, sessions=live)
+        if reply.repaired:
+            log.error("counter_repaired", by=reply.repaired)
+        if reply.command == "shutdown" and not self._drain.done():
+            self.ask_drain("asked over Redis")
+
+    def _registered(self) -> Registry:
+        assert self.registry is not None
+        return self.registry
+
+    def _record(self) -> WorkerRecord:
+        boot, settings = self.boot, self.settings
+        host = settings.advertised_host or settings.host
+        return WorkerRecord(
+            browser_type=boot.browser_type,
+            worker_id=boot.worker_id,
+            ws_endpoint=f"ws://{host}:{settings.port}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
+            status=self.status.value,
+            started_at=self.started_at,
+            slots=self.slots.slots,
+            playwright_version=self.server.ready.playwright_version if self.server else "",
+            grid=__version__,
+            handoff=str(boot.directory / "handoff.sock"),
+            pid=os.getpid(),
+            rss_mib=self.rss_mib,
+        )
+
+    # Small things
+
+    def _step(self, event: WorkerEvent) -> None:
+        self.status = advance(self.status, event)
+
+    def _view(self) -> dict[str, Any]:
+        return {"status": self.status.value, "active": len(self.slots.live), "lifetime": self.slots.lifetime}
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "name": self.boot.worker_id,
+            "role": "worker",
+            "browserType": self.boot.browser_type,
+            "version": __version__,
+            "pid": os.getpid(),
+            "slots": self.slots.slots,
+        }
+
+    def _start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_task_ended)
+
+    def _side_task_ended(self, task: asyncio.Task[None]) -> None:
+        self._side_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("side_task_failed", task=task.get_name(), error=repr(error))
+            self.ask_drain(f"{task.get_name()} failed: {error!r}", planned=False)
+
+    @staticmethod
+    async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
+        """Returns when the first of these ends; the others are cancelled."""
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def run_worker(boot: WorkerBoot, browser: FoundBrowser) -> int:
+    """The worker role, called in the forked child. Returns the exit code."""
+    logging.configure(
+        boot.settings.log_level,
+        boot.settings.log_format,
+        "worker",
+        worker=boot.worker_id,
+        browser_type=boot.browser_type,
+    )
+
+    async def live() -> int:
+        return await Worker(boot, browser).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(live())

@@ -1,0 +1,115 @@
+"""The worker's slots: which sessions live here, and what is written of them. The authority; Redis only mirrors it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from grid.core.admission import Offer, RefusalReason, refusal
+from grid.core.lifecycle import WorkerStatus
+from grid.errors import RegistryUnavailable
+
+log = structlog.get_logger()
+
+Write = Callable[[], Awaitable[object]]
+
+MAX_UNWRITTEN: Final = 10_000
+"""Registry writes kept while Redis is away; past it the oldest go, and the next heartbeat repairs what they meant."""
+
+
+@dataclass(slots=True)
+class LiveSession:
+    """A session in one of this worker's slots."""
+
+    session_id: str
+    client: str
+    started_at: float
+    """Seconds of the monotonic clock."""
+
+
+class Slots:
+    """The live sessions of one worker. Synchronous: admission and end are decided here at once."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.live: dict[str, LiveSession] = {}
+        self.lifetime = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __repr__(self) -> str:
+        return f"<Slots {len(self.live)}/{self.slots} lifetime={self.lifetime}>"
+
+    def admit(self, offer: Offer, client: str, status: WorkerStatus, now: float) -> RefusalReason | None:
+        """Takes the session into a slot, or says why not."""
+        reason = refusal(offer, status, len(self.live), self.slots, now)
+        if reason is None:
+            self.live[offer.session_id] = LiveSession(offer.session_id, client, now)
+            self.lifetime += 1
+            self._empty.clear()
+        return reason
+
+    def take_back(self, session_id: str) -> None:
+        """The browser server did not get an admitted session: as if it had never been."""
+        if self.end(session_id) is not None:
+            self.lifetime -= 1
+
+    def end(self, session_id: str) -> LiveSession | None:
+        """Frees the session's slot. None if it is not here (any more)."""
+        session = self.live.pop(session_id, None)
+        if not self.live:
+            self._empty.set()
+        return session
+
+    async def empty(self) -> None:
+        """Returns once no session is live."""
+        await self._empty.wait()
+
+
+class Journal:
+    """Registry writes in their order. While Redis is away they are kept, and replayed before anything newer."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Write] = deque(maxlen=MAX_UNWRITTEN)
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._replaying = False
+
+    def __repr__(self) -> str:
+        return f"<Journal kept={len(self._kept)} under_way={len(self._under_way)}>"
+
+    def write(self, write: Write) -> None:
+        """Starts the write now, or keeps it behind those that could not be made yet."""
+        if self._kept or self._replaying:
+            self._kept.append(write)
+            return
+        task = asyncio.create_task(self._attempt(write))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def replay(self) -> bool:
+        """Makes the kept writes. True when none is left, so that what Redis says is true again."""
+        self._replaying = True
+        try:
+            while self._kept:
+                await self._kept[0]()
+                self._kept.popleft()
+        except RegistryUnavailable:
+            return False
+        finally:
+            self._replaying = False
+        return True
+
+    async def settle(self) -> None:
+        """Returns once every write that was started has been made or kept."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def _attempt(self, write: Write) -> None:
+        try:
+            await write()
+        except RegistryUnavailable as error:
+            log.warning("registry_write_kept", error=str(error))
+            self._kept.append(write)

@@ -1,0 +1,68 @@
+-- What several scripts need. Never run by itself: the registry puts it before each script that says "Needs lib.lua".
+-- A part marked as shared also stands in scripts that run alone; a test compares them.
+
+-- [shared: finish]
+-- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
+-- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
+-- `presumed`: the worker did not say so itself, and may prove it wrong. Returns whether this call ended the session, and
+-- whether a slot came free.
+local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
+  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+  if freed and (tonumber(redis.call('HGET', active_hash, field)) or 0) > 0 then
+    redis.call('HINCRBY', active_hash, field, -1)
+  end
+  local key = prefix .. 'session:' .. id
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
+  if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
+    return false, freed
+  end
+  if not was[1] then
+    local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
+    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
+    redis.call('ZADD', prefix .. 'sessions:index', now, id)
+  end
+  redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
+  if presumed then redis.call('HSET', key, 'presumed', 1) end
+  redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
+  redis.call('HINCRBY', prefix .. 'sessions:outcomes', status, 1)
+  return true, freed
+end
+-- [end: finish]
+
+-- [shared: wake]
+-- Tells the proxies that a worker may be eligible again, if a selection has found none since the last time.
+local function wake(prefix, browser_type)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. browser_type) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. browser_type, 'free')
+  end
+end
+-- [end: wake]
+
+-- Takes into the live set a session that its worker says it has: the worker is the authority for its slots. A record that
+-- is missing (Redis came back empty) is written anew as running; an end that was only presumed is taken back. Returns 1 if the
+-- session held no slot until now, else 0; the caller sees to the counter.
+local function adopt(prefix, field, id, now, record_ttl_s)
+  local key, live = prefix .. 'session:' .. id, prefix .. 'sessions:live:' .. field
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
+  local mine = was[1] and was[2] .. ':' .. was[3] == field
+  if mine and was[1] == 'pending' then
+    local lease_until = tonumber(redis.call('ZSCORE', live, id)) or 0
+    if lease_until > tonumber(now) then return 0 end -- its start is on the way
+    redis.call('HSET', key, 'status', 'running', 'startedAt', now)
+  elseif mine and was[4] and was[1] ~= 'running' then
+    redis.call('HINCRBY', prefix .. 'sessions:outcomes', was[1], -1)
+    redis.call('HDEL', key, 'reason', 'endedAt', 'presumed')
+    redis.call('HSETNX', key, 'startedAt', now)
+    redis.call('HSET', key, 'status', 'running')
+  elseif not was[1] then
+    local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
+    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'status', 'running', 'createdAt', now,
+      'startedAt', now)
+    redis.call('ZADD', prefix .. 'sessions:index', now, id)
+  end
+  if redis.call('HGET', key, 'status') == 'running' and (mine or not was[1]) then
+    redis.call('PEXPIRE', key, string.format('%.0f', record_ttl_s * 1000))
+  end
+  return redis.call('ZADD', live, '+inf', id)
+end
+

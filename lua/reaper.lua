@@ -1,0 +1,99 @@
+-- Removes workers that are gone and ends their sessions, so that no slot stays taken. Stands alone.
+--
+-- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
+-- ARGV  1 now, Unix seconds    2 stale threshold, seconds
+--       All others are optional; "" stands for the default.
+--       3 key prefix ("")    4 how long records of ended sessions are kept, seconds (3600)    5 reason ("worker lost")
+--       6 one worker, "{type}:{id}": only it is reaped, whatever its heartbeat says (somebody saw it die)
+--       7 owner and 8 seconds of a lock: while another owner holds it, nothing is done (one reaper at a time)
+--       9 "names": return who was reaped instead of how many
+-- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", session id …}, or nil if locked out.
+-- Keys  reaper:lock; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped worker;
+--       its live sessions: session:{id} failed with the reason, sessions:outcomes; sessions:index loses vanished records.
+--
+-- A worker is stale when its last heartbeat is older than the threshold, or its key or heartbeat is missing.
+
+-- [shared: finish]
+-- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
+-- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
+-- `presumed`: the worker did not say so itself, and may prove it wrong. Returns whether this call ended the session, and
+-- whether a slot came free.
+local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
+  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+  if freed and (tonumber(redis.call('HGET', active_hash, field)) or 0) > 0 then
+    redis.call('HINCRBY', active_hash, field, -1)
+  end
+  local key = prefix .. 'session:' .. id
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
+  if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
+    return false, freed
+  end
+  if not was[1] then
+    local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
+    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
+    redis.call('ZADD', prefix .. 'sessions:index', now, id)
+  end
+  redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
+  if presumed then redis.call('HSET', key, 'presumed', 1) end
+  redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
+  redis.call('HINCRBY', prefix .. 'sessions:outcomes', status, 1)
+  return true, freed
+end
+-- [end: finish]
+
+local active_hash, lifetime_hash, now = KEYS[1], KEYS[2], ARGV[1]
+
+local function given(index, default)
+  local value = ARGV[index]
+  if value == nil or value == '' then return default end
+  return value
+end
+
+local prefix, history_ttl_s, reason = given(3, ''), tonumber(given(4, 3600)), given(5, 'worker lost')
+local only, owner, names = given(6), given(7), given(9) == 'names'
+
+if owner then
+  local lock, lock_ms = prefix .. 'reaper:lock', string.format('%.0f', tonumber(given(8, 60)) * 1000)
+  if not redis.call('SET', lock, owner, 'NX', 'PX', lock_ms) and redis.call('GET', lock) ~= owner then
+    return not names and 0
+  end
+  redis.call('PEXPIRE', lock, lock_ms)
+end
+
+local function stale(field)
+  local beat = tonumber(redis.call('HGET', prefix .. 'worker:' .. field, 'lastHeartbeat'))
+  return not beat or tonumber(now) - beat > tonumber(ARGV[2])
+end
+
+local fields = {}
+if only then
+  fields[only] = true
+else
+  for _, hash in ipairs({active_hash, lifetime_hash}) do
+    for _, field in ipairs(redis.call('HKEYS', hash)) do
+      if stale(field) then fields[field] = true end
+    end
+  end
+end
+
+local reaped = {}
+for field in pairs(fields) do
+  local entry = {field}
+  for _, id in ipairs(redis.call('ZRANGE', prefix .. 'sessions:live:' .. field, 0, -1)) do
+    finish(prefix, active_hash, field, id, 'failed', reason, now, history_ttl_s, true)
+    entry[#entry + 1] = id
+  end
+  local known = redis.call('DEL', prefix .. 'worker:' .. field)
+  known = known + redis.call('HDEL', active_hash, field) + redis.call('HDEL', lifetime_hash, field)
+  if known > 0 or #entry > 1 then reaped[#reaped + 1] = entry end
+end
+
+if not only then
+  local index = prefix .. 'sessions:index'
+  for _, id in ipairs(redis.call('ZRANGE', index, 0, 999)) do
+    if redis.call('EXISTS', prefix .. 'session:' .. id) == 0 then redis.call('ZREM', index, id) end
+  end
+end
+
+if names then return reaped end
+return #reaped

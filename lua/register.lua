@@ -1,0 +1,30 @@
+-- Writes a worker's record and both counters in one step: at its start, and again when Redis has lost them. Needs lib.lua.
+--
+-- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
+-- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 active    5 lifetime: what the worker itself counts
+--       6 TTL of the worker's key, seconds    7 key prefix    8 TTL of a live session's record, seconds
+--       9 n, the number of live session ids that follow    10 … 9+n those ids    then fields of the worker's hash: name, value …
+-- Returns the active counter as written: what was given, or the number of leases if that is higher (a client on its way).
+-- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id} and session:{id} of the given sessions;
+--       publishes slots:{type}.
+--
+-- Idempotent: said twice, it is the same. The lifetime never goes down.
+
+local prefix, field, now = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3]
+local key, last = prefix .. 'worker:' .. field, 9 + tonumber(ARGV[9])
+
+for i = 10, last do adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8])) end
+
+local fields = {'browserType', ARGV[1], 'lastHeartbeat', now}
+for i = last + 1, #ARGV do fields[#fields + 1] = ARGV[i] end
+redis.call('DEL', key)
+redis.call('HSET', key, unpack(fields))
+redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[6]) * 1000))
+
+local active = math.max(tonumber(ARGV[4]), redis.call('ZCARD', prefix .. 'sessions:live:' .. field))
+local lifetime = math.max(tonumber(ARGV[5]), tonumber(redis.call('HGET', KEYS[2], field)) or 0)
+redis.call('HSET', KEYS[1], field, active)
+redis.call('HSET', KEYS[2], field, lifetime)
+redis.call('DEL', prefix .. 'slots:wanted:' .. ARGV[1])
+redis.call('PUBLISH', prefix .. 'slots:' .. ARGV[1], field)
+return active

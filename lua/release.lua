@@ -1,0 +1,77 @@
+-- Ends one session: record, live set, active counter and outcome total in one atomic step. Stands alone.
+--
+-- KEYS  1 cluster:active_connections (full name, with the prefix if there is one)
+-- ARGV  1 session id    2 completed | failed | expired    3 reason    4 now, Unix seconds
+--       All others are optional; "" stands for the default.
+--       5 key prefix ("")    6 how long the record is kept, seconds (3600)    7 bytes in    8 bytes out
+--       9 browser type  10 worker id: whose session it is, by default what the record says
+-- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
+-- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes, the worker's counter (-1 once, never below zero);
+--       publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
+--
+-- Idempotent by the session's state. A pending session that completes had run: its lost start is made up for.
+-- A worker's session (9 and 10 given) that Redis has lost is recorded; it holds no slot there, so no counter moves.
+
+-- [shared: finish]
+-- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
+-- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
+-- `presumed`: the worker did not say so itself, and may prove it wrong. Returns whether this call ended the session, and
+-- whether a slot came free.
+local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
+  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+  if freed and (tonumber(redis.call('HGET', active_hash, field)) or 0) > 0 then
+    redis.call('HINCRBY', active_hash, field, -1)
+  end
+  local key = prefix .. 'session:' .. id
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
+  if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
+    return false, freed
+  end
+  if not was[1] then
+    local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
+    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
+    redis.call('ZADD', prefix .. 'sessions:index', now, id)
+  end
+  redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
+  if presumed then redis.call('HSET', key, 'presumed', 1) end
+  redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
+  redis.call('HINCRBY', prefix .. 'sessions:outcomes', status, 1)
+  return true, freed
+end
+-- [end: finish]
+
+-- [shared: wake]
+-- Tells the proxies that a worker may be eligible again, if a selection has found none since the last time.
+local function wake(prefix, browser_type)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. browser_type) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. browser_type, 'free')
+  end
+end
+-- [end: wake]
+
+local id, status, reason, now = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local function given(index, default)
+  local value = ARGV[index]
+  if value == nil or value == '' then return default end
+  return value
+end
+
+if status ~= 'completed' and status ~= 'failed' and status ~= 'expired' then
+  return redis.error_reply('ERR a session ends completed, failed or expired, not ' .. tostring(status))
+end
+local prefix = given(5, '')
+local key = prefix .. 'session:' .. id
+local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
+local browser_type, worker_id = given(9, was[2]), given(10, was[3])
+if not browser_type or not worker_id then return 0 end
+local field = browser_type .. ':' .. worker_id
+
+if was[1] == 'pending' and status == 'completed' and was[2] .. ':' .. was[3] == field then
+  redis.call('HSET', key, 'status', 'running', 'startedAt', now)
+end
+local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, now, tonumber(given(6, 3600)), false)
+if freed then wake(prefix, browser_type) end
+if not ended then return 0 end
+redis.call('HSET', key, 'bytesIn', given(7, 0), 'bytesOut', given(8, 0))
+return 1

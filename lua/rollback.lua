@@ -1,0 +1,32 @@
+-- Takes a lease back whose handoff failed: the slot and the lifetime are as before the selection. Needs lib.lua.
+--
+-- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
+-- ARGV  1 session id    2 reason    3 now, Unix seconds    4 key prefix
+--       5 "1" if it is not tried again: the session is then recorded as failed; else its record goes, for another selection
+--       6 how long the record of a failed session is kept, seconds
+-- Returns 1 if a lease was taken back, else 0 (not known, started, or ended before).
+-- Keys  session:{id}, sessions:live:{type}:{id}, sessions:index, both counters (-1 once, never below zero),
+--       sessions:outcomes; publishes slots:{type} if somebody waits.
+--
+-- Idempotent by the session's state. A session that runs is left alone: its worker has it, whatever the proxy heard.
+
+local id, reason, now, prefix, last = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local key = prefix .. 'session:' .. id
+local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed')
+if not was[1] then return 0 end
+
+local given_up = was[1] ~= 'pending' and was[5] and not was[4] -- with its worker, before it started
+if was[1] ~= 'pending' and not given_up then return 0 end
+
+local field = was[2] .. ':' .. was[3]
+local leased = redis.call('ZSCORE', prefix .. 'sessions:live:' .. field, id)
+if leased and (tonumber(redis.call('HGET', KEYS[2], field)) or 0) > 0 then redis.call('HINCRBY', KEYS[2], field, -1) end
+if not given_up then finish(prefix, KEYS[1], field, id, 'failed', reason, now, tonumber(ARGV[6]), false) end
+if not last then
+  redis.call('HINCRBY', prefix .. 'sessions:outcomes', given_up and was[1] or 'failed', -1)
+  redis.call('DEL', key)
+  redis.call('ZREM', prefix .. 'sessions:index', id)
+end
+if not leased then return 0 end
+wake(prefix, was[2])
+return 1

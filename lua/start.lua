@@ -1,0 +1,34 @@
+-- The worker has admitted the session: pending becomes running, and its lease has no end any more. Needs lib.lua.
+--
+-- KEYS  1 cluster:active_connections (full name, with the prefix if there is one)
+-- ARGV  1 session id    2 now, Unix seconds    3 key prefix    4 TTL of a live session's record, seconds
+--       5 browser type  6 worker id: who says so; "" = whose the record says it is
+-- Returns 1 if the session runs, 0 if it does not (not known, ended, or another worker's), 2 if its end had been presumed
+--       wrongly or Redis had lost it: it runs again and holds a slot again, which is counted as a repair.
+-- Keys  session:{id}, sessions:live:{type}:{id}, in the last case also the counter and cluster:counter_repairs.
+--
+-- Idempotent by the session's state.
+
+local id, now, prefix = ARGV[1], ARGV[2], ARGV[3]
+local key = prefix .. 'session:' .. id
+local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
+local browser_type = ARGV[5] ~= '' and ARGV[5] or was[2]
+local worker_id = ARGV[6] ~= '' and ARGV[6] or was[3]
+if not browser_type or not worker_id then return 0 end
+local field = browser_type .. ':' .. worker_id
+if was[1] and was[2] .. ':' .. was[3] ~= field then return 0 end
+
+if was[1] == 'pending' then
+  redis.call('HSET', key, 'status', 'running', 'startedAt', now)
+  redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[4]) * 1000))
+  redis.call('ZADD', prefix .. 'sessions:live:' .. field, 'XX', '+inf', id)
+  return 1
+end
+if was[1] == 'running' then return 1 end
+-- Only the worker itself may say that what Redis does not have is alive; unregistered, it tells all when it registers.
+if (was[1] and not was[4]) or ARGV[6] == '' or redis.call('EXISTS', prefix .. 'worker:' .. field) == 0 then return 0 end
+if adopt(prefix, field, id, now, tonumber(ARGV[4])) == 1 then
+  redis.call('HINCRBY', KEYS[1], field, 1)
+  redis.call('INCR', prefix .. 'cluster:counter_repairs')
+end
+return 2

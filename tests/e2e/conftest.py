@@ -1,0 +1,71 @@
+"""One real grid for most of the e2e tests, and its books checked after each of them."""
+
+import inspect
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Playwright, async_playwright
+
+from grid.browsers import find_browser
+from grid.config import Settings
+from grid.core.types import BrowserType
+from grid.errors import BrowserMissing
+from tests.support.grid import Grid, eventually, running_grid
+
+
+def need(browser_type: BrowserType) -> None:
+    """Skips, with the reason, where this browser cannot be had."""
+    try:
+        find_browser(browser_type, Settings())
+    except BrowserMissing as missing:
+        pytest.skip(f"{browser_type}: {missing}")
+
+
+@pytest.fixture(scope="session")
+def shared_grid() -> Iterator[Grid]:
+    need("chromium")
+    with running_grid("--chromium", "2") as grid:
+        yield grid
+
+
+@pytest.fixture
+def grid(shared_grid: Grid) -> Iterator[Grid]:
+    """The shared grid; after the test no slot is taken, no session is in between, and every worker is fresh."""
+    yield shared_grid
+    books_are_balanced(shared_grid)
+
+
+def books_are_balanced(grid: Grid) -> None:
+    """Active 0, nothing live, no record in an in-between state, no counter repaired."""
+    eventually(lambda: grid.active() == 0, "every slot is free")
+    assert grid.redis("KEYS", "sessions:live:*") == []
+    for key in grid.redis("KEYS", "session:*"):
+        assert grid.redis("HGET", key, "status") in (b"completed", b"failed", b"expired"), grid.redis("HGETALL", key)
+    assert int(grid.redis("GET", "cluster:counter_repairs") or 0) == 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One event loop for all e2e tests, because they share one Playwright."""
+    for item in items:
+        here = "/tests/e2e/" in str(item.path) and isinstance(item, pytest.Function)
+        if here and inspect.iscoroutinefunction(item.obj):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def playwright() -> AsyncIterator[Playwright]:
+    async with async_playwright() as running:
+        yield running
+
+
+@pytest.fixture
+def node() -> tuple[str, Path]:
+    """Node and the playwright-core package that the Python package bundles: the Node client of the same version."""
+    from playwright._impl._driver import compute_driver_executable
+
+    executable, cli = compute_driver_executable()
+    assert shutil.which(executable), executable
+    return executable, Path(cli).parent

@@ -1,0 +1,208 @@
+"""The commands, as a user types them."""
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import need
+from tests.support.grid import ROOT, Grid, eventually, processes_marked, running_grid
+
+CONNECT_AND_PRINT = textwrap.dedent(
+    """
+    import os
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.connect(os.environ["PW_TEST_CONNECT_WS_ENDPOINT"])
+        page = browser.new_page()
+        print(page.evaluate("6 * 7"), os.environ["PWGRID_WS_ENDPOINT"] == os.environ["PW_TEST_CONNECT_WS_ENDPOINT"])
+        browser.close()
+    raise SystemExit(7)
+    """
+)
+
+
+def pwgrid(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "grid", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_status_tells_what_there_is(grid: Grid) -> None:
+    found = grid.status()
+    assert found["endpoint"] == grid.endpoint
+    assert found["master"]["pid"] == grid.process.pid
+    assert Path(f"/proc/{found['proxy']['pid']}").exists()
+    assert Path(f"/proc/{found['redis']['pid']}").exists()
+    assert found["redis"]["url"].startswith("unix://")
+    chromium = next(pool for pool in found["pools"] if pool["browserType"] == "chromium")
+    assert (chromium["wanted"], chromium["slots"]) == (2, 10)
+    for worker in found["workers"]:
+        assert worker["browserType"] == "chromium"
+        assert worker["active"] == 0
+        assert worker["slots"] == 5
+        assert {"id", "pid", "status", "lifetime"} <= worker.keys()
+
+
+def test_status_for_people_is_a_table(grid: Grid) -> None:
+    done = grid.command("status")
+    assert done.returncode == 0
+    assert grid.endpoint in done.stdout
+    for word in ("POOL", "WORKER", "chromium", "available"):
+        assert word in done.stdout
+
+
+def test_redis_cli_reaches_the_grids_own_redis(grid: Grid) -> None:
+    done = grid.command("redis-cli", "HLEN", "cluster:active_connections")
+    assert (done.returncode, done.stdout.strip()) == (0, "2")
+
+
+def test_without_a_grid_status_says_so(tmp_path: Path) -> None:
+    done = pwgrid("status", environment={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 1
+    assert "no grid is running here" in done.stderr
+
+
+def test_a_second_master_on_the_same_port_is_refused_with_the_pid_of_the_first(grid: Grid) -> None:
+    done = grid.command("serve", "--port", str(grid.port))
+    assert done.returncode == 1
+    assert str(grid.process.pid) in done.stderr
+
+
+def test_a_bad_configuration_is_refused_with_every_violation() -> None:
+    done = pwgrid(
+        "config", "check", environment={"HEARTBEAT_INTERVAL": "20", "REDIS_KEY_TTL": "nonsense", "LOG_FORMAT": "xml"}
+    )
+    assert done.returncode == 2
+    for name in ("redis_key_ttl", "log_format"):
+        assert name in done.stderr
+    done = pwgrid("serve", "--host", "0.0.0.0")
+    assert done.returncode == 2
+    assert "allow" in done.stderr.lower()
+
+
+def test_config_show_names_the_sources() -> None:
+    done = pwgrid("config", "show", "--port", "9000", environment={"DRAIN_TIMEOUT": "7"})
+    assert done.returncode == 0
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    assert "--port" in rows["port"]
+    assert "environment" in rows["drain_timeout"]
+    assert "default" in rows["heartbeat_interval"]
+
+
+def test_asking_for_webkit_where_it_cannot_be_had_says_how_to_get_it() -> None:
+    done = pwgrid(
+        "serve", "--port", "0", "--chromium", "0", "--webkit", "1", environment={"PLAYWRIGHT_BROWSERS_PATH": "/nowhere"}
+    )
+    assert done.returncode != 0
+    assert "webkit" in done.stderr.lower()
+    assert "install" in done.stderr.lower()
+
+
+def test_setup_says_what_it_found() -> None:
+    need("chromium")
+    done = pwgrid("setup", "--chromium", "1")
+    assert done.returncode == 0
+    assert "chromium" in done.stdout
+
+
+def test_run_gives_a_command_a_grid_and_returns_its_exit_code(tmp_path: Path) -> None:
+    need("chromium")
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
+        done = pwgrid(
+            "run", "--chromium", "1", "--", sys.executable, "-c", CONNECT_AND_PRINT, environment={"TMPDIR": temporary}
+        )
+        assert (done.returncode, done.stdout.strip()) == (7, "42 True"), done.stderr
+        assert processes_marked(temporary) == {}
+        assert list(Path(temporary).iterdir()) == []
+
+
+def test_run_returns_127_for_a_command_that_is_not_there() -> None:
+    need("chromium")
+    done = pwgrid("run", "--chromium", "1", "--", "/no/such/command")
+    assert done.returncode == 127
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_run_leaves_nothing_behind_when_it_is_killed(signum: signal.Signals) -> None:
+    need("chromium")
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
+        started = Path(temporary) / "started"
+        command = ["sh", "-c", f"touch {started}; exec sleep 1000"]
+        run = subprocess.Popen(
+            [sys.executable, "-m", "grid", "run", "--chromium", "1", "--", *command],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": temporary},
+        )
+        try:
+            eventually(started.exists, "the command runs", 60)
+        finally:
+            run.send_signal(signum)
+            run.wait(60)
+        for pid, line in processes_marked(temporary).items():
+            if line.startswith("sleep"):  # after SIGKILL of `run` nobody is left to end the user's own command
+                assert signum is signal.SIGKILL
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: processes_marked(temporary) == {}, "the private grid is gone", 60)
+        started.unlink()
+        assert list(Path(temporary).iterdir()) == []
+
+
+def test_run_ends_when_its_terminal_goes_away() -> None:
+    need("chromium")
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
+        started = Path(temporary) / "started"
+        command = [
+            sys.executable,
+            "-m",
+            "grid",
+            "run",
+            "--chromium",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            f"touch {started}; exec sleep 1000",
+        ]
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(ROOT)
+            os.environ["TMPDIR"] = temporary
+            os.execv(sys.executable, command)
+        eventually(started.exists, "the command runs", 60)
+        os.close(terminal)
+        os.waitpid(pid, 0)
+        eventually(lambda: processes_marked(temporary) == {}, "all is gone", 60)
+        started.unlink()
+        assert list(Path(temporary).iterdir()) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_grid_and_leaves_nothing_behind(signum: signal.Signals) -> None:
+    need("chromium")
+    with running_grid("--chromium", "1") as grid:
+        port = grid.port
+        assert grid.stop(signum) == 0
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+
+
+def test_the_ready_line_says_how_to_connect(grid: Grid) -> None:
+    ready = next(line for line in grid.output().splitlines() if "ready:" in line)
+    assert f"chromium.connect('{grid.endpoint}')" in ready
+    assert "launching" in grid.output()
+    assert json.loads(json.dumps(grid.ready))["pid"] == grid.process.pid

@@ -1,0 +1,293 @@
+// Stands in for grid/worker/launcher.cjs, Playwright and the browser: same options, same IPC, no browser at all.
+//
+// It does the WebSocket handshake by hand on the raw sockets and echoes every message, fast enough for thousands of connects
+// a second and thousands of idle sessions. What it does not have: HTTP, Playwright's protocol, pings, idle and duration limits.
+//
+// Faults and extras, by environment variable (passed on to a launcher that is not the real one):
+//   FAKE_FAIL_START=<sentence>   says `failed` with it            FAKE_HANG_START=1         never says `ready`
+//   FAKE_START_MS=<n>            `ready` so much later            FAKE_VERSION=<x.y.z>      its Playwright version
+//   FAKE_HANG_CANARY=1           canaries fail at their timeout   FAKE_FAIL_CANARY=<text>   canaries fail at once
+//   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_IGNORE_CLOSE=1       sessions are not closed when told
+//   FAKE_DIE_AFTER=<n>           SIGKILL to itself at session n   FAKE_IGNORE_STOP=1        has to be killed
+//   FAKE_GONE_AFTER=<n>          browser crash at session n       FAKE_TCP_PORT=<n>         serves there too (a direct path)
+'use strict';
+
+const fs = require('node:fs');
+const net = require('node:net');
+const path = require('node:path');
+const { createHash } = require('node:crypto');
+
+const GUID = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
+const CLOSE_GRACE_MS = 3_000;
+const MAX_HEAD_BYTES = 128 * 1024;
+const OPCODE = { close: 8, ping: 9, pong: 10 };
+
+const env = process.env;
+const options = JSON.parse(env.PWGRID_LAUNCH);
+const sessions = new Map(); // id -> Session
+const unacknowledged = new Map(); // idx -> `closed` message
+let closedIdx = 0;
+let taken = 0;
+let gone = false;
+let ready = null;
+
+function say(message) {
+  if (process.connected)
+    process.send(message, undefined, undefined, () => {});
+}
+
+class Session {
+  constructor(id, socket) {
+    this.id = id; // null: came over TCP, nobody is told of its end
+    this.socket = socket;
+    this.pending = null; // the beginning of a frame
+    this.by = 'client';
+    this.reason = 'client disconnected';
+    this.open = false;
+    socket.setNoDelay?.(true);
+    socket.on('error', () => {});
+    socket.on('close', () => this.closed());
+  }
+
+  // `head` is a whole request head, latin-1.
+  handshake(head) {
+    const key = /\r\nsec-websocket-key:[ \t]*([^\r\n]+?)[ \t]*\r\n/i.exec(head);
+    if (!key) {
+      this.by = 'grid';
+      this.reason = 'handshake refused';
+      this.socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
+      return;
+    }
+    const accept = createHash('sha1').update(key[1] + GUID).digest('base64');
+    this.open = true;
+    this.socket.on('data', chunk => this.data(chunk));
+    this.socket.write('HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+      + `Sec-WebSocket-Accept: ${accept}\r\n\r\n`);
+  }
+
+  data(chunk) {
+    let buffer = chunk;
+    if (this.pending) {
+      this.pending.push(chunk);
+      this.pendingBytes += chunk.length;
+      if (this.pendingBytes < this.neededBytes)
+        return;
+      buffer = Buffer.concat(this.pending);
+      this.pending = null;
+    }
+    let offset = 0;
+    while (buffer.length - offset >= 2) {
+      const start = offset;
+      let length = buffer[offset + 1] & 127;
+      let headerBytes = 6; // with the mask
+      if (length === 126)
+        headerBytes = 8;
+      else if (length === 127)
+        headerBytes = 14;
+      if (buffer.length - start < headerBytes)
+        return this.keep(buffer, start, headerBytes);
+      if (length === 126)
+        length = buffer.readUInt16BE(start + 2);
+      else if (length === 127)
+        length = Number(buffer.readBigUInt64BE(start + 2));
+      const end = start + headerBytes + length;
+      if (buffer.length < end)
+        return this.keep(buffer, start, headerBytes + length);
+      if (!(buffer[start + 1] & 128))
+        return this.socket.destroy(); // clients mask
+      const payload = buffer.subarray(start + headerBytes, end);
+      unmask(payload, buffer.subarray(start + headerBytes - 4, start + headerBytes));
+      this.frame(buffer[start], payload);
+      offset = end;
+    }
+    if (offset < buffer.length)
+      this.keep(buffer, offset, 6);
+  }
+
+  keep(buffer, start, neededBytes) {
+    this.pending = [buffer.subarray(start)];
+    this.pendingBytes = buffer.length - start;
+    this.neededBytes = neededBytes;
+  }
+
+  frame(first, payload) {
+    const opcode = first & 15;
+    if (opcode === OPCODE.pong)
+      return;
+    if (opcode === OPCODE.close) {
+      if (this.open)
+        this.send(0x80 | OPCODE.close, payload);
+      this.open = false;
+      this.socket.end();
+      return;
+    }
+    if (this.open)
+      this.send(opcode === OPCODE.ping ? 0x80 | OPCODE.pong : first, payload);
+  }
+
+  send(first, payload) {
+    let header;
+    if (payload.length < 126) {
+      header = Buffer.from([first, payload.length]);
+    } else if (payload.length < 65536) {
+      header = Buffer.from([first, 126, payload.length >> 8, payload.length & 255]);
+    } else {
+      header = Buffer.alloc(10);
+      header[0] = first;
+      header[1] = 127;
+      header.writeBigUInt64BE(BigInt(payload.length), 2);
+    }
+    if (payload.length < 4096)
+      return void this.socket.write(Buffer.concat([header, payload]));
+    this.socket.cork();
+    this.socket.write(header);
+    this.socket.write(payload);
+    this.socket.uncork();
+  }
+
+  end(by, reason, code) {
+    this.by = by;
+    this.reason = reason;
+    if (!this.open)
+      return void this.socket.destroy();
+    this.open = false;
+    const text = Buffer.from(reason).subarray(0, 123);
+    this.send(0x80 | OPCODE.close, Buffer.concat([Buffer.from([code >> 8, code & 255]), text]));
+    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+  }
+
+  closed() {
+    clearTimeout(this.timer);
+    if (this.id === null)
+      return;
+    sessions.delete(this.id);
+    const message = {
+      say: 'closed', idx: ++closedIdx, session: this.id,
+      bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten, by: this.by, reason: this.reason,
+    };
+    unacknowledged.set(message.idx, message);
+    say(message);
+    if (!process.connected && !sessions.size)
+      process.exit(0);
+  }
+}
+
+function unmask(payload, mask) {
+  const [a, b, c, d] = mask;
+  if (!(a | b | c | d))
+    return;
+  const whole = payload.length & ~3;
+  let i = 0;
+  for (; i < whole; i += 4) {
+    payload[i] ^= a;
+    payload[i + 1] ^= b;
+    payload[i + 2] ^= c;
+    payload[i + 3] ^= d;
+  }
+  for (; i < payload.length; i++)
+    payload[i] ^= mask[i & 3];
+}
+
+function crash() {
+  gone = true;
+  for (const session of [...sessions.values()])
+    session.end('browser', 'browser crashed', 1011);
+  say({ say: 'gone', reason: 'browser disconnected' });
+}
+
+function stop() {
+  if (env.FAKE_IGNORE_STOP)
+    return;
+  for (const session of [...sessions.values()])
+    session.end('grid', 'worker stopped', 1001);
+  if (!sessions.size)
+    process.exit(0);
+  setTimeout(() => process.exit(0), CLOSE_GRACE_MS);
+  setInterval(() => { if (!sessions.size) process.exit(0); }, 10);
+}
+
+function onMessage(message, socket) {
+  if (socket) {
+    const session = new Session(message.session, socket);
+    sessions.set(message.session, session);
+    taken++;
+    if (taken === Number(env.FAKE_DIE_AFTER))
+      process.kill(process.pid, 'SIGKILL');
+    if (gone)
+      return session.end('browser', 'browser crashed', 1011);
+    session.handshake(message.head);
+    if (taken === Number(env.FAKE_GONE_AFTER))
+      crash();
+    return;
+  }
+  if (message.do === 'close' && !env.FAKE_IGNORE_CLOSE)
+    sessions.get(message.session)?.end('grid', message.reason, message.code);
+  else if (message.do === 'ack')
+    for (const idx of [...unacknowledged.keys()].filter(each => each <= message.idx))
+      unacknowledged.delete(idx);
+  else if (message.do === 'sync') {
+    say({ say: 'live', sessions: [...sessions.keys()], ready });
+    unacknowledged.forEach(say);
+  } else if (message.do === 'canary') {
+    const error = env.FAKE_HANG_CANARY ? 'no context, page and evaluate in time' : env.FAKE_FAIL_CANARY || null;
+    setTimeout(() => say({ say: 'canary', id: message.id, ok: !error, error, ms: 1 }),
+      env.FAKE_HANG_CANARY ? message.timeoutS * 1000 : 0);
+  } else if (message.do === 'stop')
+    stop();
+}
+
+function serveDirectly(socket) {
+  const session = new Session(null, socket);
+  let head = '';
+  const onData = chunk => {
+    head += chunk.toString('latin1');
+    const end = head.indexOf('\r\n\r\n');
+    if (end < 0) {
+      if (head.length > MAX_HEAD_BYTES)
+        socket.destroy();
+      return;
+    }
+    socket.off('data', onData);
+    session.handshake(head.slice(0, end + 4));
+    if (head.length > end + 4)
+      session.data(Buffer.from(head.slice(end + 4), 'latin1'));
+  };
+  socket.on('data', onData);
+}
+
+function announce() {
+  const { version } = JSON.parse(fs.readFileSync(path.join(options.playwrightCore, 'package.json')));
+  ready = {
+    say: 'ready', pid: process.pid, browserPid: process.pid, browserVersion: 'fake',
+    playwrightVersion: env.FAKE_VERSION || version, wsPath: '/fake',
+  };
+  say(ready);
+}
+
+if (env.FAKE_ACK_DELAY_MS) {
+  const { _send: send } = process;
+  process._send = function(message, ...rest) {
+    if (message.cmd !== 'NODE_HANDLE_ACK')
+      return send.call(this, message, ...rest);
+    setTimeout(() => send.call(this, message, ...rest), Number(env.FAKE_ACK_DELAY_MS));
+  };
+}
+process.on('SIGINT', () => {});
+process.on('SIGHUP', () => {});
+process.on('SIGTERM', stop);
+process.on('message', onMessage);
+process.on('disconnect', () => {
+  if (!sessions.size)
+    process.exit(0);
+  setTimeout(() => process.exit(0), options.drainTimeoutS * 1000);
+});
+fs.rmSync(options.socketPath, { force: true });
+net.createServer(serveDirectly).listen(options.socketPath);
+if (env.FAKE_TCP_PORT)
+  net.createServer({ noDelay: true }, serveDirectly).listen(Number(env.FAKE_TCP_PORT), '127.0.0.1');
+if (env.FAKE_FAIL_START) {
+  say({ say: 'failed', error: env.FAKE_FAIL_START });
+  setTimeout(() => process.exit(1), 100);
+} else if (!env.FAKE_HANG_START) {
+  setTimeout(announce, Number(env.FAKE_START_MS || 0));
+}

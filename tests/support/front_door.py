@@ -1,0 +1,155 @@
+"""Stands in for the proxy: accepts TCP clients, reads their request head and hands the socket to a browser server."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grid.browsers import find_browser
+from grid.config import Settings
+from grid.core.types import BrowserType
+from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
+from grid.worker.process_tree import readable
+
+FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
+BOUND_S = 30.0
+"""Bounds a failure; nothing is meant to take this long."""
+
+
+@dataclass
+class Watched:
+    """A browser server, what it reported, and a TCP endpoint that hands clients over to it."""
+
+    server: BrowserServer
+    directory: Path
+    closed: "asyncio.Queue[SessionClosed]" = field(default_factory=asyncio.Queue)
+    gone: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    endpoint: str = ""
+    port: int = 0
+    handed_over: int = 0
+
+    async def next_closed(self) -> SessionClosed:
+        async with asyncio.timeout(BOUND_S):
+            return await self.closed.get()
+
+    async def why_gone(self) -> str:
+        async with asyncio.timeout(BOUND_S):
+            return await self.gone
+
+    async def serve(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            client, _ = await loop.sock_accept(listener)
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += await loop.sock_recv(client, 65536)
+            self.handed_over += 1
+            handed_over = self.server.hand_over(f"{self.handed_over:016x}", client.fileno(), head.partition(b"\r\n")[2])
+            client.close()
+            await handed_over
+
+
+def spec(directory: Path, browser_type: BrowserType = "chromium", *, fake: bool = False, **changes: Any) -> LaunchSpec:
+    """What a worker would launch in `directory`: the browser of this host, or the fake."""
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    if fake:
+        launch = LaunchSpec(browser_type, directory / "browser.sock", temporary, launcher=str(FAKE_LAUNCHER))
+    else:
+        found = find_browser(browser_type, Settings())
+        launch = LaunchSpec.of(Settings(), found, directory / "browser.sock", temporary)
+    return replace(launch, **changes)
+
+
+@contextlib.contextmanager
+def private_directory() -> Iterator[Path]:
+    """A worker's directory. At its end no process may be left in it, and no file but those of the worker itself."""
+    directory = Path(tempfile.mkdtemp(prefix="pgbs-", dir="/tmp"))
+    try:
+        yield directory
+        assert processes_of(directory) == []
+        assert sorted(path.name for path in directory.iterdir()) in (["tmp"], ["browser.sock", "tmp"])
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def browser_server(
+    browser_type: BrowserType = "chromium", *, fake: bool = False, **changes: Any
+) -> AsyncIterator[Watched]:
+    """A running browser server behind a TCP endpoint. Afterwards nothing of it may be left."""
+    with private_directory() as directory:
+        ours, theirs = socket.socketpair()
+        queue: asyncio.Queue[SessionClosed] = asyncio.Queue()
+        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        server = await BrowserServer.start(
+            spec(directory, browser_type, fake=fake, **changes),
+            ours,
+            theirs,
+            on_closed=queue.put_nowait,
+            on_gone=gone.set_result,
+            timeout_s=BOUND_S,
+        )
+        watched = Watched(server, directory, queue, gone)
+        async with front_door(watched):
+            try:
+                yield watched
+            finally:
+                await server.stop(10)
+
+
+@contextlib.asynccontextmanager
+async def front_door(watched: Watched) -> AsyncIterator[None]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        watched.port = listener.getsockname()[1]
+        watched.endpoint = f"ws://127.0.0.1:{watched.port}/"
+        task = asyncio.create_task(watched.serve(listener))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Every live process whose TMPDIR is the one of the browser server in `directory`."""
+    mark = f"TMPDIR={directory / 'tmp'}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, psutil.Error):
+                if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
+                    process = psutil.Process(int(entry.name))
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(process)
+    return found
+
+
+async def ended(pid: int) -> None:
+    """Returns when the process has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        async with asyncio.timeout(BOUND_S):
+            await readable(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+HEAD = (
+    b"host: localhost\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+"""The header lines of a client's handshake."""

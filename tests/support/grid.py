@@ -1,0 +1,199 @@
+"""Real grids for tests: started as a user would, asked as an operator would, and proven gone afterwards."""
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from grid.registry.blocking import BlockingClient
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 60
+FAKE_LAUNCHER = ROOT / "tests" / "support" / "fake_launcher.cjs"
+
+
+class Grid:
+    """One running grid with a private temporary directory. Every process of it carries a mark in its environment."""
+
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, fake: bool = False) -> None:
+        self.temporary = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        self.mark = str(self.temporary)  # TMPDIR of every process of this grid
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PWGRID", "PW_TEST"))},
+            "TMPDIR": str(self.temporary),
+            **({"PWGRID_LAUNCHER": str(FAKE_LAUNCHER)} if fake else {}),
+            **(environment or {}),
+        }
+        ready_in, ready_out = os.pipe()
+        self.log = (self.temporary / "grid.log").open("w+b")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "grid", "serve", "--port", "0", *arguments, "--ready-fd", str(ready_out)],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            pass_fds=(ready_out,),
+        )
+        os.close(ready_out)
+        with os.fdopen(ready_in) as ready:
+            readable, _, _ = select.select([ready], [], [], START_TIMEOUT_S)
+            line = ready.readline() if readable else ""
+        if not line:
+            self.kill_everything()
+            raise AssertionError(f"the grid did not start:\n{self.output()}")
+        self.ready: dict[str, Any] = json.loads(line)
+        self.endpoint: str = self.ready["endpoint"]
+        self.port = int(self.endpoint.rsplit(":", 1)[1])
+        self.http = f"http://127.0.0.1:{self.port}"
+
+    def output(self) -> str:
+        """What the grid has printed so far."""
+        return (self.temporary / "grid.log").read_text(errors="replace")
+
+    def command(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """`pwgrid ARGUMENTS` in the grid's environment."""
+        return subprocess.run(
+            [sys.executable, "-m", "grid", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """`pwgrid status --json`."""
+        done = self.command("status", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def redis(self, *arguments: str | int) -> Any:
+        """One command on the grid's own Redis."""
+        with contextlib.closing(BlockingClient(self.redis_url)) as client:
+            return client.command(*arguments)
+
+    @property
+    def redis_url(self) -> str:
+        return f"unix://{self.runtime}/redis/redis.sock"
+
+    @property
+    def runtime(self) -> Path:
+        """The runtime directory."""
+        return next(self.temporary.glob(f"pwgrid-*/{self.port}"))
+
+    def active(self) -> int:
+        """Live sessions by Redis' own counters."""
+        flat = self.redis("HVALS", "cluster:active_connections")
+        return sum(int(value) for value in flat)
+
+    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """An HTTP GET: status, headers, body."""
+        request = urllib.request.Request(self.http + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return response.status, dict(response.headers), response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, dict(error.headers), error.read()
+
+    def processes(self) -> dict[int, str]:
+        """Every live process of this grid, found by its mark: pid and command line."""
+        return processes_marked(self.mark)
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Ends the grid and proves that nothing is left of it."""
+        if self.process.poll() is None:
+            self.process.send_signal(signum)
+        try:
+            code = self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            left = self.processes()
+            self.kill_everything()
+            raise AssertionError(f"the grid did not stop; alive: {left}\n{self.output()}") from None
+        self.prove_gone()
+        return code
+
+    def prove_gone(self) -> None:
+        """No process, no file, no socket of the grid is left. A second time there is nothing to look at."""
+        if self.log.closed:
+            return
+        left = self.processes()
+        files = [str(path) for path in self.temporary.rglob("*") if path.name != "grid.log"]
+        output = self.output()
+        self.kill_everything()
+        assert not left, f"processes left: {left}\n{output}"
+        assert not files, f"files left: {files}\n{output}"
+
+    def kill_everything(self) -> None:
+        """SIGKILL to all that carries this grid's mark, and its temporary directory away."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if not self.log.closed:
+            self.log.close()
+        if "ready" in self.__dict__:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def processes_marked(mark: str) -> dict[int, str]:
+    """Live processes (no zombies) with `mark` in their environment."""
+    needle = mark.encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if needle in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+@contextlib.contextmanager
+def running_grid(*arguments: str, environment: dict[str, str] | None = None, fake: bool = False) -> Iterator[Grid]:
+    """A grid for the length of the block; afterwards its counters are zero and nothing of it is left."""
+    grid = Grid(*arguments, environment=environment, fake=fake)
+    try:
+        yield grid
+        if grid.process.poll() is None:
+            eventually(lambda: grid.active() == 0, "all slots are free")
+    except BaseException:
+        sys.stderr.write(grid.output()[-20_000:])
+        grid.kill_everything()
+        raise
+    grid.stop()
+
+
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+    """Waits for a state of another process that announces itself to nobody here; the timeout only bounds a failure."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what}")
+        time.sleep(0.05)
+    return value
+
+
+async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+    """`eventually` beside a running event loop."""
+    return await asyncio.to_thread(eventually, condition, what, timeout_s)
+
+
+__all__ = ["FAKE_LAUNCHER", "Grid", "eventually", "eventually_async", "processes_marked", "running_grid"]

@@ -1,0 +1,105 @@
+"""Private Redis servers for tests: on a Unix socket in a directory of their own, and proven gone afterwards."""
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grid.registry import embedded
+from grid.registry.blocking import BlockingClient
+
+READY_S = 20.0
+
+
+class RedisServer:
+    """One server, which can be killed and started again on the same socket, empty."""
+
+    def __init__(self, *extra_arguments: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="pwgrid-redis-"))
+        self._redis = embedded.prepare(self.directory)
+        self._extra = extra_arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return self._redis.url
+
+    @property
+    def socket_path(self) -> Path:
+        """Its socket."""
+        return self._redis.socket_path
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        self.socket_path.unlink(missing_ok=True)
+        with (self.directory / "output.log").open("ab") as output:
+            self._process = subprocess.Popen((*self._redis.argv, *self._extra), stdout=output, stderr=output)
+        embedded.wait_until_ready(self.socket_path, time.monotonic() + READY_S)
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal (SIGSTOP, SIGCONT)."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and waits for its end. All data is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def client(self) -> BlockingClient:
+        """A new connection; the caller closes it."""
+        return BlockingClient(self.url, timeout_s=READY_S, decode=True)
+
+    def command(self, *arguments: str | int | float) -> Any:
+        """One command on a connection of its own."""
+        client = self.client()
+        try:
+            return client.command(*arguments)
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        """Ends it and proves that nothing is left of it."""
+        process = self._process
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            process.wait()
+            self._process = None
+            assert not Path(f"/proc/{process.pid}").exists()
+        shutil.rmtree(self.directory)
+        assert not self.directory.exists()
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[RedisServer]:
+    """One server for all tests that only need it to be empty (`redis` empties it)."""
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def redis(shared_redis: RedisServer) -> RedisServer:
+    """An empty Redis. Do not kill this one."""
+    shared_redis.command("FLUSHALL")
+    shared_redis.command("SCRIPT", "FLUSH")
+    return shared_redis
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis of the test's own, which it may kill."""
+    server = RedisServer()
+    yield server
+    server.close()

@@ -1,0 +1,104 @@
+"""The table of settings agrees with itself, with the shipped files and with what `config show` prints."""
+
+import itertools
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grid import config
+from grid.config import Settings, as_json, load, show, write_files
+from grid.settings.table import SECTIONS, SETTINGS
+from grid.settings.values import read
+
+SHIPPED = Path(__file__).parents[2] / "config"
+
+
+@pytest.fixture(autouse=True)
+def _no_file_in_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "none.toml")
+
+
+def test_every_default_keeps_to_the_rules_of_its_setting() -> None:
+    for name, setting in SETTINGS.items():
+        assert read(setting, setting.default) == getattr(Settings(), name)
+
+
+def test_every_number_has_bounds_and_every_setting_a_line_of_meaning() -> None:
+    for setting in SETTINGS.values():
+        assert ("minimum" in setting.rules) == ("maximum" in setting.rules) == (setting.kind in (int, float))
+        assert re.fullmatch(r"[^\n]{5,110}\.", setting.meaning)
+        assert setting.kind is not float or setting.unit == "seconds"
+
+
+def test_sections_are_all_used_and_each_in_one_piece() -> None:
+    assert [section for section, _ in itertools.groupby(SETTINGS.values(), lambda setting: setting.section)] == [
+        *SECTIONS
+    ]
+
+
+def test_no_two_settings_share_an_environment_name_or_a_flag() -> None:
+    assert len({setting.environment for setting in SETTINGS.values()}) == len(SETTINGS)
+    assert len({setting.flag for setting in SETTINGS.values()}) == len(SETTINGS)
+
+
+def test_the_shipped_files_are_those_that_the_table_stands_for(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    for name in ("grid.toml", "env.example"):
+        assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), "run: python -m grid.config config"
+
+
+def test_the_shipped_toml_file_changes_nothing_as_it_is_and_names_all_defaults_without_its_hashes(
+    tmp_path: Path,
+) -> None:
+    as_shipped = load(SHIPPED / "grid.toml", {}, {})
+    assert set(as_shipped.sources.values()) == {"default"}
+    bare = tmp_path / "bare.toml"
+    bare.write_text(re.sub(r"(?m)^#(?=[a-z])", "", (SHIPPED / "grid.toml").read_text()))
+    loaded = load(bare, {}, {})
+    assert loaded.settings == Settings()
+    assert set(loaded.sources.values()) == {str(bare)}
+
+
+def test_the_shipped_environment_names_all_defaults_without_its_hashes() -> None:
+    lines = re.findall(r"(?m)^#([A-Z_]+)=(.*)$", (SHIPPED / "env.example").read_text())
+    environ = {name: " ".join(shlex.split(value)) for name, value in lines}
+    assert set(environ) == {setting.environment for setting in SETTINGS.values()} | {"PWGRID_CONFIG"}
+    loaded = load(None, environ, {})
+    assert loaded.settings == Settings()
+    assert {name for name, source in loaded.sources.items() if source == "default"} == {
+        name for name, setting in SETTINGS.items() if setting.default in ("", ())
+    }
+
+
+def test_the_table_for_people_has_value_unit_and_source_and_hides_secrets() -> None:
+    loaded = load(None, {"REDIS_URL": "redis://me:hunter2@h/0", "PWGRID_TOKEN": "hunter2"}, {"drain_timeout": 7})
+    rows = {line.split()[0]: line.split()[1:] for line in show(loaded).splitlines()}
+    assert rows["SETTING"] == ["VALUE", "UNIT", "SOURCE"]
+    assert rows["drain_timeout"] == ["7.0", "seconds", "--drain-timeout"]
+    assert rows["redis_url"] == ["redis://me:***@h/0", "environment", "REDIS_URL"]
+    assert rows["token"] == ["***", "environment", "PWGRID_TOKEN"]
+    assert rows["chromium_executable"] == ['""', "default"]
+    assert set(rows) == {"SETTING", *SETTINGS}
+
+
+def test_the_table_for_machines_has_the_same_and_hides_secrets() -> None:
+    loaded = load(None, {"REDIS_URL": "redis://:hunter2@h/0", "PWGRID_TOKEN": "hunter2"}, {"chromium_args": ["--a"]})
+    table = json.loads(as_json(loaded))
+    assert table["token"] == {"value": "***", "unit": "", "source": "environment PWGRID_TOKEN"}
+    assert table["redis_url"]["value"] == "redis://:***@h/0"
+    assert table["chromium_args"]["value"] == ["--a"]
+    assert table["redis_key_ttl"] == {"value": 30.0, "unit": "seconds", "source": "default"}
+    assert set(table) == set(SETTINGS)
+
+
+def test_importing_the_configuration_imports_nothing_heavy() -> None:
+    code = "import sys, grid.config, grid.log; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"asyncio", "structlog", "logging", "tomllib", "difflib", "shlex", "hiredis", "threading"}.isdisjoint(
+        done.stdout.split()
+    )

@@ -1,0 +1,316 @@
+"""One event, one line, one write: whatever the event holds and whatever has become of stderr."""
+
+import fcntl
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grid import log, log_output
+from grid.log_output import StandardHandler, TextRenderer, render_json, text_value
+
+
+class Stderr:
+    """The reading end of a pipe that is taken for stderr. (Not as number 2: that belongs to pytest's capture.)"""
+
+    def __init__(self) -> None:
+        self.reader, self.number = os.pipe()
+        os.set_blocking(self.reader, False)
+
+    def read(self) -> list[str]:
+        """Everything since the last call, by line."""
+        parts = []
+        try:
+            while part := os.read(self.reader, 1 << 20):
+                parts.append(part)
+        except BlockingIOError:
+            pass
+        return b"".join(parts).decode().splitlines()
+
+
+@pytest.fixture
+def stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stderr]:
+    pipe = Stderr()
+    monkeypatch.setattr(log_output, "STDERR", pipe.number)
+    yield pipe
+    os.close(pipe.reader)
+    os.close(pipe.number)
+    structlog.reset_defaults()
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, StandardHandler)]:
+        root.removeHandler(handler)
+
+
+def test_a_text_line_has_time_level_event_and_its_fields(stderr: Stderr) -> None:
+    log.configure("info", "text", "master")
+    log.get_logger().error("worker_exited", pid=7, signal="SIGKILL", was="ready")
+    (line,) = stderr.read()
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ERROR   worker_exited pid=7 signal=SIGKILL was=ready role=master", line
+    )
+
+
+def test_a_json_line_is_one_object(stderr: Stderr) -> None:
+    log.configure("info", "json", "worker", worker="0123abcd")
+    log.get_logger(pool="firefox").info("available", ms=1.5, none=None, odd={1, 2}, text="ä\n")
+    (line,) = stderr.read()
+    event = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", event.pop("time"))
+    assert event == {
+        "level": "info",
+        "event": "available",
+        "pool": "firefox",
+        "ms": 1.5,
+        "none": None,
+        "odd": "{1, 2}",
+        "text": "ä\n",
+        "role": "worker",
+        "worker": "0123abcd",
+    }
+
+
+def test_events_below_the_level_are_not_logged(stderr: Stderr) -> None:
+    log.configure("warning", "text", "proxy")
+    logger = log.get_logger()
+    for level in log.LEVELS:
+        getattr(logger, level)("event")
+    assert [line.split()[1] for line in stderr.read()] == ["WARNING", "ERROR", "CRITICAL"]
+
+
+def test_an_unknown_level_is_a_fault_of_the_caller() -> None:
+    with pytest.raises(KeyError):
+        log.configure("loud", "text", "master")
+
+
+def test_a_logger_made_before_configure_follows_it_and_every_later_one(stderr: Stderr) -> None:
+    logger = log.get_logger()
+    logger.info("first")
+    log.configure("info", "text", "master", run="nightly")
+    logger.info("second")
+    log.configure("info", "json", "worker")
+    logger.info("third")
+    structlog.get_logger().info("fourth")
+    first, second, third, fourth = stderr.read()
+    assert first.endswith("INFO    first")
+    assert second.endswith("second role=master run=nightly")
+    assert json.loads(third)["role"] == json.loads(fourth)["role"] == "worker"
+
+
+def test_an_exception_is_one_line_with_its_traceback(stderr: Stderr) -> None:
+    log.configure("info", "json", "proxy")
+    logger = log.get_logger()
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        logger.exception("failed")
+        caught = error
+    logger.error("later", exc_info=caught)
+    logger.exception("outside")
+    failed, later, outside = map(json.loads, stderr.read())
+    assert failed["error"] == later["error"] == "ValueError: two\nlines"
+    assert "raise ValueError" in failed["traceback"]
+    assert "error" not in outside
+
+
+def test_the_standard_library_s_warnings_come_through_and_its_chatter_does_not(stderr: Stderr) -> None:
+    log.configure("debug", "json", "proxy")
+    log.configure("debug", "json", "proxy")
+    logger = logging.getLogger("uvicorn.error")
+    logger.info("started")
+    logger.warning("Invalid HTTP request from %s", "x")
+    try:
+        raise OSError(5, "gone")
+    except OSError:
+        logger.exception("Task died")
+    logger.critical("%d", "not a number")
+    warning, failed, broken = map(json.loads, stderr.read())
+    assert warning["event"] == failed["event"] == "library_log"
+    assert (warning["logger"], warning["message"]) == ("uvicorn.error", "Invalid HTTP request from x")
+    assert (failed["level"], failed["error"]) == ("error", "OSError: [Errno 5] gone")
+    assert "cannot be formatted" in broken["message"]
+
+
+def test_a_standard_handler_has_no_lock_that_a_fork_could_leave_held() -> None:
+    assert StandardHandler().lock is None
+
+
+def test_a_line_that_a_pipe_would_not_take_in_one_piece_loses_the_middle_of_its_longest_values(stderr: Stderr) -> None:
+    log.configure("info", "json", "worker")
+    log.get_logger().error("died", evidence="<" + "ä" * 100_000 + ">", other="o" * 5000, short="kept", pid=7)
+    (line,) = stderr.read()
+    assert len(line) < log_output.PIPE_LINE_BYTES
+    event = json.loads(line)
+    assert (event["short"], event["pid"], event["event"]) == ("kept", 7, "died")
+    assert re.fullmatch("<ä+ .+ ä+>", event["evidence"])
+
+
+def test_a_reader_that_does_not_read_loses_lines_but_stops_nobody(
+    stderr: Stderr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_output, "STALL_MS", 1)
+    log.configure("info", "text", "master")
+    fcntl.fcntl(stderr.number, fcntl.F_SETPIPE_SZ, 4096)
+    logger = log.get_logger()
+    for number in range(100):
+        logger.info("event", number=number, filler="x" * 200)
+    before = stderr.read()
+    assert 0 < len(before) < 100
+    logger.info("again")
+    (again,) = stderr.read()
+    logger.info("once")
+    (once,) = stderr.read()
+    assert f"lines_dropped={100 - len(before)}" in again
+    assert "lines_dropped" not in once
+
+
+def test_a_non_blocking_stderr_that_is_full_raises_nothing(stderr: Stderr, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_output, "STALL_MS", 1)
+    log.configure("info", "text", "master")
+    os.set_blocking(stderr.number, False)
+    for _ in range(2000):
+        log.get_logger().info("event", filler="x" * 200)
+    assert stderr.read()
+
+
+def test_a_stderr_whose_reader_is_gone_raises_nothing(stderr: Stderr) -> None:
+    log.configure("info", "text", "master")
+    os.close(stderr.reader)
+    log.get_logger().info("event")
+    stderr.reader = os.open(os.devnull, os.O_RDONLY)
+
+
+def test_a_full_disk_raises_nothing(stderr: Stderr) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, stderr.number)
+    os.close(full)
+    log.configure("info", "text", "master")
+    log.get_logger().info("event")
+
+
+def test_a_stderr_closed_later_raises_nothing(stderr: Stderr) -> None:
+    log.configure("info", "text", "master")
+    os.close(stderr.number)
+    log.get_logger().info("event")
+    os.dup2(stderr.reader, stderr.number)
+
+
+def test_without_a_stderr_no_other_file_gets_its_number_and_the_log_lines() -> None:
+    code = """
+import os, sys
+os.closerange(0, 3) if sys.argv[1] == "all" else os.close(2)
+from grid import log
+log.configure("info", "text", "master")
+log.get_logger().info("event")
+socket = os.open("/dev/zero", os.O_RDONLY)
+os._exit(0 if os.readlink("/proc/self/fd/2") == "/dev/null" and socket != 2 else 1)
+"""
+    for closed in ("all", "stderr"):
+        assert subprocess.run([sys.executable, "-c", code, closed], check=False).returncode == 0
+
+
+def test_lines_of_forked_processes_never_mix() -> None:
+    code = """
+import os
+from grid import log
+log.configure("info", "json", "master")
+logger = log.get_logger()
+pids = []
+for child in range(4):
+    pid = os.fork()
+    if pid == 0:
+        log.configure("info", "json", "worker", worker=child)
+        for number in range(200):
+            logger.info("event", number=number, filler=str(child) * 3500)
+        os._exit(0)
+    pids.append(pid)
+for pid in pids:
+    os.waitpid(pid, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all(event["filler"] == str(event["worker"]) * 3500 for event in events)
+    written = sum(1 + event.get("lines_dropped", 0) for event in events)
+    assert {event["worker"] for event in events} == {0, 1, 2, 3}
+    assert written <= 800
+
+
+def test_a_terminal_gets_colours_and_a_short_time() -> None:
+    code = "from grid import log; log.configure('info', 'text', 'master'); log.get_logger().warning('event', a=1)"
+    leader, terminal = os.openpty()
+    environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    subprocess.run([sys.executable, "-c", code], stderr=terminal, env=environ, check=True)
+    os.close(terminal)
+    line = os.read(leader, 10_000).decode()
+    os.close(leader)
+    assert re.fullmatch(
+        r"\x1b\[2m\d\d:\d\d:\d\d\.\d{3}\x1b\[0m \x1b\[33mWARNING\x1b\[0m \x1b\[1mevent\x1b\[0m a=1 role=master\r\n",
+        line,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "7"),
+        (0.1 + 0.2, "0.3"),
+        (True, "true"),
+        (None, "null"),
+        ("", '""'),
+        ("a b", '"a b"'),
+        ("a=b", '"a=b"'),
+        ('say "x"', '"say \\"x\\""'),
+        ("a\nb", '"a\\nb"'),
+        ("\x1b[31m", '"\\u001b[31m"'),
+        (("a", 1), "a,1"),
+        ("größer", "größer"),
+    ],
+)
+def test_values_are_bare_where_that_is_unmistakable(value: object, text: str) -> None:
+    assert text_value(value) == text
+
+
+@given(st.text())
+def test_no_text_ends_its_line_and_every_text_can_be_read_back(text: str) -> None:
+    shown = text_value(text)
+    assert shown.isprintable()
+    assert (json.loads(shown) if shown.startswith('"') else shown) == text
+
+
+class Odd:
+    """Something that has only a repr."""
+
+    def __repr__(self) -> str:
+        return "odd\nthing"
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text() | st.binary() | st.just(Odd()),
+            lambda inner: st.lists(inner) | st.dictionaries(st.tuples(st.integers()) | st.text(), inner),
+            max_leaves=4,
+        ),
+    ),
+    st.text(),
+)
+def test_whatever_an_event_holds_is_one_line(fields: dict[str, object], name: str) -> None:
+    event = {**fields, "event": name, "level": "info", "time": 1.0}
+    json.loads(render_json(dict(event)))
+    for render in (render_json, TextRenderer(colours=False, short_time=False)):
+        assert len(render(dict(event)).splitlines()) == 1
+
+
+def test_an_event_that_holds_itself_is_still_logged() -> None:
+    circle: dict[str, object] = {}
+    circle["self"] = circle
+    line = render_json({"event": "event", "level": "info", "time": 1.0, "circle": circle})
+    assert json.loads(line)["circle"] == "{'self': {...}}"

@@ -1,0 +1,199 @@
+"""The queue before the registry: order, wake-ups, deadlines, clients that go. The registry is a counter here."""
+
+import asyncio
+
+import pytest
+
+from grid.core.types import BrowserType
+from grid.proxy.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
+
+FOREVER = float("inf")
+
+
+class Slots:
+    """Stands in for the registry: a number of slots, and a gate that holds answers back."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.given: list[str] = []
+        self.returned: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def select(self, ticket: Ticket[str]) -> str | None:
+        leased = self.free > 0 and "w" not in ticket.excluded
+        if leased:
+            self.free -= 1
+        await self.gate.wait()
+        if not leased:
+            return None
+        self.given.append(ticket.session_id)
+        return "w"
+
+    async def give_back(self, ticket: Ticket[str]) -> None:
+        self.returned.append(ticket.session_id)
+        self.free += 1
+
+
+def ticket(name: str, *, deadline: float = FOREVER, browser_type: BrowserType = "chromium") -> Ticket[str]:
+    return Ticket(name, browser_type, None, "client", deadline)
+
+
+async def stand_in_line(queue: Queue[str], *tickets: Ticket[str]) -> list[asyncio.Task[str]]:
+    tasks = []
+    for each in tickets:
+        waiting = queue.waiting()
+        tasks.append(asyncio.create_task(queue.acquire(each)))
+        while queue.waiting() == waiting:
+            await asyncio.sleep(0)
+    return tasks
+
+
+async def test_a_free_slot_is_given_at_once() -> None:
+    slots = Slots(1)
+    assert await Queue(slots.select, slots.give_back, 10).acquire(ticket("a")) == "w"
+
+
+async def test_slots_that_come_free_go_to_those_who_came_first() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    tasks = await stand_in_line(queue, ticket("a"), ticket("b"), ticket("c"))
+    slots.free = 2
+    queue.wake("chromium")
+    await asyncio.gather(*tasks[:2])
+    assert slots.given == ["a", "b"]
+    assert queue.waiting() == 1
+    tasks[2].cancel()
+
+
+async def test_a_newcomer_does_not_pass_those_who_wait() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    first = await stand_in_line(queue, ticket("a"))
+    slots.free = 1  # free, but nobody has been woken yet
+    second = await stand_in_line(queue, ticket("b"))
+    queue.wake("chromium")
+    await first[0]
+    assert slots.given == ["a"]
+    second[0].cancel()
+
+
+async def test_a_slot_that_comes_free_between_the_answer_and_the_line_is_not_missed() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    slots.gate.clear()
+    task = asyncio.create_task(queue.acquire(ticket("a")))
+    await asyncio.sleep(0)  # the registry has decided "none" and its answer is on the way
+    slots.free = 1
+    queue.wake("chromium")
+    slots.gate.set()
+    assert await task == "w"
+
+
+async def test_a_wake_up_while_the_line_is_served_serves_it_again() -> None:
+    slots = Slots(1)
+    queue = Queue(slots.select, slots.give_back, 10)
+    slots.free = 0
+    tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
+    slots.gate.clear()
+    slots.free = 1
+    queue.wake("chromium")
+    await asyncio.sleep(0)
+    slots.free += 1
+    queue.wake("chromium")
+    slots.gate.set()
+    assert await asyncio.gather(*tasks) == ["w", "w"]
+
+
+async def test_types_wait_in_lines_of_their_own() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    tasks = await stand_in_line(queue, ticket("a"), ticket("b", browser_type="firefox"))
+    slots.free = 1
+    queue.wake("firefox")
+    await tasks[1]
+    assert (queue.waiting("chromium"), queue.waiting("firefox")) == (1, 0)
+    tasks[0].cancel()
+
+
+async def test_who_cannot_be_served_does_not_hold_up_who_can() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    picky = ticket("picky")
+    picky.excluded.add("w")
+    tasks = await stand_in_line(queue, picky, ticket("b"))
+    slots.free = 1
+    queue.wake("chromium")
+    await tasks[1]
+    assert slots.given == ["b"]
+    tasks[0].cancel()
+
+
+async def test_the_wait_ends_at_the_deadline_and_leaves_the_line() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    with pytest.raises(WaitedTooLong):
+        await queue.acquire(ticket("a", deadline=asyncio.get_running_loop().time()))
+    assert queue.waiting() == 0
+
+
+async def test_a_full_line_refuses_the_next() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 1)
+    tasks = await stand_in_line(queue, ticket("a"))
+    with pytest.raises(QueueFull):
+        await queue.acquire(ticket("b"))
+    tasks[0].cancel()
+
+
+async def test_a_client_that_goes_leaves_the_line_at_once() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    gone = ticket("a")
+    tasks = await stand_in_line(queue, gone, ticket("b"))
+    queue.abandon(gone)
+    with pytest.raises(ClientGone):
+        await tasks[0]
+    slots.free = 1
+    queue.wake("chromium")
+    await tasks[1]
+    assert slots.given == ["b"]
+
+
+async def test_a_lease_for_a_client_that_went_meanwhile_is_given_back() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    gone = ticket("a")
+    tasks = await stand_in_line(queue, gone)
+    slots.gate.clear()
+    slots.free = 1
+    queue.wake("chromium")
+    await asyncio.sleep(0)
+    queue.abandon(gone)
+    slots.gate.set()
+    with pytest.raises(ClientGone):
+        await tasks[0]
+    while not slots.returned:
+        await asyncio.sleep(0)
+    assert (slots.returned, slots.free) == (["a"], 1)
+
+
+async def test_closing_ends_every_wait_and_refuses_who_comes_later() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    tasks = await stand_in_line(queue, ticket("a"))
+    queue.close(RuntimeError("stopping"))
+    for attempt in (tasks[0], queue.acquire(ticket("b"))):
+        with pytest.raises(RuntimeError, match="stopping"):
+            await attempt
+
+
+async def test_while_paused_even_free_slots_wait() -> None:
+    slots = Slots(1)
+    queue = Queue(slots.select, slots.give_back, 10)
+    queue.pause(True)
+    tasks = await stand_in_line(queue, ticket("a"))
+    queue.wake("chromium")
+    assert slots.given == []
+    queue.pause(False)
+    assert await tasks[0] == "w"

@@ -1,0 +1,54 @@
+"""What the proxy makes of the master's state frames."""
+
+from typing import Any
+
+from grid.proxy.roster import Roster
+
+
+def state(**changes: Any) -> dict[str, Any]:
+    return {
+        "stopping": False,
+        "hostGuard": None,
+        "pools": {
+            "chromium": {"wanted": 2, "available": 1, "reason": None},
+            "firefox": {"wanted": 1, "available": 0, "reason": "firefox did not start: no display"},
+            "webkit": {"wanted": 0, "available": 0, "reason": None},
+        },
+        "workers": [
+            {"id": "a", "browserType": "chromium", "status": "available", "playwrightVersion": "1.65.1"},
+            {"id": "b", "browserType": "chromium", "status": "starting", "playwrightVersion": None},
+            {"id": "c", "browserType": "chromium", "status": "draining", "playwrightVersion": "1.64.0"},
+        ],
+        **changes,
+    }
+
+
+def roster(**changes: Any) -> Roster:
+    made = Roster()
+    made.replace(state(**changes))
+    return made
+
+
+def test_only_pools_that_want_workers_are_offered() -> None:
+    assert roster().offered() == {"chromium", "firefox"}
+
+
+def test_the_versions_are_those_of_workers_that_serve() -> None:
+    assert roster().versions() == {"1.65"}
+
+
+def test_a_pool_without_an_available_worker_makes_the_grid_not_ready_and_says_why() -> None:
+    assert roster().not_ready() == "no firefox worker is available: firefox did not start: no display"
+
+
+def test_every_pool_available_is_ready() -> None:
+    assert roster(pools={"chromium": {"wanted": 1, "available": 1, "reason": None}}).not_ready() is None
+
+
+def test_before_the_master_has_spoken_nothing_is_ready() -> None:
+    assert Roster().not_ready() == "the master has not reported its pools yet"
+
+
+def test_a_stopping_grid_and_a_host_without_memory_are_not_ready() -> None:
+    assert roster(stopping=True).not_ready() == "the grid is shutting down"
+    assert roster(hostGuard="memory is short").not_ready() == "memory is short"
