@@ -153,6 +153,7 @@ class Link:
         self._in = Inbox()
         self._greeting: Frame = {}
         self._slots: dict[str, bytes] = {}
+        self._state: bytes | None = None
         self._offered = ""
         self._ack_at = math.inf
         self._ack_now = False
@@ -196,8 +197,10 @@ class Link:
         self._out.add(_INDEXED[self.side], name, data)
 
     def state(self, data: Frame) -> None:
-        """Send the latest state; an unsent older one is dropped, and so is this while there is no connection."""
-        self._queue("state", data=data)
+        """Send the latest state, again on each new connection; an unsent older one is dropped."""
+        self._state = encode({"t": "state", "data": data})
+        if self.phase == "open":
+            self._slots["state"] = self._state
 
     def ping(self, ts: float, data: Frame) -> None:
         """Send a ping with the latest state; what was applied is acknowledged with it."""
@@ -280,6 +283,8 @@ class Link:
         self._ack_now, self._ack_at = False, math.inf
         if self.side == "master":
             self._queue_init({"workerId": self.ident})
+        if self._state is not None:
+            self._slots["state"] = self._state
         return [Opened(frame)]
 
     def _applied(self, frame: Frame, now: float) -> list[Received]:

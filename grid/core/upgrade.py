@@ -74,7 +74,7 @@ def decide(target: bytes, headers: Headers, policy: Policy) -> Wanted:
     path, _, query = target.decode("latin-1").partition("?")
     parameters = parse_qsl(query, keep_blank_values=True)
     check_token(policy.token, headers, parameters)
-    _check_origin(headers, policy.allowed_origins)
+    check_origin(headers, policy.allowed_origins)
     _check_handshake(headers)
     version = _client_version(headers)
     if version is not None and policy.versions and version not in policy.versions:
@@ -132,7 +132,8 @@ def _values(headers: Headers, wanted: bytes) -> list[bytes]:
     return [value for name, value in headers if name == wanted]
 
 
-def _check_origin(headers: Headers, allowed: frozenset[str]) -> None:
+def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
+    """Raises Refusal(403) for a request that a web page of another site makes: browsers send its Origin."""
     for origin in _values(headers, b"origin"):
         if origin.decode("latin-1") not in allowed:
             raise Refusal(

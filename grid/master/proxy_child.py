@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from grid.boot import ProxyBoot
-from grid.core.link import Applied, Link, LinkFullError, Opened, Received
+from grid.core.link import Applied, Link, LinkFullError, Received
 from grid.log import get_logger
 from grid.master.channel import Channel
 from grid.master.child import Child, Exit
@@ -104,6 +104,7 @@ class ProxyChild:
             theirs.close()
         self._channel = Channel(self._loop, Link("master", "proxy"), self._received, self._link_down)
         self._channel.attach(ours, self._greeting())
+        self._channel.push_state(self._state)
         for name, data in self._undelivered:
             self._channel.send(name, data)
         self._undelivered.clear()
@@ -120,10 +121,7 @@ class ProxyChild:
         return f"proxy ended with {ended}"
 
     def _received(self, item: Received) -> None:
-        if isinstance(item, Opened):
-            if self._channel is not None:
-                self._channel.push_state(self._state)
-        elif isinstance(item, Applied):
+        if isinstance(item, Applied):
             if item.name == "listening":
                 self.listening = True
             elif item.name == "drain_asked":

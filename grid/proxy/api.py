@@ -1,7 +1,7 @@
-"""The HTTP API of the grid: health, readiness, metrics. Reads what the proxy knows; touches no session's socket."""
+"""The HTTP API of the grid: health, readiness, metrics, workers, sessions. Touches no session's socket."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final, Protocol
 
 import structlog
 from starlette.applications import Starlette
@@ -11,39 +11,53 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from grid import __version__
-from grid.core.upgrade import Refusal, check_token
+from grid.core.upgrade import Refusal, check_origin, check_token
+from grid.errors import RegistryUnavailable
 from grid.proxy.responses import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S
 from grid.proxy.roster import Roster
+from grid.registry.registry import Registry, SessionRecord
 
 log = structlog.get_logger()
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-CONNECT_HINT = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
+MAX_PAGE: Final = 1000
+LIVE: Final = ("pending", "running")
+CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
 
-class Figures(Protocol):
-    """What the API reads of the rest of the proxy."""
+class Grid(Protocol):
+    """What the API sees of the rest of the proxy, and asks of it."""
 
     roster: Roster
-
-    async def active_connections(self) -> int:
-        """Live sessions in the whole grid."""
+    registry: Registry
 
     def waiting(self) -> int:
         """Clients in the queue."""
+
+    def ask_drain(self, worker_id: str, reason: str) -> None:
+        """Has the master drain a worker."""
+
+    def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
+        """Has the master tell a worker to end one of its sessions."""
 
 
 class Api:
     """The ASGI application. All but health, the hint at / and the icon asks for the grid's token, if it has one."""
 
-    def __init__(self, figures: Figures, token: str) -> None:
-        self._figures = figures
+    def __init__(self, grid: Grid, token: str, allowed_origins: Collection[str]) -> None:
+        self._grid = grid
         self._token = token
+        self._allowed_origins = frozenset(allowed_origins)
 
     def application(self) -> Starlette:
         """What uvicorn serves."""
-        handlers: dict[Any, Any] = {Refusal: on_refusal, HTTPException: on_http_error, Exception: on_failure}
+        handlers: dict[Any, Any] = {
+            Refusal: on_refusal,
+            RegistryUnavailable: on_outage,
+            HTTPException: on_http_error,
+            Exception: on_failure,
+        }
         return Starlette(
             routes=[
                 Route("/", hint, methods=["GET", "HEAD", "POST"]),
@@ -52,19 +66,26 @@ class Api:
                 Route("/health", health),
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._guarded(self._metrics)),
+                Route("/v1/status", self._guarded(self._status)),
+                Route("/v1/workers", self._guarded(self._workers)),
+                Route("/v1/workers/{id}/drain", self._guarded(self._drain_worker), methods=["POST"]),
+                Route("/v1/sessions", self._guarded(self._sessions)),
+                Route("/v1/sessions/{id}", self._guarded(self._session)),
+                Route("/v1/sessions/{id}", self._guarded(self._end_session), methods=["DELETE"]),
             ],
             exception_handlers=handlers,
         )
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         async def check_then_answer(request: Request) -> Response:
+            check_origin(request.scope["headers"], self._allowed_origins)
             check_token(self._token, request.scope["headers"], request.query_params.multi_items())
             return await endpoint(request)
 
         return check_then_answer
 
     async def _ready(self, _request: Request) -> Response:
-        roster = self._figures.roster
+        roster = self._grid.roster
         reason = roster.not_ready()
         if reason is None:
             return JSONResponse({"status": "ready"})
@@ -72,8 +93,100 @@ class Api:
         return JSONResponse({"status": "not ready", "error": reason}, 503, {"Retry-After": str(retry_after_s)})
 
     async def _metrics(self, _request: Request) -> Response:
-        figures = self._figures
-        return JSONResponse({"activeConnections": await figures.active_connections(), "waiting": figures.waiting()})
+        active, _ = await self._grid.registry.counters()
+        return JSONResponse({"activeConnections": sum(active.values())})
+
+    async def _status(self, _request: Request) -> Response:
+        found = await self._grid.registry.snapshot()
+        roster = self._grid.roster
+        return JSONResponse(
+            {
+                "ready": roster.not_ready() is None,
+                "reason": roster.not_ready(),
+                "activeConnections": sum(found.active.values()),
+                "waiting": self._grid.waiting(),
+                "outcomes": dict(found.outcomes),
+                "counterRepairs": found.counter_repairs,
+            }
+        )
+
+    async def _workers(self, _request: Request) -> Response:
+        found = await self._grid.registry.snapshot()
+        return JSONResponse(
+            {
+                "workers": [
+                    {
+                        "id": worker.worker_id,
+                        "browserType": worker.browser_type,
+                        "status": worker.status,
+                        "active": found.active.get(field, 0),
+                        "lifetime": found.lifetime.get(field, 0),
+                        "slots": worker.slots,
+                        "rssMib": worker.rss_mib,
+                        "startedAt": worker.started_at,
+                        "wsEndpoint": worker.ws_endpoint,
+                    }
+                    for field, worker in found.workers.items()
+                ]
+            }
+        )
+
+    async def _drain_worker(self, request: Request) -> Response:
+        worker_id = request.path_params["id"]
+        if worker_id not in self._grid.roster.workers:
+            raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
+        self._grid.ask_drain(worker_id, "operator")
+        return JSONResponse({"draining": [worker_id]}, 202)
+
+    async def _sessions(self, request: Request) -> Response:
+        asked = request.query_params
+        try:
+            limit = int(asked.get("limit", "100"))
+            if not 1 <= limit <= MAX_PAGE:
+                raise ValueError(f"limit must be from 1 to {MAX_PAGE}")
+            page = await self._grid.registry.sessions(
+                status=asked.get("status"),
+                browser_type=asked.get("browserType"),
+                worker_id=asked.get("workerId"),
+                limit=limit,
+                cursor=asked.get("cursor"),
+            )
+        except ValueError as error:
+            raise Refusal(400, f"bad query: {error}") from None
+        return JSONResponse({"sessions": [as_json(session) for session in page.sessions], "cursor": page.cursor})
+
+    async def _session(self, request: Request) -> Response:
+        return JSONResponse(as_json(await self._find(request)))
+
+    async def _end_session(self, request: Request) -> Response:
+        session = await self._find(request)
+        if session.status not in LIVE:
+            raise Refusal(409, f"the session has ended already: {session.status}, {session.reason}")
+        self._grid.end_session(session.worker_id, session.session_id, "ended by operator")
+        return JSONResponse({"ending": session.session_id}, 202)
+
+    async def _find(self, request: Request) -> SessionRecord:
+        session = await self._grid.registry.session(request.path_params["id"])
+        if session is None:
+            raise Refusal(404, "there is no such session (any more)")
+        return session
+
+
+def as_json(session: SessionRecord) -> dict[str, Any]:
+    """A session as the API shows it; times in Unix seconds."""
+    return {
+        "id": session.session_id,
+        "browserType": session.browser_type,
+        "workerId": session.worker_id,
+        "status": session.status,
+        "reason": session.reason,
+        "createdAt": session.created_at,
+        "startedAt": session.started_at,
+        "endedAt": session.ended_at,
+        "client": session.client,
+        "bytesIn": session.bytes_in,
+        "bytesOut": session.bytes_out,
+    }
 
 
 async def health(_request: Request) -> Response:
@@ -97,6 +210,11 @@ async def on_refusal(_request: Request, refusal: Exception) -> Response:
     return JSONResponse({"error": refusal.error, **refusal.details}, refusal.status, dict(refusal.headers))
 
 
+async def on_outage(_request: Request, error: Exception) -> Response:
+    """Redis is away; sessions go on, but there is nothing to show."""
+    return JSONResponse({"error": f"the registry does not answer: {error}"}, 503, {"Retry-After": str(RETRY_AFTER_S)})
+
+
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Starlette's own errors, as sentences."""
     assert isinstance(error, HTTPException)
@@ -107,6 +225,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """Redis is away, or we have a bug."""
+    """A bug of ours."""
     log.error("api_failed", path=request.url.path, error=repr(error))
     return JSONResponse({"error": f"the grid failed to answer: {error}"}, 500)

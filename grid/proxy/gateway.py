@@ -6,9 +6,8 @@ Owns a client's socket only until a worker has it; sees none of the session's by
 import asyncio
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -18,6 +17,7 @@ from grid.core.types import BrowserType
 from grid.core.upgrade import Headers, Policy, Refusal, Wanted, browser_server_headers, decide
 from grid.proxy import responses
 from grid.proxy.handoff import HandoffFailed, Handoffs, tune
+from grid.proxy.local import LocalSelection
 from grid.proxy.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
 from grid.proxy.roster import Roster
 from grid.registry.registry import Selection
@@ -39,6 +39,15 @@ class Counts:
     """Clients that went while they waited."""
 
 
+class Workers(Protocol):
+    """What the gateway asks of the rest of the proxy about workers."""
+
+    local: LocalSelection
+
+    async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
+        """The worker's own endpoint as it is registered. Raises Refusal when the registry does not answer."""
+
+
 class Gateway:
     """Where upgrades arrive. One for the whole proxy."""
 
@@ -48,10 +57,10 @@ class Gateway:
         roster: Roster,
         queue: Queue[Selection],
         handoffs: Handoffs,
-        endpoint_of: Callable[[BrowserType, str], Awaitable[str | None]],
+        workers: "Workers",
     ) -> None:
         self.settings = settings
-        self.endpoint_of = endpoint_of
+        self.workers = workers
         self.roster = roster
         self.queue = queue
         self.handoffs = handoffs
@@ -160,7 +169,7 @@ class Upgrade(asyncio.Protocol):
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """The secret in a worker's own endpoint is what its registration says; nobody guesses another one's."""
-        endpoint = await self._gateway.endpoint_of(wanted.browser_type, worker_id)
+        endpoint = await self._gateway.workers.endpoint_of(wanted.browser_type, worker_id)
         path = urlsplit(endpoint).path if endpoint else ""
         if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
@@ -181,7 +190,8 @@ class Upgrade(asyncio.Protocol):
             )
         except HandoffFailed as failure:
             log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
-            ticket.excluded.add(selection.worker_id)
+            if not gateway.workers.local.refused(selection, failure.reason):
+                ticket.excluded.add(selection.worker_id)
             await gateway.queue.give_back(ticket)
             if self._transport.is_closing():
                 raise ClientGone from None

@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +27,14 @@ class HandoffFailed(Exception):
 
 
 class HandoffLink:
-    """One SEQPACKET connection to a worker. A packet is JSON, a newline, the rewritten head, and the socket itself."""
+    """One SEQPACKET connection to a worker. A packet is JSON, a newline, the rewritten head, and the socket itself.
 
-    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    `on_freed` is called when the worker says that it was full and has a slot again.
+    """
+
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, on_freed: Callable[[], None]) -> None:
         self._loop = loop
+        self._on_freed = on_freed
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             self._sock.connect(str(path))
@@ -103,6 +108,9 @@ class HandoffLink:
             self._settle(json.loads(packet))
 
     def _settle(self, message: dict[str, object]) -> None:
+        if "freed" in message:
+            self._on_freed()
+            return
         answer = self._pending.pop(str(message["session"]), None)
         if answer is None or answer.done():
             return
@@ -115,8 +123,9 @@ class HandoffLink:
 class Handoffs:
     """The links to all workers, opened at the first session of each."""
 
-    def __init__(self, runtime: Path) -> None:
+    def __init__(self, runtime: Path, on_freed: Callable[[str], None]) -> None:
         self._runtime = runtime
+        self._on_freed = on_freed
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, HandoffLink] = {}
 
@@ -150,7 +159,8 @@ class Handoffs:
         link = self._links.get(worker_id)
         if link is None or link.closed:
             try:
-                link = HandoffLink(self._runtime / "w" / worker_id / "handoff.sock", self._loop)
+                path = self._runtime / "w" / worker_id / "handoff.sock"
+                link = HandoffLink(path, self._loop, lambda: self._on_freed(worker_id))
             except OSError as error:
                 self._links.pop(worker_id, None)
                 raise HandoffFailed(f"the worker is gone ({error.strerror})") from None

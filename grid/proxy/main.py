@@ -22,6 +22,7 @@ from grid.proxy.api import Api
 from grid.proxy.gateway import Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs
 from grid.proxy.http_protocol import GridHttpProtocol
+from grid.proxy.local import LocalSelection
 from grid.proxy.queue import Queue, Ticket
 from grid.proxy.responses import no_capacity, stopping
 from grid.proxy.roster import Roster
@@ -59,8 +60,9 @@ class Proxy:
             lifetimes=Lifetimes.of(boot.settings),
         )
         self.queue: Queue[Selection] = Queue(self._select, self._give_back, boot.settings.max_queue)
-        self.handoffs = Handoffs(boot.runtime)
-        self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self._endpoint_of)
+        self.local = LocalSelection(self.roster)
+        self.handoffs = Handoffs(boot.runtime, self._on_freed)
+        self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self)
         self._lost: set[str] = set()
         self._stop = asyncio.Event()
         self._side_tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +82,7 @@ class Proxy:
         settings = self.settings
         server = GridServer(
             uvicorn.Config(
-                Api(self, settings.token).application(),
+                Api(self, settings.token, settings.allowed_origins).application(),
                 http=GridHttpProtocol.bound_to(self.gateway.take_upgrade),
                 ws="none",
                 lifespan="off",
@@ -111,12 +113,15 @@ class Proxy:
         await self.control.close("stopped")
         return 0
 
-    # Figures, for the API
+    # For the API
 
-    async def active_connections(self) -> int:
-        """Live sessions in the whole grid, by the registry."""
-        active, _ = await self.registry.counters()
-        return sum(active.values())
+    def ask_drain(self, worker_id: str, reason: str) -> None:
+        """Has the master drain a worker."""
+        self.control.event("drain_asked", {"workerId": worker_id, "reason": reason})
+
+    def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
+        """Has the master tell a worker to end one of its sessions."""
+        self.control.event("end_session", {"workerId": worker_id, "sessionId": session_id, "reason": reason})
 
     def waiting(self) -> int:
         """Clients in the queue."""
@@ -136,6 +141,11 @@ class Proxy:
             else:
                 report(reaped, "worker lost")
 
+    def _on_freed(self, worker_id: str) -> None:
+        self.local.freed(worker_id)
+        if not self.registry.client.connected:
+            self.queue.wake()
+
     async def _select(self, ticket: Ticket[Selection]) -> Selection | None:
         settings = self.settings
         try:
@@ -151,11 +161,10 @@ class Proxy:
                 worker_id=ticket.worker_id,
             )
         except RegistryUnavailable as error:
-            # The client waits in line; the registry's return wakes it.
-            log.warning("selection_failed", error=str(error))
-            return None
+            log.warning("selected_without_redis", error=str(error))
+            return self.local.choose(ticket, self._lost)
 
-    async def _endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
+    async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
         try:
             return await self.registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
@@ -179,6 +188,8 @@ class Proxy:
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "worker_lost":
             self._start_side_task(self._bury(data["workerId"], data["browserType"], data["reason"]), "bury")
+        elif name == "leave_drain":
+            self._start_side_task(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
         elif name == "stop":
             self._stop.set()
         else:
@@ -195,6 +206,13 @@ class Proxy:
         else:
             self._lost.discard(worker_id)
         self.queue.wake()
+
+    async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
+        """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""
+        try:
+            await self.registry.send_drain(browser_type, worker_id)
+        except RegistryUnavailable as error:
+            log.warning("drain_not_left_in_redis", worker=worker_id, error=str(error))
 
     def _hello(self) -> dict[str, Any]:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}

@@ -48,6 +48,11 @@ class HandoffServer:
         for link in list(self._links):
             self._drop(link)
 
+    def tell_freed(self) -> None:
+        """A full worker has a slot again: proxies that go without Redis have no other way to know."""
+        for link in list(self._links):
+            self._send(link, b'{"freed":true}')
+
     def _accept(self) -> None:
         try:
             link, _ = self._listener.accept()

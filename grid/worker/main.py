@@ -5,9 +5,11 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -20,7 +22,7 @@ from grid.browsers import FoundBrowser
 from grid.control_client import ControlClient
 from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
-from grid.errors import BrowserLaunchError, RegistryUnavailable
+from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from grid.registry.registry import Lifetimes, Registry, WorkerRecord
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
 from grid.worker.handoff_server import Answer, HandoffServer
@@ -33,6 +35,7 @@ CLOSE_GRACE_S: Final = 5.0
 """For closed sessions to be reported after a drain ran out, before the browser server is ended."""
 
 STOP_S: Final = 10.0
+ADOPT_S: Final = 5.0
 CANARY_TRIES: Final = 2
 EXIT_FAILED: Final = 1
 
@@ -54,7 +57,7 @@ class Worker:
         self.browser = browser
         self.settings = boot.settings
         self.status = WorkerStatus.STARTING
-        self.slots = Slots(boot.settings.max_concurrent_sessions)
+        self.slots = Slots(boot.settings.max_concurrent_sessions, self._on_freed)
         self.journal = Journal()
         self.started_at = time.time()
         self.rss_mib: int | None = None
@@ -95,44 +98,80 @@ class Worker:
     # Phases
 
     async def _start(self) -> None:
-        boot, settings = self.boot, self.settings
+        settings = self.settings
         self.registry = await Registry.connect(
-            boot.redis_url,
+            self.boot.redis_url,
             prefix=settings.redis_key_prefix,
             timeout_s=settings.redis_timeout,
             attempts=settings.redis_retry_attempts,
             delay_s=settings.redis_retry_delay,
             lifetimes=Lifetimes.of(settings),
         )
-        temporary = boot.directory / "tmp"
-        temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
-        assert boot.ipc_child is not None
+        if self.boot.ipc_child is not None:
+            await self._launch(self.boot.ipc_child)
+        else:
+            await self._take_over()
+        self._start_side_task(self._beat(), "heartbeat")
+        self._start_side_task(self._watch_browser_server(), "browser server watch")
+
+    async def _launch(self, ipc_child: socket.socket) -> None:
+        boot, settings = self.boot, self.settings
         self.server = await BrowserServer.start(
-            LaunchSpec.of(settings, self.browser, boot.directory / "browser.sock", temporary),
+            LaunchSpec.of(settings, self.browser, boot.directory / "browser.sock", self._temporary()),
             boot.ipc,
-            boot.ipc_child,
-            on_closed=self._on_closed,
+            ipc_child,
+            on_closed=self._finish,
             on_gone=self._on_gone,
             timeout_s=settings.launch_timeout,
         )
-        ready = self.server.ready
+        self._tell_launched(self.server)
+        self.handoff = HandoffServer(boot.directory / "handoff.sock", self._on_offer)
+        self._step(WorkerEvent.WARMED)
+        await self._registered().register(self._record())
+        self.control.event("available", {})
+        log.info("worker_available", browser=self.server.ready.browser_version, node=self.server.pid)
+        self._start_side_task(self._watch_health(), "canary")
+
+    async def _take_over(self) -> None:
+        """The worker before us died, its browser server lives on: see its sessions to their end, admit no new ones."""
+        boot = self.boot
+        assert boot.adopt_node_pid is not None
+        try:
+            self.server, live = await BrowserServer.adopt(
+                boot.ipc,
+                boot.adopt_node_pid,
+                self._temporary(),
+                on_closed=self._finish,
+                on_gone=self._on_gone,
+                timeout_s=ADOPT_S,
+            )
+        except BrowserServerGone as error:
+            raise BrowserLaunchError(str(error), "taking over the browser server") from None
+        now = time.monotonic()
+        for session_id in live:
+            self.slots.adopt(session_id, now)
+        self._tell_launched(self.server)
+        self.ask_drain("its worker died")
+        record = replace(self._record(), status=WorkerStatus.DRAINING.value)
+        await self._registered().register(record, active=len(live), lifetime=self.slots.lifetime, sessions=live)
+        log.warning("browser_server_taken_over", node=self.server.pid, sessions=len(live))
+
+    def _tell_launched(self, server: BrowserServer) -> None:
+        ready = server.ready
         self.control.event(
             "launched",
             {
-                "nodePid": self.server.pid,
+                "nodePid": server.pid,
                 "browserPid": ready.browser_pid,
                 "browserVersion": ready.browser_version,
                 "playwrightVersion": ready.playwright_version,
             },
         )
-        self.handoff = HandoffServer(boot.directory / "handoff.sock", self._on_offer)
-        self._step(WorkerEvent.WARMED)
-        await self.registry.register(self._record())
-        self.control.event("available", {})
-        log.info("worker_available", browser=ready.browser_version, node=self.server.pid)
-        self._start_side_task(self._beat(), "heartbeat")
-        self._start_side_task(self._watch_browser_server(), "browser server watch")
-        self._start_side_task(self._watch_health(), "canary")
+
+    def _temporary(self) -> Path:
+        path = self.boot.directory / "tmp"
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
 
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAIN_ASKED)
@@ -218,13 +257,10 @@ class Worker:
 
         handed_over.add_done_callback(settled)
 
-    def _on_closed(self, closed: SessionClosed) -> None:
-        self._finish(closed)
-
     def _finish(self, closed: SessionClosed) -> None:
         session = self.slots.end(closed.session_id)
-        if session is None:
-            return
+        if session is None and self.boot.adopt_node_pid is None:
+            return  # told twice; but one that ended before we took over is still to be recorded
         status = "completed" if closed.by == "client" else "failed"
         registry = self._registered()
         self.journal.write(
@@ -232,7 +268,11 @@ class Worker:
                 closed.session_id, status, closed.reason, bytes_in=closed.bytes_in, bytes_out=closed.bytes_out
             )
         )
-        log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason, client=session.client)
+        log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
+
+    def _on_freed(self) -> None:
+        if self.handoff is not None:
+            self.handoff.tell_freed()
 
     def _on_gone(self, reason: str) -> None:
         log.error("browser_gone", reason=reason, sessions=len(self.slots.live))

@@ -31,10 +31,14 @@ class LiveSession:
 
 
 class Slots:
-    """The live sessions of one worker. Synchronous: admission and end are decided here at once."""
+    """The live sessions of one worker. Synchronous: admission and end are decided here at once.
 
-    def __init__(self, slots: int) -> None:
+    `on_freed` is called whenever a full worker gets a slot back.
+    """
+
+    def __init__(self, slots: int, on_freed: Callable[[], None] = lambda: None) -> None:
         self.slots = slots
+        self._on_freed = on_freed
         self.live: dict[str, LiveSession] = {}
         self.lifetime = 0
         self._empty = asyncio.Event()
@@ -52,6 +56,12 @@ class Slots:
             self._empty.clear()
         return reason
 
+    def adopt(self, session_id: str, now: float) -> None:
+        """A session that a worker before us admitted; its client's address is in Redis only."""
+        self.live[session_id] = LiveSession(session_id, "", now)
+        self.lifetime += 1
+        self._empty.clear()
+
     def take_back(self, session_id: str) -> None:
         """The browser server did not get an admitted session: as if it had never been."""
         if self.end(session_id) is not None:
@@ -59,7 +69,10 @@ class Slots:
 
     def end(self, session_id: str) -> LiveSession | None:
         """Frees the session's slot. None if it is not here (any more)."""
+        was_full = len(self.live) >= self.slots
         session = self.live.pop(session_id, None)
+        if was_full and session is not None:
+            self._on_freed()
         if not self.live:
             self._empty.set()
         return session

@@ -122,11 +122,12 @@ async def test_a_refusal_reaches_the_user_of_the_client(grid: Grid, playwright: 
 async def test_a_session_may_be_opened_on_the_worker_that_the_registry_names(
     grid: Grid, playwright: Playwright
 ) -> None:
-    key = next(key for key in grid.redis("KEYS", "worker:chromium:*"))
+    freshest = min(grid.status()["workers"], key=lambda worker: (worker["status"] != "available", worker["lifetime"]))
+    key = f"worker:chromium:{freshest['id']}"
     endpoint = grid.redis("HGET", key, "wsEndpoint").decode()
     assert urllib.parse.urlsplit(endpoint).port == grid.port
     browser = await playwright.chromium.connect(endpoint)
-    field = key.decode().removeprefix("worker:")
+    field = key.removeprefix("worker:")
     assert grid.redis("HGET", "cluster:active_connections", field) == b"1"
     await browser.close()
     with pytest.raises(Exception, match="404"):

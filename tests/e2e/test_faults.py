@@ -93,7 +93,7 @@ async def test_a_client_waits_in_line_for_a_slot_and_gets_it(playwright: Playwri
         second = asyncio.create_task(playwright.chromium.connect(grid.endpoint))
 
         def one_waits() -> bool:
-            return b'"waiting":1' in grid.get("/metrics")[2]
+            return b'"waiting":1' in grid.get("/v1/status")[2]
 
         await eventually_async(one_waits, "the second client waits")
         await first.close()

@@ -1,0 +1,645 @@
+"""A browser server through its whole life: real Chromium (and Firefox), or the fake where no browser matters."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import async_playwright
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from grid.browsers import find_browser
+from grid.config import Settings
+from grid.core.types import BrowserType
+from grid.errors import BrowserLaunchError, BrowserMissing, BrowserServerGone
+from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
+from grid.worker.process_tree import readable
+from tests.support.front_door import (
+    BOUND_S,
+    HEAD,
+    Watched,
+    browser_server,
+    ended,
+    front_door,
+    private_directory,
+    processes_of,
+    spec,
+)
+
+
+def installed(browser_type: BrowserType) -> bool:
+    with contextlib.suppress(BrowserMissing):
+        return bool(find_browser(browser_type, Settings()))
+    return False
+
+
+each_browser = pytest.mark.parametrize(
+    "browser_type",
+    [
+        pytest.param(each, marks=pytest.mark.skipif(not installed(each), reason=f"no {each} here"))
+        for each in ("chromium", "firefox")
+    ],
+)
+
+
+async def start(launch: LaunchSpec, timeout_s: float = BOUND_S) -> BrowserServer:
+    ours, theirs = socket.socketpair()
+    return await BrowserServer.start(
+        launch, ours, theirs, on_closed=lambda _: None, on_gone=lambda _: None, timeout_s=timeout_s
+    )
+
+
+async def raw_session(watched: Watched, session_id: str = "f" * 16, head: bytes = HEAD) -> socket.socket:
+    """A client that only does what it is told: its end of a socket pair whose other end was handed over."""
+    client, handed = socket.socketpair()
+    client.setblocking(False)
+    future = watched.server.hand_over(session_id, handed.fileno(), head)
+    handed.close()
+    await future
+    return client
+
+
+async def read(client: socket.socket) -> bytes:
+    async with asyncio.timeout(BOUND_S):
+        return await asyncio.get_running_loop().sock_recv(client, 65536)
+
+
+async def read_to_end(client: socket.socket) -> bytes:
+    data = b""
+    while chunk := await read(client):
+        data += chunk
+    return data
+
+
+# What a client gets
+
+
+@each_browser
+async def test_a_playwright_client_talks_through_a_handed_over_socket(browser_type: BrowserType) -> None:
+    async with browser_server(browser_type) as watched, async_playwright() as playwright:
+        browser = await getattr(playwright, browser_type).connect(watched.endpoint)
+        page = await browser.new_page()
+        await page.set_content("<title>through the grid</title>")
+        assert await page.title() == "through the grid"
+        assert browser.version == watched.server.ready.browser_version
+        await browser.close()
+        closed = await watched.next_closed()
+    assert (closed.by, closed.reason) == ("client", "client disconnected")
+    assert closed.bytes_in > 500
+    assert closed.bytes_out > 500
+
+
+async def test_two_clients_see_only_their_own_contexts() -> None:
+    async with browser_server() as watched, async_playwright() as playwright:
+        first = await playwright.chromium.connect(watched.endpoint)
+        second = await playwright.chromium.connect(watched.endpoint)
+        await first.new_context()
+        assert len(second.contexts) == 0
+
+
+async def test_a_closed_session_tells_its_client_why() -> None:
+    async with browser_server() as watched, async_playwright() as playwright:
+        browser = await playwright.chromium.connect(watched.endpoint)
+        page = await browser.new_page()
+        disconnected = asyncio.Event()
+        browser.on("disconnected", lambda _: disconnected.set())
+        watched.server.close_session(f"{1:016x}", 1012, "drain timeout")
+        async with asyncio.timeout(BOUND_S):
+            await disconnected.wait()
+        with pytest.raises(PlaywrightError, match="drain timeout"):
+            await page.title()
+        closed = await watched.next_closed()
+    assert (closed.session_id, closed.by, closed.reason) == (f"{1:016x}", "grid", "drain timeout")
+
+
+async def test_a_close_frame_carries_code_and_reason_cut_to_what_fits() -> None:
+    async with browser_server() as watched, connect(watched.endpoint) as client:
+        watched.server.close_session(f"{1:016x}", 1012, "ö" * 100)
+        with pytest.raises(ConnectionClosed) as caught:
+            await client.recv()
+        assert caught.value.rcvd is not None
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1012, "ö" * 61)
+        assert (await watched.next_closed()).reason == "ö" * 100
+
+
+async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched) as client:
+            assert (await read(client)).startswith(b"HTTP/1.1 101")
+            watched.server.close_session("f" * 16, 1001, "ended by operator")
+            assert b"ended by operator" in await read_to_end(client)
+        assert (await watched.next_closed()).reason == "ended by operator"
+
+
+# Limits of a session
+
+
+async def test_a_client_that_answers_no_ping_is_ended() -> None:
+    async with browser_server(ping_timeout_s=0.6) as watched:
+        with await raw_session(watched) as client:
+            assert b"ping timeout" in await read_to_end(client)
+        closed = await watched.next_closed()
+    assert (closed.by, closed.reason) == ("grid", "ping timeout")
+
+
+async def test_a_client_that_answers_pings_is_left_alone() -> None:
+    async with browser_server(ping_timeout_s=0.9) as watched:
+        async with connect(watched.endpoint, ping_interval=None) as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.recv(), 2.0)
+            assert watched.closed.empty()
+        assert (await watched.next_closed()).reason == "client disconnected"
+
+
+async def test_pings_and_pongs_do_not_keep_an_idle_session() -> None:
+    async with (
+        browser_server(ping_timeout_s=0.9, idle_timeout_s=1.5) as watched,
+        connect(watched.endpoint, ping_interval=0.2) as client,
+    ):
+        with pytest.raises(ConnectionClosed, match="idle timeout"):
+            await client.recv()
+        assert (await watched.next_closed()).by == "grid"
+
+
+async def test_a_session_ends_at_its_maximum_duration_however_busy() -> None:
+    async with browser_server(max_duration_s=1.5) as watched, async_playwright() as playwright:
+        browser = await playwright.chromium.connect(watched.endpoint)
+        page = await browser.new_page()
+
+        async def keep_busy() -> None:
+            while True:
+                await page.evaluate("1")
+
+        with pytest.raises(PlaywrightError, match="maximum duration"):
+            await keep_busy()
+        assert (await watched.next_closed()).reason == "maximum duration"
+
+
+async def test_a_socket_that_never_becomes_a_websocket_is_closed_and_reported() -> None:
+    async with browser_server(handshake_timeout_s=0.3) as watched:
+        with await raw_session(watched, head=b"host: localhost\r\n") as client:
+            assert await read_to_end(client) == b""
+        assert (await watched.next_closed()).reason == "handshake timed out"
+
+
+async def test_a_refused_handshake_is_reported() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched, head=b"GET /elsewhere HTTP/1.1\r\n" + HEAD) as client:
+            assert (await read_to_end(client)).startswith(b"HTTP/1.1 400")
+        closed = await watched.next_closed()
+    assert (closed.by, closed.reason) == ("grid", "handshake refused")
+
+
+async def test_a_client_that_left_before_the_handoff_is_reported() -> None:
+    async with browser_server() as watched:
+        (await raw_session(watched)).close()
+        assert (await watched.next_closed()).reason == "client disconnected"
+
+
+async def test_a_client_that_breaks_the_protocol_is_reported_as_such() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched) as client:
+            await read(client)
+            await asyncio.get_running_loop().sock_sendall(client, b"\xff" * 16)
+            await read_to_end(client)
+        closed = await watched.next_closed()
+    assert (closed.by, closed.reason) == ("client", "protocol error (1002)")
+
+
+# What it keeps to itself
+
+
+async def test_neither_node_nor_chromium_listens_on_a_port() -> None:
+    async with browser_server() as watched:
+        listening = [
+            connection
+            for process in processes_of(watched.directory)
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+    assert listening == []
+
+
+@pytest.mark.parametrize("where", [{"host": "0.0.0.0", "port": 0}, {"host": "127.0.0.1"}, {}], ids=str)
+async def test_a_client_cannot_open_a_port_on_the_host(where: dict[str, Any]) -> None:
+    async with browser_server() as watched, async_playwright() as playwright:
+        browser = await playwright.chromium.connect(watched.endpoint)
+        with pytest.raises(PlaywrightError, match="no client open a port"):
+            await browser.bind("hole", **where)
+        page = await browser.new_page()
+        assert await page.evaluate("6 * 7") == 42
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
+async def test_client_certificates_work_though_they_need_a_listener_of_their_own(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-subj", "/CN=client", "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    async with browser_server() as watched, async_playwright() as playwright:
+        browser = await playwright.chromium.connect(watched.endpoint)
+        context = await browser.new_context(
+            client_certificates=[{"origin": "https://localhost", "certPath": certificate, "keyPath": key}]
+        )
+        page = await context.new_page()
+        assert await page.evaluate("6 * 7") == 42
+
+
+async def test_secrets_of_the_grid_are_not_in_the_environment_of_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PWGRID_TOKEN", "REDIS_URL", "NOTIFY_SOCKET", "NODE_OPTIONS"):
+        monkeypatch.setenv(name, "" if name == "NODE_OPTIONS" else "unix:secret")
+    async with browser_server() as watched:
+        for pid in (watched.server.pid, watched.server.browser_pid):
+            names = {line.partition(b"=")[0] for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")}
+            assert names.isdisjoint({b"PWGRID_TOKEN", b"REDIS_URL", b"NOTIFY_SOCKET", b"NODE_OPTIONS"})
+
+
+# Losing a part
+
+
+@each_browser
+async def test_after_sigkill_of_node_nothing_is_left(browser_type: BrowserType) -> None:
+    async with browser_server(browser_type) as watched:
+        browser_pid = watched.server.browser_pid
+        os.kill(watched.server.pid, signal.SIGKILL)
+        async with asyncio.timeout(BOUND_S):
+            assert await watched.server.exited == -signal.SIGKILL
+        assert "SIGKILL" in await watched.why_gone()
+        await ended(browser_pid)
+        with pytest.raises(BrowserServerGone):
+            await watched.server.hand_over("0" * 16, 0, HEAD)
+
+
+async def test_a_handoff_that_node_did_not_acknowledge_fails_with_it() -> None:
+    async with browser_server() as watched:
+        os.kill(watched.server.pid, signal.SIGSTOP)
+        client, handed = socket.socketpair()
+        future = watched.server.hand_over("0" * 16, handed.fileno(), HEAD)
+        os.kill(watched.server.pid, signal.SIGKILL)
+        with pytest.raises(BrowserServerGone):
+            await asyncio.wait_for(future, BOUND_S)
+        handed.send(b"the socket is untouched")
+        assert await read(set_nonblocking(client)) == b"the socket is untouched"
+        client.close()
+        handed.close()
+
+
+def set_nonblocking(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    return sock
+
+
+@each_browser
+async def test_a_crashed_browser_ends_every_session_with_that_reason(browser_type: BrowserType) -> None:
+    async with browser_server(browser_type) as watched, connect(watched.endpoint) as client:
+        os.kill(watched.server.browser_pid, signal.SIGKILL)
+        with pytest.raises(ConnectionClosed, match="browser crashed"):
+            await client.recv()
+        closed = await watched.next_closed()
+        assert (closed.by, closed.reason) == ("browser", "browser crashed")
+        assert await watched.why_gone() == "browser disconnected"
+        assert not (await watched.server.canary(5)).ok
+
+
+async def test_a_playwright_client_of_a_crashed_browser_hears_of_it() -> None:
+    async with browser_server() as watched, async_playwright() as playwright:
+        browser = await playwright.chromium.connect(watched.endpoint)
+        page = await browser.new_page()
+        os.kill(watched.server.browser_pid, signal.SIGKILL)
+        with pytest.raises(PlaywrightError, match=r"closed|crashed"):
+            await page.wait_for_event("never", timeout=BOUND_S * 1000)
+        assert (await watched.next_closed()).reason == "browser crashed"
+
+
+async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
+    async with browser_server(fake=False) as watched:
+        os.kill(watched.server.pid, signal.SIGSTOP)
+        client, handed = socket.socketpair()
+        future = watched.server.hand_over("0" * 16, handed.fileno(), HEAD)
+        handed.close()
+        os.kill(watched.server.browser_pid, signal.SIGKILL)
+        await ended(watched.server.browser_pid)
+        os.kill(watched.server.pid, signal.SIGCONT)
+        await future
+        answer = await read_to_end(set_nonblocking(client))
+        client.close()
+        # Node may learn of the crash before or after it took the socket.
+        assert answer.startswith(b"HTTP/1.1 503") or b"browser crashed" in answer
+        assert (await watched.next_closed()).reason == "browser crashed"
+
+
+async def test_a_canary_sings_only_while_the_browser_works() -> None:
+    async with browser_server() as watched:
+        assert (await watched.server.canary(BOUND_S)).ok
+        os.kill(watched.server.browser_pid, signal.SIGSTOP)
+        sick = await watched.server.canary(0.5)
+        assert not sick.ok
+        assert "0.5 s" in sick.error
+        os.kill(watched.server.browser_pid, signal.SIGCONT)
+        assert (await watched.server.canary(BOUND_S)).ok
+
+
+async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:
+    async with browser_server(fake=True) as watched:
+        os.kill(watched.server.pid, signal.SIGSTOP)
+        assert (await watched.server.canary(0.1)).error == "the browser server does not answer"
+        os.kill(watched.server.pid, signal.SIGCONT)
+
+
+@each_browser
+async def test_stop_cuts_off_a_browser_that_hangs(browser_type: BrowserType) -> None:
+    async with browser_server(browser_type) as watched:
+        os.kill(watched.server.browser_pid, signal.SIGSTOP)
+        await watched.server.stop(1.0)
+        assert processes_of(watched.directory) == []
+
+
+async def test_stop_kills_a_launcher_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_IGNORE_STOP", "1")
+    async with browser_server(fake=True) as watched:
+        await watched.server.stop(0.2)
+        assert watched.server.exited.result() == -signal.SIGKILL
+
+
+async def test_stop_tells_the_clients_and_reports_their_sessions() -> None:
+    async with browser_server() as watched, connect(watched.endpoint) as client:
+        await watched.server.stop(10)
+        with pytest.raises(ConnectionClosed, match="worker stopped"):
+            await client.recv()
+        assert (await watched.next_closed()).reason == "worker stopped"
+        assert watched.server.exited.result() == 0
+
+
+async def test_signals_of_a_terminal_do_not_reach_the_sessions() -> None:
+    async with browser_server() as watched, connect(watched.endpoint):
+        os.kill(watched.server.pid, signal.SIGINT)
+        os.kill(watched.server.pid, signal.SIGHUP)
+        assert (await watched.server.canary(BOUND_S)).ok
+        assert os.getpgid(watched.server.pid) != os.getpgid(0)
+        assert watched.closed.empty()
+
+
+async def test_sigterm_is_a_stop() -> None:
+    async with browser_server() as watched:
+        os.kill(watched.server.pid, signal.SIGTERM)
+        async with asyncio.timeout(BOUND_S):
+            assert await watched.server.exited == 0
+
+
+# Failing to start
+
+
+async def test_a_browser_that_is_not_there_is_an_error_that_says_so() -> None:
+    with private_directory() as directory:
+        launch = replace(spec(directory, fake=True), launcher="", executable="/nonexistent/chromium")
+        with pytest.raises(BrowserLaunchError, match=r"/nonexistent/chromium.* did not start"):
+            await start(launch)
+
+
+async def test_a_browser_that_exits_is_an_error_with_what_it_said(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho libnothing.so is missing >&2\nexit 127\n")
+    broken.chmod(0o755)
+    with private_directory() as directory:
+        launch = replace(spec(directory, fake=True), launcher="", executable=str(broken))
+        with pytest.raises(BrowserLaunchError, match=r"libnothing\.so is missing"):
+            await start(launch)
+
+
+async def test_a_launch_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_HANG_START", "1")
+    with private_directory() as directory, pytest.raises(BrowserLaunchError, match=r"not ready within 0\.5 s"):
+        await start(spec(directory, fake=True), 0.5)
+
+
+async def test_what_the_launcher_says_itself_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FAIL_START", "Missing X server or $DISPLAY")
+    with private_directory() as directory, pytest.raises(BrowserLaunchError, match="HEADLESS=true"):
+        await start(spec(directory, fake=True))
+
+
+async def test_a_launcher_that_dies_leaves_its_last_words(tmp_path: Path) -> None:
+    launcher = tmp_path / "dies.cjs"
+    launcher.write_text("console.error('out of everything'); process.exit(3);")
+    with private_directory() as directory, pytest.raises(BrowserLaunchError, match="out of everything"):
+        await start(replace(spec(directory, fake=True), launcher=str(launcher)))
+
+
+async def test_a_socket_path_that_is_too_long_is_an_error_that_names_the_setting() -> None:
+    with private_directory() as directory:
+        launch = replace(spec(directory, fake=True), socket_path=directory / ("x" * 100) / "browser.sock")
+        with pytest.raises(BrowserLaunchError, match="PWGRID_RUNTIME_DIR"):
+            await start(launch)
+
+
+# Outliving the worker
+
+WORKER = """
+import asyncio, socket, sys
+from dataclasses import replace
+from pathlib import Path
+from grid.worker.browser_server import BrowserServer
+from tests.support.front_door import HEAD, spec
+
+async def main():
+    ours, theirs, session = (socket.socket(fileno=int(fd)) for fd in sys.argv[2:5])
+    server = await BrowserServer.start(
+        replace(spec(Path(sys.argv[1])), drain_timeout_s=float(sys.argv[5])), ours, theirs,
+        on_closed=lambda _: None, on_gone=lambda _: None, timeout_s=30,
+    )
+    await server.hand_over("a" * 16, session.fileno(), HEAD)
+    session.close()
+    print(server.pid, server.browser_pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class DyingWorker:
+    """A worker process with one live session, killed; the master's copy of its channel and the client remain."""
+
+    def __init__(self, directory: Path, drain_timeout_s: float = 30.0) -> None:
+        self.master_copy, theirs = socket.socketpair()
+        self.client, handed = socket.socketpair()
+        self.client.setblocking(False)
+        fds = [self.master_copy.fileno(), theirs.fileno(), handed.fileno()]
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(directory), *map(str, fds), str(drain_timeout_s)],
+            stdout=subprocess.PIPE,
+            pass_fds=fds,
+            text=True,
+        )
+        theirs.close()
+        handed.close()
+        assert worker.stdout is not None
+        self.node_pid, self.browser_pid = map(int, worker.stdout.readline().split())
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+
+
+async def test_a_successor_adopts_the_browser_server_and_its_sessions() -> None:
+    with private_directory() as directory:
+        orphan = DyingWorker(directory)
+        closed: asyncio.Queue[SessionClosed] = asyncio.Queue()
+        server, live = await BrowserServer.adopt(
+            orphan.master_copy,
+            orphan.node_pid,
+            directory / "tmp",
+            on_closed=closed.put_nowait,
+            on_gone=lambda _: None,
+            timeout_s=BOUND_S,
+        )
+        assert live == {"a" * 16}
+        assert server.browser_pid == orphan.browser_pid
+        assert (await server.canary(BOUND_S)).ok
+        watched = Watched(server, directory, closed)
+        async with front_door(watched), connect(watched.endpoint):
+            assert (await read(orphan.client)).startswith(b"HTTP/1.1 101")
+        assert (await watched.next_closed()).session_id == f"{1:016x}"
+        orphan.client.close()
+        assert (await watched.next_closed()).session_id == "a" * 16
+        await server.stop(10)
+        assert server.exited.result() is None
+        await ended(orphan.node_pid)
+
+
+async def test_a_session_that_ended_without_a_worker_is_reported_to_the_successor() -> None:
+    with private_directory() as directory:
+        orphan = DyingWorker(directory)
+        await read(orphan.client)
+        orphan.client.close()
+        # The report is under way when bytes wait in the channel that nobody reads.
+        await readable(orphan.master_copy.fileno())
+        closed: asyncio.Queue[SessionClosed] = asyncio.Queue()
+        server, live = await BrowserServer.adopt(
+            orphan.master_copy,
+            orphan.node_pid,
+            directory / "tmp",
+            on_closed=closed.put_nowait,
+            on_gone=lambda _: None,
+            timeout_s=BOUND_S,
+        )
+        ended_session = await asyncio.wait_for(closed.get(), BOUND_S)
+        assert (live, ended_session.session_id) == (frozenset(), "a" * 16)
+        await server.stop(10)
+
+
+async def test_a_browser_that_crashed_without_a_worker_is_told_to_the_successor() -> None:
+    with private_directory() as directory:
+        orphan = DyingWorker(directory)
+        os.kill(orphan.browser_pid, signal.SIGKILL)
+        assert b"browser crashed" in await read_to_end(orphan.client)
+        orphan.client.close()
+        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        closed: asyncio.Queue[SessionClosed] = asyncio.Queue()
+        server, _ = await BrowserServer.adopt(
+            orphan.master_copy,
+            orphan.node_pid,
+            directory / "tmp",
+            on_closed=closed.put_nowait,
+            on_gone=gone.set_result,
+            timeout_s=BOUND_S,
+        )
+        assert not gone.done()
+        assert await asyncio.wait_for(gone, BOUND_S) == "browser disconnected"
+        assert (await asyncio.wait_for(closed.get(), BOUND_S)).reason == "browser crashed"
+        await server.stop(10)
+
+
+async def test_half_a_line_of_the_dead_worker_does_not_confuse_node() -> None:
+    with private_directory() as directory:
+        orphan = DyingWorker(directory)
+        orphan.master_copy.send(b'{"do":"close","session":"aaaaaaaaaaaaaaaa","rea')
+        server, live = await BrowserServer.adopt(
+            orphan.master_copy,
+            orphan.node_pid,
+            directory / "tmp",
+            on_closed=lambda _: None,
+            on_gone=lambda _: None,
+            timeout_s=BOUND_S,
+        )
+        assert live == {"a" * 16}
+        await server.stop(10)
+        orphan.client.close()
+
+
+async def test_a_dead_browser_server_cannot_be_adopted() -> None:
+    with private_directory() as directory:
+        orphan = DyingWorker(directory)
+        os.kill(orphan.node_pid, signal.SIGKILL)
+        await ended(orphan.node_pid)
+        await ended(orphan.browser_pid)
+        with pytest.raises(BrowserServerGone):
+            await BrowserServer.adopt(
+                orphan.master_copy,
+                orphan.node_pid,
+                directory / "tmp",
+                on_closed=lambda _: None,
+                on_gone=lambda _: None,
+                timeout_s=BOUND_S,
+            )
+        orphan.client.close()
+
+
+async def test_without_worker_and_master_the_live_session_goes_on_and_then_all_ends() -> None:
+    with private_directory() as directory:
+        orphan = DyingWorker(directory)
+        orphan.master_copy.close()
+        assert (await read(orphan.client)).startswith(b"HTTP/1.1 101")
+        ping = b"\x89\x80\0\0\0\0"
+        await asyncio.get_running_loop().sock_sendall(orphan.client, ping)
+        assert (await read(orphan.client)) == b"\x8a\x00"
+        orphan.client.close()
+        await ended(orphan.node_pid)
+        await ended(orphan.browser_pid)
+
+
+async def test_without_worker_and_master_a_session_ends_at_the_drain_timeout() -> None:
+    with private_directory() as directory:
+        orphan = DyingWorker(directory, drain_timeout_s=0.5)
+        orphan.master_copy.close()
+        assert b"drain timeout" in await read_to_end(orphan.client)
+        orphan.client.close()
+        await ended(orphan.node_pid)
+
+
+# The fake keeps the same rules
+
+
+async def test_the_fake_echoes_and_closes_like_the_real_one() -> None:
+    async with browser_server(fake=True) as watched, connect(watched.endpoint) as client:
+        for message in ("small", "x" * 300, "y" * 200_000, b"\0\1\2"):
+            await client.send(message)
+            assert await client.recv() == message
+        watched.server.close_session(f"{1:016x}", 1001, "ended by operator")
+        with pytest.raises(ConnectionClosed, match="ended by operator"):
+            await client.recv()
+        assert (await watched.next_closed()).reason == "ended by operator"
+
+
+async def test_hundreds_of_handoffs_at_once_arrive_each_with_its_own_socket() -> None:
+    async with browser_server(fake=True) as watched:
+        pairs = [socket.socketpair() for _ in range(400)]
+        futures = []
+        for number, (client, handed) in enumerate(pairs):
+            client.setblocking(False)
+            futures.append(watched.server.hand_over(f"{number:016x}", handed.fileno(), HEAD))
+            handed.close()
+        await asyncio.gather(*futures)
+        for number, (client, _) in enumerate(pairs):
+            await read(client)
+            client.close()
+            assert (await watched.next_closed()).session_id == f"{number:016x}"

@@ -1,0 +1,250 @@
+"""A real master with tiny roles: `python -m tests.support.master_main '<json>'`; it tells on stdout, in JSON lines.
+
+The worker role speaks the control link and has a child and a detached grandchild, as a browser server has; no browser.
+`behaviour` says for each pool how its workers are: serve, crash, fail, mute, slow (they go only when told now), leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from grid import log as logging
+from grid.boot import ProxyBoot, WorkerBoot
+from grid.config import Settings
+from grid.control_client import ControlClient
+from grid.core.types import BrowserType
+from grid.master.listener import open_listener
+from grid.master.main import Master, MasterConfig, RedisSpec, Roles
+from grid.master.workers import Workers
+from grid.runtime_dir import RuntimeDir
+
+_TREE = """
+import subprocess
+detached = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print(detached.pid, flush=True)
+detached.wait()
+"""
+
+
+def say(what: str, **fields: Any) -> None:
+    # One write, so that lines of different processes do not mix.
+    os.write(1, (json.dumps({"what": what, **fields}) + "\n").encode())
+
+
+def open_fds() -> dict[str, str]:
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+class FakeWorker:
+    def __init__(self, boot: WorkerBoot, behaviour: str) -> None:
+        self.boot = boot
+        self.behaviour = behaviour
+        self.status = "starting"
+        self.drain = asyncio.get_running_loop().create_future()
+        self.control = ControlClient(
+            sock=boot.control,
+            control_path=boot.runtime / "control.sock",
+            hello=lambda: {"name": boot.worker_id, "role": "worker", "pid": os.getpid(), "slots": 5, "version": "0"},
+            on_command=self.on_command,
+            on_state=lambda _state: None,
+            ping_data=lambda: {"status": self.status, "active": 0, "lifetime": 0},
+            lost_threshold_s=boot.settings.worker_lost_threshold,
+            on_lost=lambda: self.on_command("drain", {"reason": "no master"}),
+        )
+
+    def on_command(self, name: str, data: dict[str, Any]) -> None:
+        say("command", worker=self.boot.worker_id, name=name, data=data)
+        if (self.behaviour != "slow" or data.get("now")) and not self.drain.done():
+            self.drain.set_result(data)
+
+    async def run(self) -> int:
+        link = asyncio.create_task(self.control.run())
+        if self.behaviour == "fail":
+            self.control.event("failed", {"reason": "the browser is broken"})
+            await self.control.close("failed")
+            return 1
+        if self.behaviour != "mute":
+            environment = {**os.environ, "TMPDIR": str(self.boot.directory / "tmp")}
+            tree = subprocess.Popen([sys.executable, "-c", _TREE], env=environment, stdout=subprocess.PIPE, text=True)
+            assert tree.stdout is not None
+            grandchild = int(tree.stdout.readline())
+            pids = {"nodePid": tree.pid, "browserPid": grandchild}
+            self.control.event("launched", {**pids, "playwrightVersion": "1.65.1"})
+            self.control.event("available", {})
+            self.status = "available"
+            say(
+                "available",
+                worker=self.boot.worker_id,
+                pool=self.boot.browser_type,
+                pid=os.getpid(),
+                tree=[tree.pid, grandchild],
+                directory=str(self.boot.directory),
+            )
+        data = await self.drain
+        self.status = "draining"
+        self.control.event("draining", {"reason": data["reason"]})
+        if self.behaviour != "mute" and self.behaviour != "leaves":
+            os.kill(grandchild, signal.SIGKILL)
+            tree.wait()
+        self.control.stopping()
+        self.control.event("stopped", {})
+        await self.control.close("stopped")
+        await link
+        return 0
+
+
+class FakeProxy:
+    def __init__(self, boot: ProxyBoot) -> None:
+        self.stopped = asyncio.Event()
+        self.last: dict[str, Any] = {}
+        self.control = ControlClient(
+            sock=boot.control,
+            control_path=boot.runtime / "control.sock",
+            hello=lambda: {"name": "proxy", "role": "proxy", "pid": os.getpid(), "version": "0"},
+            on_command=self.on_command,
+            on_state=self.on_state,
+            ping_data=dict,
+            lost_threshold_s=boot.settings.worker_lost_threshold,
+            on_lost=self.stopped.set,
+        )
+        self.port = boot.listeners[0].getsockname()[1]
+
+    def on_state(self, state: dict[str, Any]) -> None:
+        say("state", state=state)
+
+    def on_command(self, name: str, data: dict[str, Any]) -> None:
+        say("proxy_command", name=name, data=data)
+        if name == "stop":
+            self.stopped.set()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        link = asyncio.create_task(self.control.run())
+        # The test's way to make the proxy ask for a drain.
+        loop.add_signal_handler(
+            signal.SIGUSR1, lambda: self.control.event("drain_asked", {"all": True, "reason": "lifetime"})
+        )
+        self.control.event("listening", {})
+        say("listening", pid=os.getpid(), port=self.port)
+        await self.stopped.wait()
+        await self.control.close("stopped")
+        await link
+        return 0
+
+
+def run(main: Any) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def worker_role(behaviour: dict[str, str], boot: WorkerBoot) -> int:
+    how = behaviour.get(boot.browser_type, "serve")
+    say(
+        "forked",
+        worker=boot.worker_id,
+        pool=boot.browser_type,
+        pid=os.getpid(),
+        fds=open_fds(),
+        sid=os.getsid(0),
+        mask=[int(signum) for signum in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    )
+    if how == "crash":
+        raise RuntimeError("this worker is broken")
+
+    async def live() -> int:
+        return await FakeWorker(boot, how).run()
+
+    return run(live())
+
+
+def proxy_role(boot: ProxyBoot) -> int:
+    async def live() -> int:
+        return await FakeProxy(boot).run()
+
+    return run(live())
+
+
+def fail_forks(times: int) -> None:
+    """The next forks of this process fail as on a host that has no room for another process."""
+    fork, left = os.fork, [times]
+
+    def failing() -> int:
+        if os.getpid() == master and left[0] > 0:
+            left[0] -= 1
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    master = os.getpid()
+    os.fork = failing
+
+
+def explode_on(browser_type: str) -> None:
+    """The master meets a bug when it is to start a worker of this type."""
+    start = Workers.start
+
+    def broken(self: Workers, wanted: BrowserType) -> None:
+        if wanted == browser_type:
+            raise RuntimeError("a bug")
+        start(self, wanted)
+
+    Workers.start = broken  # type: ignore[method-assign]
+
+
+def main(spec: dict[str, Any]) -> int:
+    logging.configure("debug", "json", "master")
+    fail_forks(spec.get("fork_errors", 0))
+    known = {part.name for part in fields(Settings)}
+    given = {name: value for name, value in spec.get("settings", {}).items() if name in known}
+    fds = open_fds()
+    listener = open_listener("127.0.0.1", spec.get("port", 0))
+    port = listener.getsockname()[1]
+    settings = Settings(port=port, runtime_dir=spec["base"], **given)
+    runtime = RuntimeDir.create(settings.runtime_dir, port)
+    redis = None
+    with runtime.locked(f"ws://127.0.0.1:{port}"):
+        if "redis" in spec:
+            path = runtime.directory / "redis" / "redis.sock"
+            argv = [spec["redis"], "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
+            redis = RedisSpec(argv, path)
+        config = MasterConfig(
+            settings=settings,
+            redis_url=spec.get("redis_url", "redis://:secret@127.0.0.1:1/0"),
+            redis=redis,
+            runtime=runtime,
+            listeners=(listener,),
+            roles=Roles(worker=lambda boot: worker_role(spec.get("behaviour", {}), boot), proxy=proxy_role),
+            version="0",
+            endpoint=f"ws://127.0.0.1:{port}",
+            lifeline_fd=spec.get("lifeline_fd"),
+            on_progress=lambda text: say("progress", text=text),
+            on_ready=lambda status: say("ready", status=status),
+            on_problem=lambda pool, reason: say("problem", pool=pool, reason=reason),
+        )
+        if "explode_on" in spec:
+            explode_on(spec["explode_on"])
+        say("starting", pid=os.getpid(), fds=fds, control=str(runtime.control_path), directory=str(runtime.directory))
+        code = Master(config).run()
+    listener.close()
+    say("ended", fds=open_fds(), leftovers=Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
