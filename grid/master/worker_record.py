@@ -25,7 +25,8 @@ class WorkerRecord:
     """One worker from its fork until nothing of it is left. Times are monotonic seconds.
 
     `ipc` is the master's copy of the browser server's channel: it outlives the worker. `ended` is set once the process
-    was reaped and only its tree may be left.
+    was reaped and only its tree may be left. `planned`: its end was wanted; `asked`: an operator asked for it.
+    `is_successor`: the process took a dead worker's browser server over. `doomed`: its whole tree is to go.
     """
 
     worker_id: str
@@ -46,8 +47,11 @@ class WorkerRecord:
     reason: str | None = None
     recycle: str | None = None
     planned: bool = False
+    asked: bool = False
     counted: bool = False
     ended: bool = False
+    is_successor: bool = False
+    doomed: bool = False
     sweep_at: float = math.inf
 
     @property
