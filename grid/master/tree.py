@@ -56,7 +56,10 @@ def reap_orphans(children: Iterable[int]) -> int:
 
 @dataclass(slots=True)
 class Tree:
-    """The processes below one worker. `known` maps pids to their start times; the worker itself is not among them."""
+    """The processes below one worker. `known` maps pids to their start times; the worker itself is not among them.
+
+    `worker_pid` is 0 once the worker is reaped: its pid may be somebody else's then.
+    """
 
     worker_pid: int
     directory: Path
@@ -69,7 +72,6 @@ class Tree:
 
     def kill(self, table: Table) -> int:
         """SIGKILL what is left of an ended worker's tree; how many processes that were (0: it is gone)."""
-        self.worker_pid = 0  # its pid may be somebody else's by now
         self.note(table)
         running = [process for pid in self.known if not (process := table[pid]).is_zombie]
         for process in running:

@@ -41,11 +41,13 @@ class WorkerRecord:
     launched: dict[str, Any] = field(default_factory=dict)
     served_since: float = math.inf
     available_by: float = math.inf
+    drain_by: float = math.inf
     active: int = 0
     lifetime: int = 0
     slots: int = 0
     reason: str | None = None
     recycle: str | None = None
+    leaves_soon: bool = False
     planned: bool = False
     asked: bool = False
     counted: bool = False
@@ -66,7 +68,13 @@ class WorkerRecord:
     def view(self) -> WorkerView:
         """What the plan needs to know."""
         return WorkerView(
-            self.worker_id, self.browser_type, self.status, self.active, started_at=self.forked_at, recycle=self.recycle
+            self.worker_id,
+            self.browser_type,
+            self.status,
+            self.active,
+            started_at=self.forked_at,
+            recycle=self.recycle,
+            leaves_soon=self.leaves_soon,
         )
 
     def status_reply(self) -> dict[str, Any]:

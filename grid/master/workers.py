@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from grid.core.backoff import Run
 from grid.core.lifecycle import WorkerEvent, WorkerStatus
+from grid.core.lifetime import is_nearly_used_up
 from grid.core.link import Applied, Link, LinkFullError, Opened, Received, StateSeen
 from grid.core.types import BrowserType
 from grid.log import get_logger
@@ -98,6 +99,7 @@ class Workers:
             return
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.planned = True
+        record.doomed = record.doomed or now
         record.reason = record.reason or reason
         timeout_s = self._config.settings.drain_timeout
         self._end_drain_by(record, self._loop.now() + (DRAIN_NOW_S if now else timeout_s + DRAIN_GRACE_S))
@@ -115,6 +117,7 @@ class Workers:
     def kill_all(self) -> None:
         """Last resort: end every process at once, without waiting for anything."""
         for record in self.records.values():
+            record.doomed = True
             record.child.end_by(0.0, 0.0)
 
     def tick(self, now: float) -> None:
@@ -139,6 +142,8 @@ class Workers:
         elif isinstance(item, StateSeen):
             record.active = _count(item.data.get("active"))
             record.lifetime = _count(item.data.get("lifetime"))
+            limit = self._config.settings.max_lifetime_sessions
+            record.leaves_soon = is_nearly_used_up(record.lifetime, limit, record.slots)
         elif isinstance(item, Applied):
             handler = _EVENTS.get(item.name)
             if handler is None:
@@ -210,7 +215,7 @@ class Workers:
 
     def _take_over(self, record: WorkerRecord, reason: str, now: float) -> bool:
         """A successor for an ended worker whose browser server lives; False when there can be none."""
-        if not can_be_taken_over(record):
+        if now >= record.drain_by or not can_be_taken_over(record):
             return False
         self._orphan(record, reason, now)
         try:
@@ -234,6 +239,7 @@ class Workers:
         self._loop.remove(record.child.pidfd)
         record.child.close()
         record.ended, record.sweep_at = True, now
+        record.tree.worker_pid = 0  # may be somebody else's from here on
         pid, worker_id = record.child.pid, record.worker_id
         was = record.status
         if ended.is_clean and was in (WorkerStatus.STOPPED, WorkerStatus.DRAINING):
@@ -298,7 +304,8 @@ class Workers:
             log.error("command_dropped", worker=record.worker_id, command=name, reason=str(error))
 
     def _end_drain_by(self, record: WorkerRecord, deadline: float) -> None:
-        record.child.end_by(math.inf, deadline)
+        record.drain_by = min(record.drain_by, deadline)  # a successor gets what is left of it, not a new one
+        record.child.end_by(math.inf, record.drain_by)
 
     def _silent_at(self, record: WorkerRecord) -> float:
         if record.channel is None or record.status is WorkerStatus.LOST:

@@ -27,7 +27,10 @@ FAKE_LAUNCHER = ROOT / "tests" / "support" / "fake_launcher.cjs"
 class Grid:
     """One running grid with a private temporary directory. Every process of it carries a mark in its environment."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, fake: bool = False) -> None:
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, fake: bool = False, prefix: str = ""
+    ) -> None:
+        self.prefix = prefix
         self.temporary = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self.mark = str(self.temporary)  # TMPDIR of every process of this grid
         self.environment = {
@@ -89,7 +92,8 @@ class Grid:
 
     @property
     def redis_url(self) -> str:
-        return f"unix://{self.runtime}/redis/redis.sock"
+        """Of the embedded Redis, or the one that the environment names."""
+        return self.environment.get("REDIS_URL") or f"unix://{self.runtime}/redis/redis.sock"
 
     @property
     def runtime(self) -> Path:
@@ -98,7 +102,7 @@ class Grid:
 
     def active(self) -> int:
         """Live sessions by Redis' own counters."""
-        flat = self.redis("HVALS", "cluster:active_connections")
+        flat = self.redis("HVALS", f"{self.prefix}cluster:active_connections")
         return sum(int(value) for value in flat)
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -167,9 +171,11 @@ def processes_marked(mark: str) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def running_grid(*arguments: str, environment: dict[str, str] | None = None, fake: bool = False) -> Iterator[Grid]:
+def running_grid(
+    *arguments: str, environment: dict[str, str] | None = None, fake: bool = False, prefix: str = ""
+) -> Iterator[Grid]:
     """A grid for the length of the block; afterwards its counters are zero and nothing of it is left."""
-    grid = Grid(*arguments, environment=environment, fake=fake)
+    grid = Grid(*arguments, environment=environment, fake=fake, prefix=prefix)
     try:
         yield grid
         if grid.process.poll() is None:

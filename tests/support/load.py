@@ -25,7 +25,7 @@ class Load:
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def goes_on(self, beats: int = 5, connects: int = 3) -> None:
-        """Returns once every session that is not lost has done `beats` more clicks, and `connects` more clients came."""
+        """Returns once every session not lost has done `beats` more clicks, and `connects` more clients came."""
         clicks, came = list(self.clicks), self.connects
 
         def enough() -> bool:
