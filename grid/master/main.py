@@ -16,6 +16,7 @@ from grid.log import get_logger
 from grid.master.config import MasterConfig, RedisSpec, Roles
 from grid.master.control import ControlServer
 from grid.master.loop import Loop
+from grid.master.memory import MemoryMeter
 from grid.master.pool import Pool
 from grid.master.proxy_child import ProxyChild
 from grid.master.redis_child import RedisChild
@@ -59,7 +60,8 @@ class Master:
             self._on_init,
         )
         self._shutdown = Shutdown()
-        self._reporter = Reporter(config, self._pools.values(), self._workers, time.time())
+        self._memory = MemoryMeter(config.settings, self._workers)
+        self._reporter = Reporter(config, self._pools.values(), self._workers, self._memory, time.time())
         self._start_report = StartReport(config, self._pools.values(), self._workers, self.status)
         self._limits = Limits(
             max_starting=max(MIN_STARTING, os.cpu_count() or MIN_STARTING), max_surge=config.settings.max_surge
@@ -115,10 +117,12 @@ class Master:
     def _turn(self, now: float) -> None:
         """Everything that time or the last events made due."""
         self._redis.tick(now)
+        self._memory.tick(now)
         self._workers.tick(now)
         if self._redis.ready or self._proxy.pid is not None:
             self._proxy.tick(now)
         for pool in self._pools.values():
+            pool.held = self._memory.guard.reason
             pool.observe(self._workers.of(pool.browser_type), now)
         if self._shutdown.is_stopping:
             self._go_on_stopping(now)
@@ -132,7 +136,7 @@ class Master:
         if self._shutdown.phase is Phase.DONE:
             return now
         wanted = {name: pool.wanted() for name, pool in self._pools.items()}
-        parts = [self._redis.deadline(), self._workers.deadline(), next_start(wanted, now)]
+        parts = [self._redis.deadline(), self._workers.deadline(), self._memory.deadline(), next_start(wanted, now)]
         if self._redis.ready or self._proxy.pid is not None:
             parts.append(self._proxy.deadline())
         return min(parts)
@@ -140,7 +144,7 @@ class Master:
     def _plan(self, now: float) -> list[Action]:
         wanted = {name: pool.wanted() for name, pool in self._pools.items()}
         views = [record.view() for record in self._workers.records.values()]
-        return plan(wanted, views, now, self._limits)
+        return plan(wanted, views, now, self._memory.limits(self._limits))
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Spawn):

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grid.master.host_memory import read_small
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -22,6 +24,7 @@ class Process:
     parent: int
     start: int
     is_zombie: bool
+    rss_pages: int = 0
 
 
 Table = dict[int, Process]
@@ -107,10 +110,10 @@ def _below(roots: set[int], table: Table) -> set[int]:
 
 def _read(pid: int) -> Process | None:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        fields = read_small(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return Process(pid, int(fields[1]), int(fields[19]), fields[0] in (b"Z", b"X"))
+    return Process(pid, int(fields[1]), int(fields[19]), fields[0] in (b"Z", b"X"), int(fields[21]))
 
 
 def _kill(process: Process) -> None:

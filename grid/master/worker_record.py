@@ -6,12 +6,14 @@ import contextlib
 import math
 import secrets
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from grid.boot import WorkerBoot
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.core.plan import WorkerView
+from grid.core.recycle import Footprint
 from grid.core.types import BrowserType
 from grid.master.channel import Channel
 from grid.master.child import Child
@@ -55,6 +57,8 @@ class WorkerRecord:
     is_successor: bool = False
     doomed: bool = False
     sweep_at: float = math.inf
+    sessions_until: float = math.inf
+    memory: Footprint = field(default_factory=Footprint)
 
     @property
     def is_live(self) -> bool:
@@ -89,9 +93,17 @@ class WorkerRecord:
             "lifetime": self.lifetime,
             "slots": self.slots,
             "startedAt": self.child.started_at,
-            "rssMib": None,
-            "reason": self.reason,
+            "rssMib": self.memory.rss_mib,
+            "memoryMib": self.memory.memory_mib,
+            "drainLeftS": self._drain_left_s(),
+            "reason": self.reason or self.recycle,
         }
+
+    def _drain_left_s(self) -> float | None:
+        """How long its sessions may still go on; None when it does not drain."""
+        if self.sessions_until == math.inf:
+            return None
+        return round(max(0.0, self.sessions_until - time.monotonic()), 1)
 
 
 def start_worker(config: MasterConfig, browser_type: BrowserType, now: float) -> WorkerRecord:

@@ -16,10 +16,11 @@ from grid.log import get_logger
 from grid.master.channel import Channel
 from grid.master.child import Exit
 from grid.master.config import MasterConfig
+from grid.master.drains import DrainBook
 from grid.master.loop import Loop
 from grid.master.pool import Pool
 from grid.master.takeover import can_be_taken_over, fork_successor
-from grid.master.tree import process_table
+from grid.master.tree import Table, process_table
 from grid.master.worker_record import WorkerRecord, start_worker
 
 log = get_logger()
@@ -45,6 +46,7 @@ class Workers:
         tell: Callable[[str, WorkerRecord], None],
     ) -> None:
         self.records: dict[str, WorkerRecord] = {}
+        self.drains = DrainBook()
         self._loop = loop
         self._config = config
         self._pools = pools
@@ -102,6 +104,7 @@ class Workers:
         record.doomed = record.doomed or now
         record.reason = record.reason or reason
         timeout_s = self._config.settings.drain_timeout
+        record.sessions_until = min(record.sessions_until, self._loop.now() + (0.0 if now else timeout_s))
         self._end_drain_by(record, self._loop.now() + (DRAIN_NOW_S if now else timeout_s + DRAIN_GRACE_S))
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
         self._send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
@@ -113,6 +116,14 @@ class Workers:
             return False
         record.channel.attach(sock, self._greeting(), init)
         return True
+
+    def kill(self, record: WorkerRecord, reason: str) -> None:
+        """End one with its tree at once; its sessions fail for `reason`."""
+        now = self._loop.now()
+        record.doomed = True
+        record.child.end_by(now, now)
+        record.child.tick(now)
+        self._lose(record, reason, now)
 
     def kill_all(self) -> None:
         """Last resort: end every process at once, without waiting for anything."""
@@ -128,7 +139,7 @@ class Workers:
                 record.child.tick(now)
         self._sweep(now)
         if now >= self._tree_at:
-            self._learn_trees(now)
+            self.learn_trees()
 
     def deadline(self) -> float:
         """When `tick` has something to do, or infinity."""
@@ -165,9 +176,11 @@ class Workers:
     def _draining(self, record: WorkerRecord, data: Data) -> None:
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.reason = record.reason or str(data.get("reason", "asked"))
+        record.sessions_until = min(record.sessions_until, self._loop.now() + self._config.settings.drain_timeout)
         self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
 
     def _stopped(self, record: WorkerRecord, data: Data) -> None:
+        self.drains.ended(record, data)
         if record.status is not WorkerStatus.STOPPED:  # after `failed` it says this as well
             record.advance(WorkerEvent.STOP_ANNOUNCED)
 
@@ -256,6 +269,7 @@ class Workers:
         was = record.status
         record.advance(WorkerEvent.VANISHED)
         log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, was=was, reason=reason)
+        self.drains.lost(record)
         self._count_death(record, now)
         self._tell("worker_lost", record)
 
@@ -276,12 +290,14 @@ class Workers:
                 log.debug("worker_directory_removed", worker=record.worker_id)
             del self.records[record.worker_id]
 
-    def _learn_trees(self, now: float) -> None:
+    def learn_trees(self) -> Table:
+        """See which processes belong to whom now; the table that told it (empty without workers)."""
         live = [record for record in self.records.values() if not record.ended]
         table = process_table() if live else {}
         for record in live:
             record.tree.note(table)
-        self._tree_at = now + self._config.settings.rss_check_interval if live else math.inf
+        self._tree_at = math.inf  # the memory meter asks again, at each of its samples
+        return table
 
     # Small things
 

@@ -66,6 +66,7 @@ class Worker:
         self.registry: Registry | None = None
         self.server: BrowserServer | None = None
         self.handoff: HandoffServer | None = None
+        self._outcome = {"cut": 0, "timedOut": False}
         self._secret = os.urandom(12).hex()
         self._drain: asyncio.Future[Drain] = asyncio.get_running_loop().create_future()
         self._now = asyncio.Event()
@@ -188,6 +189,7 @@ class Worker:
                 await self._first(self.slots.empty(), self._now.wait())
         if not self.slots.live:
             return
+        self._outcome = {"cut": len(self.slots.live), "timedOut": not self._now.is_set()}
         log.warning("drain_timed_out", sessions=len(self.slots.live), reason=drain.reason)
         if self.server is not None:
             for session_id in list(self.slots.live):
@@ -215,7 +217,7 @@ class Worker:
         if self.registry is not None:
             await self.registry.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
-        self.control.event("stopped", {})
+        self.control.event("stopped", self._outcome)
         await self.control.close("stopped")
 
     # What happens to it

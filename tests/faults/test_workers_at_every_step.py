@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP of workers and browsers at each step of their life: the books stay right, nothing is left behind."""
+"""SIGKILL and SIGSTOP of workers and browsers at each step of their life: books stay right, nothing is left."""
 
 import os
 import signal
