@@ -56,6 +56,7 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "starting": 0,
             "draining": 0,
             "slots": 10,
+            "drainTimeouts": 0,
             "reason": None,
         }
         pids = {line["worker"]: line["pid"] for line in grid.lines if line["what"] == "available"}
@@ -118,6 +119,7 @@ def test_a_worker_killed_with_its_browser_server_is_lost_and_nothing_of_it_is_le
         at = grid.mark()
         os.kill(victim["pid"], signal.SIGSTOP)  # it may not see that its browser server dies first
         os.kill(victim["tree"][0], signal.SIGKILL)
+        wait_gone(victim["tree"][0])
         os.kill(victim["pid"], signal.SIGKILL)
         lost = grid.expect("proxy_command", at, name="worker_lost")
         assert lost["data"] == {
@@ -476,5 +478,6 @@ def test_a_bug_in_the_master_leaves_nothing_behind() -> None:
         assert "a bug" in grid.log_text()
         for line in grid.lines:
             for pid in [line.get("pid"), *line.get("tree", [])]:
-                assert pid is None or not Path(f"/proc/{pid}").exists(), line
+                if pid is not None:
+                    wait_gone(pid)
         assert not grid.base.exists()

@@ -145,12 +145,14 @@ class Grid:
 
     def kill_everything(self) -> None:
         """SIGKILL to all that carries this grid's mark, and its temporary directory away."""
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # The master first, or it restarts what is killed.
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        while left := self.processes():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         if not self.log.closed:
             self.log.close()
         if "ready" in self.__dict__:
