@@ -24,6 +24,7 @@ def wait(grid: RunningGrid, workers: Sequence[str], tell: Callable[[str], None])
     its time ran out and it cut sessions."""
     found = status(grid)
     last: dict[str, tuple[Any, ...]] = {}
+    outcomes = {}
     with _ends([worker["pid"] for worker in found["workers"] if worker["id"] in workers]) as ends:
         while there := [worker for worker in found["workers"] if worker["id"] in workers]:
             for worker in there:
@@ -34,7 +35,7 @@ def wait(grid: RunningGrid, workers: Sequence[str], tell: Callable[[str], None])
             for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
                 ends.unregister(pidfd)
             found = status(grid)
-    outcomes = {outcome["id"]: outcome for outcome in found["drained"]}
+            outcomes |= {outcome["id"]: outcome for outcome in found["drained"]}  # the master keeps only the last ones
     for worker_id in workers:
         tell(describe_end(worker_id, outcomes.get(worker_id)))
     return all(is_good(outcomes.get(worker_id)) for worker_id in workers)
