@@ -24,20 +24,21 @@ def wait(grid: RunningGrid, workers: Sequence[str], tell: Callable[[str], None])
     its time ran out and it cut sessions."""
     found = status(grid)
     last: dict[str, tuple[Any, ...]] = {}
+    outcomes = {}
     with _ends([worker["pid"] for worker in found["workers"] if worker["id"] in workers]) as ends:
         while there := [worker for worker in found["workers"] if worker["id"] in workers]:
             for worker in there:
                 figures = (worker["status"], worker["active"])
                 if last.get(worker["id"]) != figures:
                     last[worker["id"]] = figures
-                    tell(_progress(worker))
+                    tell(progress(worker))
             for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
                 ends.unregister(pidfd)
             found = status(grid)
-    outcomes = {outcome["id"]: outcome for outcome in found["drained"]}
+            outcomes |= {outcome["id"]: outcome for outcome in found["drained"]}  # the master keeps only the last ones
     for worker_id in workers:
-        tell(_outcome(worker_id, outcomes.get(worker_id)))
-    return all(_is_good(outcomes.get(worker_id)) for worker_id in workers)
+        tell(describe_end(worker_id, outcomes.get(worker_id)))
+    return all(is_good(outcomes.get(worker_id)) for worker_id in workers)
 
 
 @contextlib.contextmanager
@@ -53,7 +54,8 @@ def _ends(pids: Sequence[int]) -> Iterator[select.poll]:
         yield poll
 
 
-def _progress(worker: dict[str, Any]) -> str:
+def progress(worker: dict[str, Any]) -> str:
+    """The line for a worker (as the status has it) that is still there."""
     sessions, left_s = worker["active"] or 0, worker["drainLeftS"]
     if not sessions:
         return f"{worker['id']}: {worker['status']}, no session left"
@@ -61,7 +63,8 @@ def _progress(worker: dict[str, Any]) -> str:
     return f"{worker['id']}: {worker['status']}, {_sessions(sessions)} left{left}"
 
 
-def _outcome(worker_id: str, outcome: dict[str, Any] | None) -> str:
+def describe_end(worker_id: str, outcome: dict[str, Any] | None) -> str:
+    """The line for a worker that is gone; `outcome` is what the status says of it, if it does."""
     if outcome is None:
         return f"{worker_id}: gone, and nobody knows how"
     if outcome["lost"]:
@@ -72,7 +75,8 @@ def _outcome(worker_id: str, outcome: dict[str, Any] | None) -> str:
     return f"{worker_id}: gone, {_sessions(outcome['cut'])} cut: {why}"
 
 
-def _is_good(outcome: dict[str, Any] | None) -> bool:
+def is_good(outcome: dict[str, Any] | None) -> bool:
+    """Whether the drain did to no session what nobody wanted."""
     return outcome is not None and not outcome["lost"] and not (outcome["timedOut"] and outcome["cut"])
 
 

@@ -68,7 +68,7 @@ class Footprint:
         if memory_mib is not None:
             over = limits.soft_mib > 0 and memory_mib > limits.soft_mib
             return Footprint(rss_mib, memory_mib, rss_mib, 0, self.samples_over + 1 if over else 0)
-        if rss_mib <= limits.lowest_mib:
+        if rss_mib <= limits.lowest_mib or not limits.lowest_mib:
             return Footprint(rss_mib)
         return replace(
             self,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from grid.core.types import BrowserType
 from grid.master.worker_record import WorkerRecord
 
-KEPT: Final = 64
+KEPT: Final = 256
 
 
 class DrainBook:

@@ -50,8 +50,11 @@ class MemoryMeter:
 
     def tick(self, now: float) -> None:
         """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit."""
+        is_sample = now >= self._sample_at()
+        if not is_sample and now < self._age_at():
+            return
         records = [record for record in self._workers.records.values() if not record.ended]
-        if now >= self._sample_at():
+        if is_sample:
             self._sampled_at = now
             self._meter(records, self._workers.learn_trees())
             self._look_at_host(records)
@@ -64,12 +67,7 @@ class MemoryMeter:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        ages = (
-            expires_at(self._limits, record.forked_at)
-            for record in self._workers.records.values()
-            if record.is_live and record.recycle is None
-        )
-        return min([self._sample_at(), *ages])
+        return min(self._sample_at(), self._age_at())
 
     def limits(self, limits: Limits) -> Limits:
         """`limits` with what the host's memory allows; who started since the last sample takes of that already."""
@@ -82,6 +80,16 @@ class MemoryMeter:
 
     def _sample_at(self) -> float:
         return self._sampled_at + self._settings.rss_check_interval
+
+    def _age_at(self) -> float:
+        if not self._limits.max_age_s:
+            return math.inf
+        ages = (
+            expires_at(self._limits, record.forked_at)
+            for record in self._workers.records.values()
+            if record.is_live and record.recycle is None
+        )
+        return min(ages, default=math.inf)
 
     def _meter(self, records: list[WorkerRecord], table: Table) -> None:
         sizes = {record.worker_id: _rss_mib(record, table) for record in records}
