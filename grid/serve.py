@@ -1,8 +1,10 @@
 """`pwgrid serve`: puts the parts together and becomes the master. The one place that knows every role."""
 
+import contextlib
 import gc
 import json
 import os
+import socket
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +17,8 @@ from grid.boot import WorkerBoot
 from grid.browsers import FoundBrowser, find_browser
 from grid.config import Loaded, Settings
 from grid.core.types import BrowserType
+from grid.master.former import Former, sparing
+from grid.master.ledger import registry_of
 from grid.master.listener import open_listener
 from grid.master.main import Master, MasterConfig, RedisSpec, Roles
 from grid.proxy.main import run_proxy
@@ -34,34 +38,45 @@ class Extras:
 
 
 def serve(loaded: Loaded, extras: Extras) -> int:
-    """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend."""
+    """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend.
+
+    The lock comes before the port: a proxy of a former master may have the port, and is taken over with it.
+    """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
     browsers = _browsers(settings, extras)
-    listener = open_listener(settings.host, settings.port)
-    port = listener.getsockname()[1]
-    settings = replace(settings, port=port)
-    runtime = RuntimeDir.create(settings.runtime_dir, port)
-    try:
-        with runtime.locked(_endpoint(settings)):
-            redis_url, redis = _redis(settings, runtime)
-            config = MasterConfig(
-                settings=settings,
-                redis_url=redis_url,
-                redis=redis,
-                runtime=runtime,
-                listeners=(listener,),
-                roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
-                version=__version__,
-                endpoint=_endpoint(settings),
-                lifeline_fd=extras.lifeline_fd,
-                on_progress=_say,
-                on_ready=partial(_on_ready, settings, extras),
-            )
-            gc.collect()
-            return Master(config).run()
-    finally:
-        listener.close()
+    with contextlib.ExitStack() as held:
+        listeners: tuple[socket.socket, ...] = ()
+        if settings.port == 0:
+            listeners = _open(settings, held)
+            settings = replace(settings, port=listeners[0].getsockname()[1])
+        runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
+        redis_url, former = _redis_url(settings, runtime), Former()
+        stock = sparing(registry_of(redis_url, settings), former)
+        held.enter_context(runtime.locked(_endpoint(settings), stock))
+        if not listeners and former.proxy is None:
+            listeners = _open(settings, held)
+        config = MasterConfig(
+            settings=settings,
+            redis_url=redis_url,
+            redis=_redis(settings, runtime),
+            runtime=runtime,
+            listeners=listeners,
+            open_listeners=partial(_open, settings, held),
+            roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
+            version=__version__,
+            endpoint=_endpoint(settings),
+            lifeline_fd=extras.lifeline_fd,
+            on_progress=_say,
+            on_ready=partial(_on_ready, settings, extras),
+            former=former,
+        )
+        gc.collect()
+        return Master(config).run()
+
+
+def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
 
 
 def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerBoot) -> int:
@@ -75,11 +90,15 @@ def _browsers(settings: Settings, extras: Extras) -> dict[BrowserType, FoundBrow
     return {browser_type: find_browser(browser_type, settings) for browser_type in wanted}
 
 
-def _redis(settings: Settings, runtime: RuntimeDir) -> tuple[str, RedisSpec | None]:
+def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:
+    return settings.redis_url or embedded.url_of(runtime.directory / "redis")
+
+
+def _redis(settings: Settings, runtime: RuntimeDir) -> RedisSpec | None:
     if settings.redis_url:
-        return settings.redis_url, None
+        return None
     server = embedded.prepare(runtime.directory / "redis")
-    return server.url, RedisSpec(server.argv, server.socket_path)
+    return RedisSpec(server.argv, server.socket_path)
 
 
 def _endpoint(settings: Settings) -> str:

@@ -18,6 +18,7 @@ log = get_logger()
 
 MAX_VISITORS: Final = 64
 REPLY_BUFFER_BYTES: Final = 1 << 20
+MAX_FDS: Final = 16
 _BACKLOG: Final = 128
 _PEERCRED: Final = struct.Struct("3i")
 
@@ -26,28 +27,39 @@ Request = Callable[[Frame], Frame]
 
 
 class ControlServer:
-    """Listens on `path`. `on_init(sock, frame, packet, pid)` says whether it took the connection of a child."""
+    """Listens on `path`. `on_init(sock, frame, packet, pid, fds)` says whether it took the connection of a child, and
+    with it the descriptors that the child sent along. `listener` is one that listens there already."""
 
     def __init__(
         self,
         loop: Loop,
         path: Path,
         requests: Mapping[str, Request],
-        on_init: Callable[[socket.socket, Frame, bytes, int], bool],
+        on_init: Callable[[socket.socket, Frame, bytes, int, list[int]], bool],
+        listener: socket.socket | None = None,
     ) -> None:
         self._loop = loop
         self._path = path
         self._requests = requests
         self._on_init = on_init
         self._visitors: dict[int, socket.socket] = {}
-        self._listener = socket.socket(
+        self._is_inherited = listener is not None
+        self._listener = listener or socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
 
+    @property
+    def fd(self) -> int:
+        """The listening socket, for this process to keep when it executes itself."""
+        return self._listener.fileno()
+
     def open(self) -> None:
         """Start to listen. Raises OSError."""
-        self._listener.bind(str(self._path))
-        self._listener.listen(_BACKLOG)
+        if self._is_inherited:
+            self._listener.setblocking(False)
+        else:
+            self._listener.bind(str(self._path))
+            self._listener.listen(_BACKLOG)
         self._loop.add(self._listener.fileno(), self._on_connect)
 
     def close(self) -> None:
@@ -82,8 +94,9 @@ class ControlServer:
         self._loop.add(sock.fileno(), lambda: self._on_packet(sock))
 
     def _on_packet(self, sock: socket.socket) -> None:
+        fds: list[int] = []
         try:
-            packet = sock.recv(MAX_FRAME_BYTES + 1)
+            packet, fds, _, _ = socket.recv_fds(sock, MAX_FRAME_BYTES + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -94,7 +107,8 @@ class ControlServer:
         try:
             frame = decode(packet)
             if frame["t"] == "init":
-                self._init(sock, frame, packet)
+                fds, taken = [], fds
+                self._init(sock, frame, packet, taken)
             elif frame["t"] == "request":
                 self._answer(sock, frame)
             else:
@@ -102,12 +116,17 @@ class ControlServer:
         except ProtocolError as error:
             log.warning("control_socket_protocol_error", pid=_peer(sock)[0], reason=str(error))
             self._leave(sock)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
-    def _init(self, sock: socket.socket, frame: Frame, packet: bytes) -> None:
+    def _init(self, sock: socket.socket, frame: Frame, packet: bytes, fds: list[int]) -> None:
         pid, _ = _peer(sock)
         self._forget(sock)
-        if self._on_init(sock, frame, packet, pid):
+        if self._on_init(sock, frame, packet, pid, fds):
             return
+        for fd in fds:
+            os.close(fd)
         log.warning("reconnect_refused", pid=pid, name=frame.get("name"))
         self._write(sock, encode({"t": "close", "reason": "this master has no such child"}))
         sock.close()

@@ -41,7 +41,7 @@ def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str
 def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridError:
     if error.errno == errno.EADDRINUSE:
         for grid in find_running(runtime_dir):
-            if grid.port == port:
+            if grid.port == port and grid.pid != os.getpid():
                 return AlreadyRunning(grid.pid)
     reason = os.strerror(error.errno) if error.errno else str(error)
     return GridError(f"cannot listen on {host} port {port}: {reason}; choose another one with --host or --port")

@@ -15,6 +15,8 @@ from grid.core.types import BROWSER_TYPES, BrowserType
 from grid.log import get_logger
 from grid.master.config import MasterConfig, RedisSpec, Roles
 from grid.master.control import ControlServer
+from grid.master.former import Former
+from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.pool import Pool
 from grid.master.proxy_child import ProxyChild
@@ -34,6 +36,7 @@ log = get_logger()
 
 MIN_STARTING: Final = 2
 MAX_WORKERS: Final = 256
+_BEFORE: Final = "worker ended while the grid had no master"
 
 
 class Master:
@@ -46,7 +49,7 @@ class Master:
         self._pools = {name: Pool(name, _wanted(config, name)) for name in BROWSER_TYPES}
         self._workers = Workers(self._loop, config, self._pools, self._on_worker_lost)
         self._proxy = ProxyChild(self._loop, config, self._on_drain_asked)
-        self._redis = RedisChild(self._loop, config.redis)
+        self._redis = RedisChild(self._loop, config.redis, Ledger(config))
         self._control = ControlServer(
             self._loop,
             config.runtime.control_path,
@@ -76,6 +79,7 @@ class Master:
             if self._config.lifeline_fd is not None:
                 self._loop.add(self._config.lifeline_fd, self._on_lifeline)
             self._control.open()
+            self._adopt(self._config.former)
             gc.collect()
             gc.freeze()  # so that a collection in a child does not copy the pages that it shares with us
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
@@ -208,12 +212,23 @@ class Master:
             if record.is_live:
                 self._workers.drain(record, reason)
 
-    def _on_init(self, sock: socket.socket, frame: Frame, packet: bytes, pid: int) -> bool:
-        """Only the process that we forked may have the link back: the kernel tells who it is."""
+    def _adopt(self, former: Former) -> None:
+        """Go on with what a former master has left; the rest of it was ended before we came here."""
+        if former.redis is not None:
+            self._redis.adopt(former.redis)
+        if former.proxy is not None:
+            self._proxy.adopt(former.proxy)
+        for state in former.workers:
+            self._workers.adopt(state)
+        for worker_id, browser_type in former.dead:
+            self._proxy.send("worker_lost", {"workerId": worker_id, "browserType": browser_type, "reason": _BEFORE})
+
+    def _on_init(self, sock: socket.socket, frame: Frame, packet: bytes, pid: int, fds: list[int]) -> bool:
+        """Only the process that we or a former master forked may have the link back: the kernel tells who it is."""
         if frame.get("name") == "proxy":
-            return pid == self._proxy.pid and self._proxy.attach(sock, packet)
+            return pid == self._proxy.pid and self._proxy.attach(sock, frame, packet, fds)
         record = self._workers.records.get(str(frame.get("name")))
-        return record is not None and pid == record.child.pid and self._workers.attach(record, sock, packet)
+        return record is not None and pid == record.child.pid and self._workers.attach(record, sock, frame, packet, fds)
 
     def _drain_request(self, data: Frame) -> Frame:
         records = select(self._workers.records.values(), data)

@@ -7,14 +7,19 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from grid.children import ChildState
+from grid.core.adoption import caught_up
 from grid.core.backoff import Run
+from grid.core.frames import Frame
 from grid.core.lifecycle import WorkerEvent, WorkerStatus
 from grid.core.link import Applied, Link, LinkFullError, Opened, Received, StateSeen
 from grid.core.types import BrowserType
 from grid.log import get_logger
+from grid.master.adopted import adopt_worker, resumed_link, sockets
 from grid.master.channel import Channel
 from grid.master.child import Exit
 from grid.master.config import MasterConfig
+from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.pool import Pool
 from grid.master.tree import process_table
@@ -44,6 +49,7 @@ class Workers:
         self._pools = pools
         self._on_lost = on_lost
         self._tree_at = math.inf
+        self._ledger = Ledger(config)
 
     def of(self, browser_type: BrowserType) -> list[WorkerRecord]:
         """Those of one pool."""
@@ -60,17 +66,26 @@ class Workers:
             log.error("worker_not_started", pool=browser_type, reason=reason)
             return
         record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
-        record.channel = Channel(
-            self._loop,
-            Link("master", record.worker_id),
-            lambda item: self._received(record, item),
-            lambda reason: self._link_down(record, reason),
-        )
-        self.records[record.worker_id] = record
-        self._loop.add(record.child.pidfd, lambda: self._exited(record))
-        record.channel.attach(record.control, self._greeting())
-        self._tree_at = min(self._tree_at, now + self._config.settings.rss_check_interval)
+        record.settings = self._ledger.settings_of("worker", browser_type)
+        record.version = self._config.version
+        channel = self._follow(record, Link("master", record.worker_id))
+        assert record.control is not None
+        channel.attach(record.control, self._greeting())
         log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid)
+
+    def adopt(self, state: ChildState) -> None:
+        """Go on with one that a former master forked; it has the lost threshold to come back."""
+        record = adopt_worker(self._config, state)
+        if record is None:
+            return
+        now = self._loop.now()
+        record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
+        if record.status is WorkerStatus.DRAINING:
+            self._end_drain_by(record, now + self._config.settings.drain_timeout + DRAIN_GRACE_S)
+        elif record.status is WorkerStatus.AVAILABLE:
+            record.available_by = math.inf
+        self._follow(record, Link("master", record.worker_id))
+        log.info("worker_adopted", worker=record.worker_id, pool=record.browser_type, pid=record.child.pid)
 
     def drain(self, record: WorkerRecord, reason: str, *, now: bool = False) -> None:
         """Ask for the end: the command goes over the link, and what does not follow it is ended."""
@@ -81,13 +96,26 @@ class Workers:
         record.reason = record.reason or reason
         timeout_s = self._config.settings.drain_timeout
         self._end_drain_by(record, self._loop.now() + (DRAIN_NOW_S if now else timeout_s + DRAIN_GRACE_S))
+        self._ledger.worker(record)
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
         self._send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
 
-    def attach(self, record: WorkerRecord, sock: socket.socket, init: bytes) -> bool:
-        """Take a reconnect; False when the worker has ended."""
+    def attach(self, record: WorkerRecord, sock: socket.socket, frame: Frame, init: bytes, fds: list[int]) -> bool:
+        """Take a reconnect; False when the worker has ended. `fds` has its end of the browser server's channel.
+
+        Raises ProtocolError when `frame`, the init, says something impossible.
+        """
         if record.ended or record.channel is None:
             return False
+        if not record.claimed:
+            record.channel.link = resumed_link(record.channel.link, frame)
+            record.claimed = True
+            log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
+        for spare in sockets(fds):
+            if record.ipc is None:
+                record.ipc = spare
+            else:
+                spare.close()
         record.channel.attach(sock, self._greeting(), init)
         return True
 
@@ -112,10 +140,33 @@ class Workers:
 
     # What is said
 
+    def _follow(self, record: WorkerRecord, link: Link) -> Channel:
+        channel = record.channel = Channel(
+            self._loop,
+            link,
+            lambda item: self._received(record, item),
+            lambda reason: self._link_down(record, reason),
+        )
+        self.records[record.worker_id] = record
+        self._loop.add(record.child.pidfd, lambda: self._exited(record))
+        self._tree_at = min(self._tree_at, self._loop.now() + self._config.settings.rss_check_interval)
+        self._ledger.worker(record)
+        return channel
+
+    def _catch_up(self, record: WorkerRecord, status: object) -> None:
+        """An adopted worker says where it is; the former master knew."""
+        was, record.status = record.status, caught_up(record.status, status)
+        if was is not record.status and record.status is WorkerStatus.AVAILABLE:
+            record.served_since, record.available_by = record.forked_at, math.inf
+        elif was is not record.status and record.status is WorkerStatus.DRAINING:
+            self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
+
     def _received(self, record: WorkerRecord, item: Received) -> None:
         if isinstance(item, Opened):
             record.slots = _count(item.init.get("slots"))
         elif isinstance(item, StateSeen):
+            if record.adopted:
+                self._catch_up(record, item.data.get("status"))
             record.active = _count(item.data.get("active"))
             record.lifetime = _count(item.data.get("lifetime"))
         elif isinstance(item, Applied):
@@ -127,6 +178,7 @@ class Workers:
 
     def _launched(self, record: WorkerRecord, data: Data) -> None:
         record.launched = data
+        self._ledger.worker(record)
         self._tree_at = self._loop.now()  # learn the browser's processes while they are still below the worker
 
     def _available(self, record: WorkerRecord, data: Data) -> None:
@@ -134,11 +186,13 @@ class Workers:
         if record.status is WorkerStatus.AVAILABLE:
             now = self._loop.now()
             record.served_since, record.available_by = now, math.inf
+            self._ledger.worker(record)
             log.info("worker_available", worker=record.worker_id, after_s=round(now - record.forked_at, 3))
 
     def _draining(self, record: WorkerRecord, data: Data) -> None:
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.reason = record.reason or str(data.get("reason", "asked"))
+        self._ledger.worker(record)
         self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
 
     def _stopped(self, record: WorkerRecord, data: Data) -> None:
@@ -186,7 +240,9 @@ class Workers:
         record.ended, record.sweep_at = True, now
         pid, worker_id = record.child.pid, record.worker_id
         was = record.status
-        if ended.is_clean and was in (WorkerStatus.STOPPED, WorkerStatus.DRAINING):
+        # How an adopted one ended only its parent was told; but removing its directory is the last thing that it does.
+        is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
+        if is_clean and was in (WorkerStatus.STOPPED, WorkerStatus.DRAINING):
             record.advance(WorkerEvent.VANISHED if was is WorkerStatus.STOPPED else WorkerEvent.STOP_ANNOUNCED)
             log.info("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
             return
@@ -214,7 +270,8 @@ class Workers:
                 log.info("tree_killed", worker=record.worker_id, processes=killed)
                 record.sweep_at = now + SWEEP_RETRY_S
                 continue
-            record.ipc.close()
+            if record.ipc is not None:
+                record.ipc.close()
             if self._config.runtime.remove_worker_dir(record.worker_id):
                 log.debug("worker_directory_removed", worker=record.worker_id)
             del self.records[record.worker_id]

@@ -18,6 +18,7 @@ from grid.boot import ProxyBoot
 from grid.control_client import ControlClient
 from grid.core.types import BrowserType
 from grid.errors import RegistryUnavailable
+from grid.last_out import last_out
 from grid.proxy.api import Api
 from grid.proxy.gateway import Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs
@@ -75,6 +76,7 @@ class Proxy:
             ping_data=lambda: {"waiting": self.queue.waiting()},
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=self._stop.set,
+            fds=lambda: [listener.fileno() for listener in boot.listeners if listener.fileno() >= 0],
         )
 
     async def run(self) -> int:
@@ -111,6 +113,8 @@ class Proxy:
                 task.cancel()
         await self.registry.close()
         await self.control.close("stopped")
+        if self.control.is_lost:
+            last_out(self.boot.runtime)
         return 0
 
     # For the API

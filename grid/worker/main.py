@@ -23,6 +23,7 @@ from grid.control_client import ControlClient
 from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
+from grid.last_out import last_out
 from grid.registry.registry import Lifetimes, Registry, WorkerRecord
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
 from grid.worker.handoff_server import Answer, HandoffServer
@@ -77,6 +78,7 @@ class Worker:
             ping_data=self._view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=lambda: self.ask_drain("no master for too long"),
+            fds=lambda: [fd for fd in (boot.ipc.fileno(),) if fd >= 0],
         )
 
     async def run(self) -> int:
@@ -213,6 +215,8 @@ class Worker:
         shutil.rmtree(self.boot.directory, ignore_errors=True)
         self.control.event("stopped", {})
         await self.control.close("stopped")
+        if self.control.is_lost:
+            last_out(self.boot.runtime)
 
     # What happens to it
 
