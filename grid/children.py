@@ -43,6 +43,7 @@ class ChildState:
     status: str = ""
     reason: str | None = None
     recycle: str | None = None
+    is_successor: bool = False
 
     def path(self, runtime: Path) -> Path:
         """Where it is written down."""

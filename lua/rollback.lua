@@ -21,7 +21,8 @@ if was[1] ~= 'pending' and not given_up then return 0 end
 local field = was[2] .. ':' .. was[3]
 local leased = redis.call('ZSCORE', prefix .. 'sessions:live:' .. field, id)
 if leased and (tonumber(redis.call('HGET', KEYS[2], field)) or 0) > 0 then redis.call('HINCRBY', KEYS[2], field, -1) end
-if not given_up then finish(prefix, KEYS[1], field, id, 'failed', reason, now, tonumber(ARGV[6]), false) end
+-- One that was given up has ended already, and stays as it is here.
+finish(prefix, KEYS[1], field, id, 'failed', reason, now, tonumber(ARGV[6]), false)
 if not last then
   redis.call('HINCRBY', prefix .. 'sessions:outcomes', given_up and was[1] or 'failed', -1)
   redis.call('DEL', key)

@@ -38,6 +38,7 @@ def adopt_worker(config: MasterConfig, state: ChildState) -> WorkerRecord | None
         launched=state.launched,
         reason=state.reason,
         recycle=state.recycle,
+        is_successor=state.is_successor,
         planned=status is WorkerStatus.DRAINING,
         served_since=state.forked_at if status is WorkerStatus.AVAILABLE else math.inf,
         settings=state.settings,

@@ -19,7 +19,7 @@ log = get_logger()
 MAX_VISITORS: Final = 64
 REPLY_BUFFER_BYTES: Final = 1 << 20
 MAX_FDS: Final = 16
-_BACKLOG: Final = 128
+_BACKLOG: Final = 1024
 _PEERCRED: Final = struct.Struct("3i")
 
 Request = Callable[[Frame], Frame]

@@ -50,6 +50,7 @@ class Ledger:
         state.launched = record.launched
         state.status, state.reason = record.status.value, record.reason
         state.recycle = record.recycle
+        state.is_successor = record.is_successor
         self._write(state)
 
     def service(self, kind: Kind, child: Child) -> None:

@@ -47,8 +47,8 @@ class Master:
         self._loop = Loop()
         self._signals = Signals()
         self._pools = {name: Pool(name, _wanted(config, name)) for name in BROWSER_TYPES}
-        self._workers = Workers(self._loop, config, self._pools, self._on_worker_lost)
-        self._proxy = ProxyChild(self._loop, config, self._on_drain_asked)
+        self._workers = Workers(self._loop, config, self._pools, self._tell_proxy)
+        self._proxy = ProxyChild(self._loop, config, self._on_proxy_event)
         self._redis = RedisChild(self._loop, config.redis, Ledger(config))
         self._control = ControlServer(
             self._loop,
@@ -202,9 +202,17 @@ class Master:
             log.info("lifeline_ended")
             self.stop()
 
-    def _on_worker_lost(self, record: WorkerRecord) -> None:
-        lost = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.reason}
-        self._proxy.send("worker_lost", lost)
+    def _tell_proxy(self, what: str, record: WorkerRecord) -> None:
+        about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.reason}
+        self._proxy.send(what, about)
+
+    def _on_proxy_event(self, name: str, data: Frame) -> None:
+        if name == "drain_asked":
+            self._on_drain_asked(data)
+        elif name == "end_session":
+            self._workers.end_session(str(data["workerId"]), str(data["sessionId"]), str(data["reason"]))
+        else:
+            log.warning("event_unknown", process="proxy", name=name)
 
     def _on_drain_asked(self, data: Frame) -> None:
         reason = str(data.get("reason", "asked by the proxy"))
@@ -235,7 +243,9 @@ class Master:
         if not records and not data.get("all"):
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
         for record in records:
-            self._workers.drain(record, str(data.get("reason", "operator")), now=bool(data.get("now")))
+            # Who asks a second time does not want to wait.
+            now, record.asked = bool(data.get("now")) or record.asked, True
+            self._workers.drain(record, str(data.get("reason", "operator")), now=now)
         return {"draining": [record.worker_id for record in records]}
 
     def _scale_request(self, data: Frame) -> Frame:

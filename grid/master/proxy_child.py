@@ -32,12 +32,12 @@ Data = dict[str, Any]
 
 
 class ProxyChild:
-    """Runs the proxy. `on_drain_asked(data)` is called for each request that comes through it."""
+    """Runs the proxy. `on_event(name, data)` is called for each request that comes through it."""
 
-    def __init__(self, loop: Loop, config: MasterConfig, on_drain_asked: Callable[[Data], None]) -> None:
+    def __init__(self, loop: Loop, config: MasterConfig, on_event: Callable[[str, Data], None]) -> None:
         self._loop = loop
         self._config = config
-        self._on_drain_asked = on_drain_asked
+        self._on_event = on_event
         self._service = Service("proxy", loop, self._fork, self._on_exit)
         self._channel: Channel | None = None
         self._undelivered: list[tuple[str, Data]] = []
@@ -167,10 +167,8 @@ class ProxyChild:
         if isinstance(item, Applied):
             if item.name == "listening":
                 self.listening = True
-            elif item.name == "drain_asked":
-                self._on_drain_asked(item.data)
             else:
-                log.warning("event_unknown", process="proxy", name=item.name)
+                self._on_event(item.name, item.data)
 
     def _link_down(self, reason: str) -> None:
         log.info("control_link_down", process="proxy", pid=self.pid, reason=reason)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from grid.core.lifecycle import WorkerStatus
+from grid.log import get_logger
 from grid.master.config import MasterConfig
 from grid.master.pool import Pool
 from grid.master.workers import Workers
+
+log = get_logger()
 
 
 class StartReport:
@@ -34,14 +37,14 @@ class StartReport:
         self._tell_progress()
         if proxy_listens and all(pool.is_complete or pool.cannot_start for pool in self._pools):
             self._is_ready = True
-            self._config.on_ready(self._status())
+            self._call(self._config.on_ready, self._status())
 
     def _tell_problem(self, pool: Pool) -> None:
         if not pool.cannot_start:
             self._problems.pop(pool.browser_type, None)
         elif pool.backoff.reason and self._problems.get(pool.browser_type) != pool.backoff.reason:
             self._problems[pool.browser_type] = pool.backoff.reason
-            self._config.on_problem(pool.browser_type, pool.backoff.reason)
+            self._call(self._config.on_problem, pool.browser_type, pool.backoff.reason)
 
     def _tell_progress(self) -> None:
         wanted = sum(pool.workers for pool in self._pools)
@@ -50,4 +53,12 @@ class StartReport:
         text = f"launching {len(live)} of {wanted} workers ({serving} ready)"
         if live and text != self._told:
             self._told = text
-            self._config.on_progress(text)
+            self._call(self._config.on_progress, text)
+
+    @staticmethod
+    def _call(hook: Callable[..., None], *arguments: object) -> None:
+        """Whoever listened may have gone away; the grid does not."""
+        try:
+            hook(*arguments)
+        except OSError as error:
+            log.warning("start_not_told", reason=str(error))

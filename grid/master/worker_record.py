@@ -26,8 +26,10 @@ class WorkerRecord:
     """One worker from its fork until nothing of it is left. Times are monotonic seconds.
 
     `ipc` is the master's copy of the browser server's channel: it outlives the worker. `ended` is set once the process
-    was reaped and only its tree may be left. `adopted`: a former master forked it; until it has come back to us
-    (`claimed`) there is no `control`, and no `ipc` until it has sent it. `settings` is what it was forked with.
+    was reaped and only its tree may be left. `planned`: its end was wanted; `asked`: an operator asked for it.
+    `is_successor`: the process took a dead worker's browser server over. `doomed`: its whole tree is to go.
+    `adopted`: a former master forked it; until it has come back to us (`claimed`) there is no `control`, and no `ipc`
+    until it has sent it. `settings` is what it was forked with.
     """
 
     worker_id: str
@@ -48,8 +50,11 @@ class WorkerRecord:
     reason: str | None = None
     recycle: str | None = None
     planned: bool = False
+    asked: bool = False
     counted: bool = False
     ended: bool = False
+    is_successor: bool = False
+    doomed: bool = False
     sweep_at: float = math.inf
     settings: str = ""
     version: str = ""

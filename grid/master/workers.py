@@ -22,13 +22,14 @@ from grid.master.config import MasterConfig
 from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.pool import Pool
+from grid.master.takeover import can_be_taken_over, fork_successor
 from grid.master.tree import process_table
 from grid.master.worker_record import WorkerRecord, start_worker
 
 log = get_logger()
 
 LAUNCH_GRACE_S: Final = 15.0
-DRAIN_GRACE_S: Final = 15.0
+DRAIN_GRACE_S: Final = 20.0
 """What a worker has beyond its drain deadline to close sessions and its browser."""
 
 DRAIN_NOW_S: Final = 5.0
@@ -38,16 +39,20 @@ Data = dict[str, Any]
 
 
 class Workers:
-    """The workers by id. `on_lost(record)` is called once for each that did not end as it should."""
+    """The workers by id. `tell(what, record)` tells the proxy what it must know of one at once."""
 
     def __init__(
-        self, loop: Loop, config: MasterConfig, pools: dict[BrowserType, Pool], on_lost: Callable[[WorkerRecord], None]
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        pools: dict[BrowserType, Pool],
+        tell: Callable[[str, WorkerRecord], None],
     ) -> None:
         self.records: dict[str, WorkerRecord] = {}
         self._loop = loop
         self._config = config
         self._pools = pools
-        self._on_lost = on_lost
+        self._tell = tell
         self._tree_at = math.inf
         self._ledger = Ledger(config)
 
@@ -68,10 +73,14 @@ class Workers:
         record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
         record.settings = self._ledger.settings_of("worker", browser_type)
         record.version = self._config.version
-        channel = self._follow(record, Link("master", record.worker_id))
-        assert record.control is not None
-        channel.attach(record.control, self._greeting())
+        self._follow(record)
         log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid)
+
+    def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
+        """Have a worker end one of its sessions; nothing when either is gone."""
+        record = self.records.get(worker_id)
+        if record is not None and not record.ended:
+            self._send(record, "end_session", {"sessionId": session_id, "reason": reason})
 
     def adopt(self, state: ChildState) -> None:
         """Go on with one that a former master forked; it has the lost threshold to come back."""
@@ -84,12 +93,18 @@ class Workers:
             self._end_drain_by(record, now + self._config.settings.drain_timeout + DRAIN_GRACE_S)
         elif record.status is WorkerStatus.AVAILABLE:
             record.available_by = math.inf
-        self._follow(record, Link("master", record.worker_id))
+        self._follow(record)
         log.info("worker_adopted", worker=record.worker_id, pool=record.browser_type, pid=record.child.pid)
 
     def drain(self, record: WorkerRecord, reason: str, *, now: bool = False) -> None:
-        """Ask for the end: the command goes over the link, and what does not follow it is ended."""
+        """Ask for the end: the command goes over the link, and what does not follow it is ended.
+
+        A worker that drains already is told again only when it is to end `now`.
+        """
         if record.ended or record.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
+            return
+        if record.status is WorkerStatus.DRAINING and not now:
+            record.planned = True
             return
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.planned = True
@@ -99,6 +114,7 @@ class Workers:
         self._ledger.worker(record)
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
         self._send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
+        self._tell("leave_drain", record)
 
     def attach(self, record: WorkerRecord, sock: socket.socket, frame: Frame, init: bytes, fds: list[int]) -> bool:
         """Take a reconnect; False when the worker has ended. `fds` has its end of the browser server's channel.
@@ -140,10 +156,11 @@ class Workers:
 
     # What is said
 
-    def _follow(self, record: WorkerRecord, link: Link) -> Channel:
-        channel = record.channel = Channel(
+    def _follow(self, record: WorkerRecord) -> None:
+        """Watch its process and its link from here on."""
+        record.channel = Channel(
             self._loop,
-            link,
+            Link("master", record.worker_id),
             lambda item: self._received(record, item),
             lambda reason: self._link_down(record, reason),
         )
@@ -151,7 +168,8 @@ class Workers:
         self._loop.add(record.child.pidfd, lambda: self._exited(record))
         self._tree_at = min(self._tree_at, self._loop.now() + self._config.settings.rss_check_interval)
         self._ledger.worker(record)
-        return channel
+        if record.control is not None:
+            record.channel.attach(record.control, self._greeting())
 
     def _catch_up(self, record: WorkerRecord, status: object) -> None:
         """An adopted worker says where it is; the former master knew."""
@@ -223,9 +241,38 @@ class Workers:
             self._give_up(record, f"not available {now - record.forked_at:.0f} s after its start", now)
 
     def _give_up(self, record: WorkerRecord, reason: str, now: float) -> None:
-        """It counts as lost from now on; SIGTERM, then SIGKILL, then its tree."""
-        self._lose(record, reason, now)
+        """It is no capacity from now on; SIGTERM, then SIGKILL, then its tree, unless its browser server lives."""
+        if can_be_taken_over(record):
+            self._orphan(record, reason, now)
+            if record.channel is not None:
+                record.channel.close()  # what it has to say after this is nobody's business
+                record.channel = None
+        else:
+            self._lose(record, reason, now)
         record.child.end_now(now)
+
+    def _orphan(self, record: WorkerRecord, reason: str, now: float) -> None:
+        """Its sessions may go on, but it gets no new ones, and its replacement starts."""
+        if record.status is WorkerStatus.AVAILABLE:
+            record.reason = reason
+            self._count_death(record, now)
+        record.advance(WorkerEvent.DRAIN_ASKED)
+        self._tell("worker_orphaned", record)
+
+    def _take_over(self, record: WorkerRecord, reason: str, now: float) -> bool:
+        """A successor for an ended worker whose browser server lives; False when there can be none."""
+        if not can_be_taken_over(record):
+            return False
+        self._orphan(record, reason, now)
+        try:
+            fork_successor(self._config, record)
+        except OSError as error:
+            log.error("successor_not_started", worker=record.worker_id, reason=str(error))
+            return False
+        self._follow(record)
+        self._end_drain_by(record, now + self._config.settings.drain_timeout + DRAIN_GRACE_S)
+        log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.reason)
+        return True
 
     def _exited(self, record: WorkerRecord) -> None:
         ended = record.child.reap()
@@ -247,8 +294,9 @@ class Workers:
             log.info("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
             return
         log.error("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
-        if was is not WorkerStatus.LOST:
-            self._lose(record, self._why(record, ended), now)
+        why = self._why(record, ended)
+        if was is not WorkerStatus.LOST and not self._take_over(record, why, now):
+            self._lose(record, why, now)
 
     def _lose(self, record: WorkerRecord, reason: str, now: float) -> None:
         record.reason = reason
@@ -256,7 +304,7 @@ class Workers:
         record.advance(WorkerEvent.VANISHED)
         log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, was=was, reason=reason)
         self._count_death(record, now)
-        self._on_lost(record)
+        self._tell("worker_lost", record)
 
     def _sweep(self, now: float) -> None:
         """Kill what ended workers have left, until nothing is; then their directories go."""

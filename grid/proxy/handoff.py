@@ -121,10 +121,14 @@ class HandoffLink:
 
 
 class Handoffs:
-    """The links to all workers, opened at the first session of each."""
+    """The links to all workers, opened at the first session of each.
 
-    def __init__(self, runtime: Path, on_freed: Callable[[str], None]) -> None:
+    `on_freed(worker_id)`: a full worker has a slot again. `on_silent(worker_id)`: it did not answer in time.
+    """
+
+    def __init__(self, runtime: Path, on_freed: Callable[[str], None], on_silent: Callable[[str], None]) -> None:
         self._runtime = runtime
+        self._on_silent = on_silent
         self._on_freed = on_freed
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, HandoffLink] = {}
@@ -141,6 +145,7 @@ class Handoffs:
                 await answer
         except TimeoutError:
             self.drop(worker_id, "the worker does not answer")
+            self._on_silent(worker_id)
             raise HandoffFailed("the worker does not answer") from None
         finally:
             link.forget(session_id)

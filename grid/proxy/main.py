@@ -35,6 +35,9 @@ BACKLOG: Final = 4096
 LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 """How long a pending session keeps its slot when the proxy vanishes: longer than any handoff may take."""
 
+SHUN_S: Final = 10.0
+"""How long a worker that did not answer a handoff is not chosen."""
+
 GRACE_S: Final = 5.0
 """For answers that are being written when the proxy is told to stop."""
 
@@ -62,9 +65,11 @@ class Proxy:
         )
         self.queue: Queue[Selection] = Queue(self._select, self._give_back, boot.settings.max_queue)
         self.local = LocalSelection(self.roster)
-        self.handoffs = Handoffs(boot.runtime, self._on_freed)
+        self.handoffs = Handoffs(boot.runtime, self._on_freed, self._on_silent)
         self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self)
         self._lost: set[str] = set()
+        self._orphaned: set[str] = set()
+        self._silent: dict[str, asyncio.TimerHandle] = {}
         self._stop = asyncio.Event()
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.control = ControlClient(
@@ -160,13 +165,13 @@ class Proxy:
                 session_id=ticket.session_id,
                 lease_s=LEASE_S,
                 client=ticket.client,
-                exclude=ticket.excluded | self._lost,
+                exclude=ticket.excluded | self._unfit(),
                 version=ticket.playwright_version,
                 worker_id=ticket.worker_id,
             )
         except RegistryUnavailable as error:
             log.warning("selected_without_redis", error=str(error))
-            return self.local.choose(ticket, self._lost)
+            return self.local.choose(ticket, self._unfit())
 
     async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
         try:
@@ -184,6 +189,7 @@ class Proxy:
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.roster.replace(state)
+        self._orphaned &= self.roster.workers.keys()
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
         if self.roster.stopping:
@@ -192,6 +198,10 @@ class Proxy:
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "worker_lost":
             self._start_side_task(self._bury(data["workerId"], data["browserType"], data["reason"]), "bury")
+        elif name == "worker_orphaned":
+            self._orphaned.add(data["workerId"])
+            self.handoffs.drop(data["workerId"], "the worker is gone")
+            self._start_side_task(self._shun(data["workerId"], data["browserType"]), "shun")
         elif name == "leave_drain":
             self._start_side_task(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
         elif name == "stop":
@@ -210,6 +220,27 @@ class Proxy:
         else:
             self._lost.discard(worker_id)
         self.queue.wake()
+
+    async def _shun(self, worker_id: str, browser_type: BrowserType) -> None:
+        """Its process died, its sessions live on: no selection may choose it, ours or another proxy's."""
+        try:
+            await self.registry.mark_draining(browser_type, worker_id)
+        except RegistryUnavailable as error:
+            log.warning("orphan_not_marked", worker=worker_id, error=str(error))
+
+    def _on_silent(self, worker_id: str) -> None:
+        """It took a handoff and never answered: leave it alone for a while, so that not every client waits for it."""
+        log.warning("worker_silent", worker=worker_id)
+        if (timer := self._silent.pop(worker_id, None)) is not None:
+            timer.cancel()
+        self._silent[worker_id] = asyncio.get_running_loop().call_later(SHUN_S, self._forgive, worker_id)
+
+    def _forgive(self, worker_id: str) -> None:
+        del self._silent[worker_id]
+        self.queue.wake()
+
+    def _unfit(self) -> set[str]:
+        return self._lost | self._orphaned | self._silent.keys()
 
     async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
         """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""

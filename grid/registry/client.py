@@ -38,6 +38,7 @@ class RedisProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[str] = self._loop.create_future()
         """Done, with why, once the connection is of no use any more."""
+        self._lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio.Transport by inheritance
@@ -78,6 +79,13 @@ class RedisProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.drop(str(exc) if exc else "it closed the connection")
+        self._lost.set()
+
+    async def end(self, why: str) -> None:
+        """As `drop`, and returns once the socket is closed."""
+        self.drop(why)
+        if self._transport is not None:
+            await self._lost.wait()
 
     def drop(self, why: str) -> None:
         """Ends the connection; what still waits for a reply fails. Harmless when said twice."""
@@ -130,7 +138,7 @@ async def open_connection(
                     raise RegistryError(f"Redis at {address} refused {command[0]}: {reply}")
     except BaseException as error:
         if protocol is not None:
-            protocol.drop("the greeting failed")
+            await protocol.end("the greeting failed")
         if isinstance(error, TimeoutError):
             raise RegistryUnavailable(f"Redis at {address} did not answer within {timeout_s:g} s") from None
         if isinstance(error, OSError):
@@ -215,8 +223,8 @@ class RedisClient:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         if self._protocol is not None:
-            self._protocol.drop("closed by us")
-            self._protocol = None
+            protocol, self._protocol = self._protocol, None
+            await protocol.end("closed by us")
         self.reason = "the client is closed"
         self._tried.set()
 
@@ -250,15 +258,16 @@ class RedisClient:
             self.reason = await asyncio.shield(protocol.closed)
             self._protocol = None
             self._up.clear()
+            await protocol.end(self.reason)
             log.warning("redis_connection_lost", redis=str(self._address), reason=self.reason)
 
     async def _connect(self) -> RedisProtocol:
         protocol = await open_connection(self._address, self._timeout_s)
         loads = [pack("SCRIPT", "LOAD", script.source) for script in self._scripts]
-        for reply in await asyncio.gather(*protocol.send(b"".join(loads), len(loads)), return_exceptions=True):
-            if isinstance(reply, RegistryUnavailable):
-                raise reply
-            if isinstance(reply, hiredis.ReplyError):  # for example LOADING, or a replica
-                protocol.drop("it does not take scripts")
-                raise RegistryUnavailable(f"Redis at {self._address} does not serve: {reply}")
+        try:
+            for reply in await asyncio.gather(*protocol.send(b"".join(loads), len(loads)), return_exceptions=True):
+                checked(reply)  # refused for example while it loads its data
+        except BaseException:
+            await protocol.end("it did not take the scripts")
+            raise
         return protocol

@@ -58,7 +58,7 @@ class Subscriber:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         if self._protocol is not None:
-            self._protocol.drop("closed by us")
+            await self._protocol.end("closed by us")
 
     async def _keep_subscribed(self) -> None:
         backoff_s = BACKOFF_FIRST_S
@@ -75,6 +75,7 @@ class Subscriber:
             while not await self._ended_within(self._protocol, CHECK_INTERVAL_S):
                 self._protocol.send_unanswered(pack("PING"))
                 await self._answers(self._protocol)
+            await self._protocol.end("it is lost")
             log.warning("redis_subscription_lost", redis=str(self._address), reason=self._protocol.closed.result())
 
     def _subscribe(self, protocol: RedisProtocol) -> None:

@@ -92,7 +92,7 @@ RELATIONS: Final = (
     Relation("redis_key_ttl", "<=", "reaper_run_interval"),
     Relation("heartbeat_interval", "<", "stale_threshold"),
     Relation("stale_threshold", "<", "reaper_run_interval"),
-    Relation("redis_timeout", "<", "heartbeat_interval"),
+    Relation("redis_timeout", "<", "redis_key_ttl"),
     Relation("max_worker_rss_mib", "<", "max_worker_rss_hard_mib"),
 )
 

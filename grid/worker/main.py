@@ -284,7 +284,7 @@ class Worker:
 
     async def _watch_browser_server(self) -> None:
         assert self.server is not None
-        await self.server.exited
+        await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
         for session_id in list(self.slots.live):
             self._finish(SessionClosed(session_id, 0, 0, "browser", "browser server lost"))
         self._on_gone("browser server lost")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import need
+from tests.conftest import need
 from tests.support.grid import ROOT, Grid, eventually, processes_marked, running_grid
 
 CONNECT_AND_PRINT = textwrap.dedent(

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 from playwright.async_api import Playwright
 
-from tests.e2e.conftest import books_are_balanced, need
+from tests.conftest import books_are_balanced, need
 from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.raw import head
 

@@ -5,14 +5,11 @@ import os
 import signal
 import time
 
-import pytest
 from playwright.async_api import Playwright
 
-from tests.e2e.conftest import books_are_balanced, need
+from tests.conftest import books_are_balanced, need
 from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
-from tests.support.sessions import under_load
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+from tests.support.load import under_load
 
 
 def pids(grid: Grid) -> dict[str, int]:
@@ -26,16 +23,17 @@ async def test_a_new_master_takes_over_what_a_killed_one_left(playwright: Playwr
     need("chromium")
     with running_grid("--chromium", "2") as grid:
         before = pids(grid)
-        async with under_load(playwright, grid) as (live, knocker):
+        async with under_load(grid, playwright) as load:
             await asyncio.to_thread(grid.kill_master)
-            await live.steps_more(5)
-            await knocker.served_more(3)
+            await load.goes_on()
             began = time.monotonic()
             await asyncio.to_thread(grid.start_again)
             took_s = time.monotonic() - began
             assert await asyncio.to_thread(pids, grid) == before
             assert took_s < 10, took_s  # a bound on failure; docs/faults.md has the measured figure
-            await eventually_async(lambda: grid.active() >= 5, "the counters are true")
+            await load.goes_on()
+            await eventually_async(lambda: 5 <= grid.active() <= 6, "the counters are true")
+        assert (load.lost, load.refused) == ({}, [])
         await eventually_async(lambda: grid.active() == 0, "every slot is free")
         books_are_balanced(grid)
         assert pids(grid) == before

@@ -154,6 +154,7 @@ class MasterGrid:
         while not any(line["data"]["now"] for line in self.lines[at:] if line["what"] == "command"):
             self.send(signal.SIGINT)
             self.status()
+            assert self.process.stdout is not None
             while select.select([self.process.stdout], [], [], 0)[0]:
                 self._read_more("a drain that cannot wait")
         self.end(None)

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Coroutine
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ class FakeProxy:
         return 0
 
 
-def run(main: Any) -> int:
+def run(main: Coroutine[Any, Any, int]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
@@ -204,7 +205,7 @@ def explode_on(browser_type: str) -> None:
             raise RuntimeError("a bug")
         start(self, wanted)
 
-    Workers.start = broken  # type: ignore[method-assign]
+    Workers.start = broken  # type: ignore[assignment, method-assign]
 
 
 def main(spec: dict[str, Any]) -> int:

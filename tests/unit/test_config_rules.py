@@ -57,8 +57,8 @@ def faults(environ: dict[str, str]) -> list[str]:
             "stale_threshold must be < reaper_run_interval (300.0, environment REAPER_RUN_INTERVAL)",
         ),
         (
-            {"REDIS_TIMEOUT": "5"},
-            "redis_timeout: 5.0 (environment REDIS_TIMEOUT): redis_timeout must be < heartbeat_interval (5.0, default)",
+            {"REDIS_TIMEOUT": "50"},
+            "redis_timeout: 50.0 (environment REDIS_TIMEOUT): redis_timeout must be < redis_key_ttl (30.0, default)",
         ),
         (
             {"MAX_WORKER_RSS_MIB": "100", "MAX_WORKER_RSS_HARD_MIB": "100"},

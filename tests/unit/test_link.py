@@ -227,6 +227,19 @@ def test_only_the_latest_state_is_sent() -> None:
     assert wire.child.receive(packet, 0.0) == [StateSeen({"stopping": True})]
 
 
+def test_the_latest_state_is_told_on_each_new_connection() -> None:
+    wire = Wire()
+    wire.master.state({"stopping": False})
+    wire.master.state({"stopping": True})
+    for _ in range(2):
+        wire.connect()
+        wire.write()
+        wire.master.receive(wire.to_master.pop(), 0.0)
+        wire.write()
+        told = [item for packet in wire.to_child for item in wire.child.receive(packet, 0.0)]
+        assert told[1:] == [StateSeen({"stopping": True})]
+
+
 def test_a_ping_is_answered_and_carries_the_state() -> None:
     wire = open_wire()
     wire.child.ping(4.5, {"active": 3})

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from grid.core.lifecycle import WorkerStatus
 from grid.core.plan import Action, Drain, Limits, Spawn, Wanted, WorkerView, next_start, plan
+from grid.core.types import BrowserType
 
 S = WorkerStatus
 MANY = Limits(max_starting=100)
@@ -47,12 +48,12 @@ def test_no_more_start_in_parallel_than_allowed() -> None:
 
 
 def test_the_parallel_starts_are_shared_between_the_pools() -> None:
-    wanted = {"chromium": Wanted(5), "firefox": Wanted(5)}
+    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(5), "firefox": Wanted(5)}
     assert plan(wanted, [], 0.0, Limits(max_starting=2)) == [Spawn("chromium"), Spawn("firefox")]
 
 
 def test_a_pool_in_backoff_waits_and_the_others_go_on() -> None:
-    wanted = {"chromium": Wanted(1, not_before=100.5), "firefox": Wanted(1)}
+    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(1, not_before=100.5), "firefox": Wanted(1)}
     assert plan(wanted, [], 100.0, MANY) == [Spawn("firefox")]
     assert next_start(wanted, 100.0) == 100.5
     assert plan(wanted, [], 100.5, MANY) == [Spawn("chromium"), Spawn("firefox")]
@@ -154,7 +155,7 @@ def test_no_plan_breaks_a_bound(
     there: list[WorkerView], chromium: int, firefox: int, surge: int, memory: int, starting: int
 ) -> None:
     limits = Limits(max_starting=starting, max_surge=surge, memory_for=memory)
-    wanted = {"chromium": Wanted(chromium), "firefox": Wanted(firefox)}
+    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(chromium), "firefox": Wanted(firefox)}
     actions = plan(wanted, there, 100.0, limits)
     already = sum(view.status is S.STARTING for view in there)
     assert spawns(actions) <= max(0, starting - already)

@@ -1,4 +1,4 @@
-"""One real grid for most of the e2e tests, and its books checked after each of them."""
+"""Fixtures of the tests with real browsers: one shared grid, whose books are checked after each test, and the clients."""
 
 import inspect
 import shutil
@@ -48,9 +48,9 @@ def books_are_balanced(grid: Grid) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One event loop for all e2e tests, because they share one Playwright."""
+    """One event loop for all tests with real browsers, because they share one Playwright."""
     for item in items:
-        here = "/tests/e2e/" in str(item.path) and isinstance(item, pytest.Function)
+        here = item.path.parent.name in ("e2e", "faults") and isinstance(item, pytest.Function)
         if here and inspect.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 

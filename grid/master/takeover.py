@@ -1,0 +1,67 @@
+"""A worker process died, its browser server did not: forks a successor that sees the live sessions to their end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+from typing import Final
+
+from grid.boot import WorkerBoot
+from grid.core.lifecycle import WorkerStatus
+from grid.master.config import MasterConfig
+from grid.master.spawn import fork_role
+from grid.master.tree import process_table
+from grid.master.worker_record import WorkerRecord
+
+_HAS_SESSIONS: Final = (WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
+
+
+def can_be_taken_over(record: WorkerRecord) -> bool:
+    """Whether there is a browser server that may have live sessions, and nothing speaks against letting it serve on.
+
+    A successor has no successor: a browser server that has cost two workers their lives is ended with its tree.
+    """
+    node_pid = record.launched.get("nodePid")
+    if (
+        record.ipc is None
+        or record.is_successor
+        or record.doomed
+        or record.status not in _HAS_SESSIONS
+        or not isinstance(node_pid, int)
+    ):
+        return False
+    table = process_table()
+    record.tree.note(table)
+    node = table.get(node_pid)
+    return node is not None and not node.is_zombie and record.tree.known.get(node_pid) == node.start
+
+
+def fork_successor(config: MasterConfig, record: WorkerRecord) -> None:
+    """Puts a new process in the place of the dead one: same id, directory, browser server. Raises OSError."""
+    assert record.ipc is not None
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(control.close)
+        theirs.callback(child_control.close)
+        boot = WorkerBoot(
+            settings=config.settings,
+            redis_url=config.redis_url,
+            runtime=config.runtime.directory,
+            directory=record.tree.directory,
+            worker_id=record.worker_id,
+            browser_type=record.browser_type,
+            control=child_control,
+            ipc=record.ipc,
+            ipc_child=None,
+            adopt_node_pid=record.launched["nodePid"],
+        )
+        keep = [child_control.fileno(), record.ipc.fileno()]
+        name = f"successor of worker {record.worker_id}"
+        child = fork_role(name, lambda: config.roles.worker(boot), keep)
+        undo.pop_all()
+    record.child, record.control = child, control
+    record.tree.worker_pid = child.pid
+    record.is_successor, record.planned, record.ended = True, True, False
+    record.adopted, record.claimed = False, True
+    record.available_by = record.sweep_at = math.inf

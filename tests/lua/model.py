@@ -1,0 +1,149 @@
+"""The scripts as functions of Python, with the time as an argument. Every call goes to a real Redis."""
+
+from typing import Any
+
+from grid.registry.blocking import BlockingClient
+from grid.registry.scripts import load
+
+NOW = 1_700_000_000.0
+KEY_TTL_S = 30
+STALE_S = 30
+RECORD_TTL_S = 900
+HISTORY_TTL_S = 3600
+
+
+class LuaGrid:
+    """Workers, sessions and counters in Redis, moved by the scripts only."""
+
+    def __init__(self, client: BlockingClient, prefix: str = "") -> None:
+        self.client = client
+        self.prefix = prefix
+        self.counters = [f"{prefix}cluster:active_connections", f"{prefix}cluster:lifetime_connections"]
+
+    def eval(self, script: str, keys: list[str], *arguments: Any) -> Any:
+        """A script by its file's name."""
+        return self.client.command("EVAL", load(script).source, len(keys), *keys, *map(str, arguments))
+
+    # The scripts
+
+    def select(
+        self,
+        session: str = "",
+        *,
+        now: float = NOW,
+        browser: str = "chromium",
+        max_active: int = 5,
+        max_lifetime: int = 50,
+        lease: float = 10,
+        exclude: str = "",
+        version: str = "",
+        only: str = "",
+        history_max: int = 10_000,
+        command_ttl: float = 60,
+        extra: tuple[str, ...] = (),
+    ) -> str | None:
+        """The id of the chosen worker, or None."""
+        rule = (browser, max_active, max_lifetime, now, STALE_S, self.prefix)
+        wish = (session, lease, "client:1", exclude, version, only, RECORD_TTL_S, history_max, command_ttl, *extra)
+        endpoint = self.eval("selector", self.counters, *rule, *wish)
+        return None if endpoint is None else str(endpoint).rpartition("/")[2].partition(".")[0]
+
+    def register(
+        self,
+        worker: str = "w1",
+        *,
+        now: float = NOW,
+        browser: str = "chromium",
+        active: int = 0,
+        lifetime: int = 0,
+        sessions: tuple[str, ...] = (),
+        slots: int | None = 5,
+        version: str = "1.65.1",
+        status: str = "available",
+        ttl: float = KEY_TTL_S,
+    ) -> int:
+        """Returns the active counter."""
+        fields = ["wsEndpoint", f"ws://host:8080/playwright/{browser}/{worker}.secret", "status", status]
+        fields += ["playwrightVersion", version] + ([] if slots is None else ["slots", str(slots)])
+        head = (browser, worker, now, active, lifetime, ttl, self.prefix, RECORD_TTL_S, len(sessions), *sessions)
+        return int(self.eval("register", self.counters, *head, *fields))
+
+    def heartbeat(
+        self,
+        worker: str = "w1",
+        sessions: tuple[str, ...] = (),
+        *,
+        now: float = NOW,
+        browser: str = "chromium",
+        status: str = "available",
+        rss: str = "",
+        lifetime: str = "",
+    ) -> tuple[int, str, int]:
+        """(known, command, repaired)"""
+        head = (browser, worker, now, status, KEY_TTL_S, STALE_S, self.prefix, RECORD_TTL_S, HISTORY_TTL_S)
+        known, command, repaired = self.eval("heartbeat", self.counters, *head, rss, lifetime, *sessions)
+        return known, command, repaired
+
+    def start(self, session: str, *, now: float = NOW, worker: str = "", browser: str = "chromium") -> int:
+        own = (browser, worker) if worker else ("", "")
+        return int(self.eval("start", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own))
+
+    def release(
+        self, session: str, status: str = "completed", reason: str = "", *, now: float = NOW, worker: str = ""
+    ) -> int:
+        own = ("chromium", worker) if worker else ("", "")
+        tail = (now, self.prefix, HISTORY_TTL_S, 10, 20, *own)
+        return int(self.eval("release", self.counters[:1], session, status, reason, *tail))
+
+    def rollback(self, session: str, *, last: bool = False, now: float = NOW) -> int:
+        tail = (now, self.prefix, int(last), HISTORY_TTL_S)
+        return int(self.eval("rollback", self.counters, session, "handoff failed: gone", *tail))
+
+    def drain(self, worker: str = "w1", browser: str = "chromium") -> int:
+        return int(self.eval("drain", [f"{self.prefix}worker:{browser}:{worker}"]))
+
+    def unregister(self, worker: str = "w1", reason: str = "worker stopped", *, now: float = NOW) -> int:
+        return int(self.eval("unregister", self.counters, "chromium", worker, now, self.prefix, reason, HISTORY_TTL_S))
+
+    def reap(self, *, now: float = NOW, only: str = "", reason: str = "", owner: str = "", mode: str = "") -> Any:
+        return self.eval(
+            "reaper", self.counters, now, STALE_S, self.prefix, HISTORY_TTL_S, reason, only, owner, 60, mode
+        )
+
+    # What Redis says
+
+    def get(self, *command: Any) -> Any:
+        """A command; its first argument after the name is a key, which gets the prefix."""
+        return self.client.command(command[0], f"{self.prefix}{command[1]}", *command[2:])
+
+    def hash(self, key: str) -> dict[str, str]:
+        flat = self.get("HGETALL", key)
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def active(self, worker: str = "w1", browser: str = "chromium") -> int | None:
+        value = self.get("HGET", "cluster:active_connections", f"{browser}:{worker}")
+        return None if value is None else int(value)
+
+    def lifetime(self, worker: str = "w1", browser: str = "chromium") -> int | None:
+        value = self.get("HGET", "cluster:lifetime_connections", f"{browser}:{worker}")
+        return None if value is None else int(value)
+
+    def set_counters(self, worker: str, active: int, lifetime: int, browser: str = "chromium") -> None:
+        self.get("HSET", "cluster:active_connections", f"{browser}:{worker}", active)
+        self.get("HSET", "cluster:lifetime_connections", f"{browser}:{worker}", lifetime)
+
+    def session(self, session: str) -> dict[str, str]:
+        return self.hash(f"session:{session}")
+
+    def status(self, session: str) -> str | None:
+        value = self.get("HGET", f"session:{session}", "status")
+        return None if value is None else str(value)
+
+    def live(self, worker: str = "w1", browser: str = "chromium") -> list[str]:
+        return list(self.get("ZRANGE", f"sessions:live:{browser}:{worker}", 0, -1))
+
+    def outcomes(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self.hash("sessions:outcomes").items() if int(value)}
+
+    def repairs(self) -> int:
+        return int(self.get("GET", "cluster:counter_repairs") or 0)

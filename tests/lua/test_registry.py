@@ -1,0 +1,276 @@
+"""The registry as proxies and workers see it: every method on a real Redis, which also goes away and comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from grid.core.types import BrowserType
+from grid.errors import RegistryUnavailable
+from grid.registry.blocking import snapshot
+from grid.registry.records import WorkerRecord
+from grid.registry.registry import Lifetimes, Registry, Selection
+from tests.support.redis import RedisServer
+
+BOUND_S = 20.0
+PREFIX = "{pwgrid}:"
+
+ENDPOINT = "ws://host:8080/playwright/chromium/aabbccdd.secret"
+WORKER = WorkerRecord(
+    browser_type="chromium",
+    worker_id="aabbccdd",
+    ws_endpoint=ENDPOINT,
+    started_at=1_700_000_000.5,
+    slots=3,
+    playwright_version="1.65.1",
+    grid="0.1.0",
+    handoff="/run/handoff.sock",
+    pid=42,
+    labels={"team": "qa"},
+)
+
+
+class Clock:
+    """A wall clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def registry(own_redis: RedisServer, clock: Clock) -> AsyncIterator[Registry]:
+    registry = Registry(own_redis.url, prefix=PREFIX, timeout_s=BOUND_S, now=clock)
+    yield registry
+    await registry.close()
+
+
+async def select(registry: Registry, session_id: str, **wish: Any) -> Selection | None:
+    return await registry.select("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
+
+
+async def test_a_session_from_selection_to_end(registry: Registry, clock: Clock) -> None:
+    await registry.register(WORKER)
+    selection = await select(registry, "s1", client="1.2.3.4:5", version="1.65", fields={"run": "nightly"})
+    assert selection == Selection(ENDPOINT, "aabbccdd")
+    clock.now += 1
+    assert await registry.start("s1")
+    clock.now += 2
+    assert await registry.release("s1", "completed", "closed by client", bytes_in=7, bytes_out=9)
+    assert not await registry.release("s1", "failed", "again")
+    session = await registry.session("s1")
+    assert session is not None
+    assert (session.status, session.reason, session.client) == ("completed", "closed by client", "1.2.3.4:5")
+    assert (session.created_at, session.started_at, session.ended_at) == (1_700_000_000, 1_700_000_001, 1_700_000_003)
+    assert (session.bytes_in, session.bytes_out, session.extra["run"]) == (7, 9, "nightly")
+    assert await registry.session("nobody") is None
+
+
+async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
+    registry: Registry, own_redis: RedisServer, clock: Clock
+) -> None:
+    await registry.register(WORKER)
+    await select(registry, "s1")
+    await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=[], rss_mib=210)
+    found = await registry.snapshot()
+    assert found == snapshot(own_redis.url, PREFIX)
+    assert (found.active, found.lifetime) == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 1})
+    worker = found.workers["chromium:aabbccdd"]
+    assert (worker.rss_mib, worker.labels, worker.pid, worker.slots) == (210, {"team": "qa"}, 42, 3)
+    assert (worker.started_at, worker.last_heartbeat) == (1_700_000_000.5, clock.now)
+    assert (found.outcomes, found.counter_repairs) == ({}, 0)
+    assert await registry.counters() == (found.active, found.lifetime)
+
+
+async def test_an_empty_registry_has_an_empty_snapshot(registry: Registry) -> None:
+    found = await registry.snapshot()
+    assert (found.active, found.workers, found.counter_repairs) == ({}, {}, 0)
+
+
+async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Registry) -> None:
+    await registry.register(WORKER)
+    await registry.send_drain("chromium", "aabbccdd")
+    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=[])
+    assert (reply.known, reply.command, reply.repaired) == (True, "shutdown", 0)
+    assert await registry.mark_draining("chromium", "aabbccdd")
+    assert await select(registry, "s1") is None
+    assert await registry.unregister("chromium", "aabbccdd", "worker stopped") == 0
+    assert not await registry.mark_draining("chromium", "aabbccdd")
+
+
+async def test_a_rollback_makes_room_and_the_next_selection_goes_elsewhere(registry: Registry) -> None:
+    await registry.register(WORKER)
+    await select(registry, "s1")
+    assert await registry.rollback("s1", "handoff failed: gone")
+    assert not await registry.rollback("s1", "handoff failed: gone")
+    assert await select(registry, "s1", exclude={"aabbccdd"}) is None
+    assert await select(registry, "s1", worker_id="aabbccdd") == Selection(ENDPOINT, "aabbccdd")
+    assert await registry.rollback("s1", "handoff failed: late", last=True)
+    session = await registry.session("s1")
+    assert session is not None
+    assert (session.status, session.reason) == ("failed", "handoff failed: late")
+
+
+async def test_reaping_names_workers_and_sessions(registry: Registry, clock: Clock) -> None:
+    await registry.register(WORKER)
+    await select(registry, "s1")
+    assert (await registry.reap()).workers == {}
+    clock.now += 31
+    reaped = await registry.reap(30.0, lock_s=60)
+    assert reaped.workers == {"chromium:aabbccdd": ("s1",)}
+    assert reaped.sessions == ("s1",)
+    assert (await registry.reap_worker("chromium", "aabbccdd", "killed")).workers == {}
+
+
+async def test_only_one_registry_reaps_at_a_time(registry: Registry, own_redis: RedisServer) -> None:
+    other = Registry(own_redis.url, prefix=PREFIX, timeout_s=BOUND_S)
+    assert (await registry.reap(lock_s=60)).ran
+    assert not (await other.reap(lock_s=60)).ran
+    assert (await registry.reap(lock_s=60)).ran
+    await other.close()
+
+
+async def test_a_waiter_is_woken_by_the_release(registry: Registry) -> None:
+    woken: asyncio.Queue[BrowserType | None] = asyncio.Queue()
+    await registry.subscribe_slots(woken.put_nowait)
+    async with asyncio.timeout(BOUND_S):
+        assert [await woken.get(), await woken.get()] == [None, None]  # both connections came up
+        await registry.register(WORKER)
+        assert await woken.get() == "chromium"
+        for session_id in ("s1", "s2", "s3"):
+            assert await select(registry, session_id) is not None
+        assert await select(registry, "s4") is None
+        await registry.release("s1", "failed", "why")
+        assert await woken.get() == "chromium"
+    assert await select(registry, "s4") is not None
+
+
+async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
+    registry: Registry, own_redis: RedisServer
+) -> None:
+    returned: asyncio.Queue[BrowserType | None] = asyncio.Queue()
+    await registry.register(WORKER)
+    for session_id in ("s1", "s2"):
+        await select(registry, session_id)
+        await registry.start(session_id)
+    await registry.subscribe_slots(returned.put_nowait)
+    async with asyncio.timeout(BOUND_S):
+        assert await returned.get() is None
+    own_redis.kill()
+    with pytest.raises(RegistryUnavailable):
+        await registry.release("s1", "completed")
+    own_redis.start()
+    async with asyncio.timeout(BOUND_S):
+        assert [await returned.get(), await returned.get()] == [None, None]
+        await registry.client.wait_connected()
+
+    # What the worker does: the write that it kept, then its heartbeat.
+    assert await registry.release("s1", "completed")
+    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=["s2"])
+    assert not reply.known
+    await registry.register(WORKER, active=1, lifetime=2, sessions=["s2"])
+    assert await registry.counters() == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 2})
+    admitted = [await select(registry, f"n{number}") for number in range(4)]
+    assert [selection is not None for selection in admitted] == [True, True, False, False]
+    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=["s2"])
+    assert (reply.known, reply.repaired) == (True, 0)
+    assert (await registry.snapshot()).outcomes == {"completed": 1}
+
+
+async def test_connecting_to_nothing_says_where_without_the_password() -> None:
+    with pytest.raises(RegistryUnavailable) as refusal:
+        await Registry.connect(
+            "unix://user:secret@/nowhere/redis.sock", prefix="", timeout_s=0.05, attempts=2, delay_s=0.05
+        )
+    assert "/nowhere/redis.sock within 0.1 s (2 attempts)" in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+async def test_connecting_waits_for_a_redis_that_comes_late(own_redis: RedisServer) -> None:
+    own_redis.kill()
+    connecting = asyncio.create_task(Registry.connect(own_redis.url, timeout_s=BOUND_S, attempts=2, delay_s=BOUND_S))
+    await asyncio.sleep(0)
+    own_redis.start()
+    registry = await connecting
+    assert registry.client.connected
+    await registry.close()
+
+
+async def test_lifetimes_are_what_the_keys_get(own_redis: RedisServer, clock: Clock) -> None:
+    lifetimes = Lifetimes(key_ttl_s=7, command_ttl_s=8, history_ttl_s=9, record_ttl_s=11, history_max=2)
+    registry = Registry(own_redis.url, timeout_s=BOUND_S, lifetimes=lifetimes, now=clock)
+    await registry.register(WORKER)
+    await registry.send_drain("chromium", "aabbccdd")
+    for number in range(3):
+        await select(registry, f"s{number}")
+    await registry.release("s1", "failed", "why")
+
+    def ttl(key: str) -> int:
+        return int(own_redis.command("PTTL", key))
+
+    assert 6_000 < ttl("worker:chromium:aabbccdd") <= 7_000
+    assert 7_000 < ttl("worker:cmd:chromium:aabbccdd") <= 8_000
+    assert 8_000 < ttl("session:s1") <= 9_000
+    assert 10_000 < ttl("session:s2") <= 11_000
+    assert own_redis.command("ZCARD", "sessions:index") == 2
+    await registry.close()
+
+
+# Listing
+
+
+@pytest.fixture
+async def many(registry: Registry, clock: Clock) -> Registry:
+    """450 sessions, three in each moment; every second one has ended."""
+    await registry.register(WORKER)
+    for number in range(450):
+        clock.now = 1_700_000_000 + number // 3
+        session_id = f"{number:04}"
+        assert await select(registry, session_id) is not None
+        await registry.release(session_id, "completed" if number % 2 else "failed", "why")
+        await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=[])
+        await registry.client.call("HSET", f"{PREFIX}cluster:lifetime_connections", "chromium:aabbccdd", 0)
+    return registry
+
+
+async def test_pages_have_every_session_once_the_newest_first(many: Registry) -> None:
+    found: list[str] = []
+    page = await many.sessions(limit=7)
+    while True:
+        found += [session.session_id for session in page.sessions]
+        if page.cursor is None:
+            break
+        page = await many.sessions(limit=7, cursor=page.cursor)
+    assert found == [f"{number:04}" for number in reversed(range(450))]
+
+
+async def test_new_sessions_do_not_shift_the_pages(many: Registry) -> None:
+    first = await many.sessions(limit=3)
+    await select(many, "newer")
+    second = await many.sessions(limit=3, cursor=first.cursor)
+    assert [session.session_id for session in second.sessions] == ["0446", "0445", "0444"]
+
+
+async def test_filters_pass_what_matches(many: Registry) -> None:
+    page = await many.sessions(status="completed", browser_type="chromium", worker_id="aabbccdd", limit=1000)
+    assert [session.session_id for session in page.sessions] == [f"{n:04}" for n in reversed(range(1, 450, 2))]
+    assert page.cursor is None
+    assert (await many.sessions(worker_id="nobody")).sessions == []
+    assert (await many.sessions(browser_type="firefox")).sessions == []
+
+
+@pytest.mark.parametrize("cursor", ["x", "1:2:", "-inf:a", ":a"])
+async def test_a_cursor_of_somebody_else_is_refused(registry: Registry, cursor: str) -> None:
+    if cursor == "1:2:":
+        assert (await registry.sessions(cursor=cursor)).sessions == []
+    else:
+        with pytest.raises(ValueError, match="not a cursor"):
+            await registry.sessions(cursor=cursor)

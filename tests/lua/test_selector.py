@@ -1,0 +1,325 @@
+"""Which worker is chosen, and what the choice does to counters and records."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from grid.registry.blocking import BlockingClient
+from grid.registry.scripts import load
+from grid.resources import resource_dir
+from tests.lua.model import NOW, LuaGrid
+from tests.support.redis import RedisServer
+
+# The documented contract, alone: the file as it is, four arguments, keys that an outsider wrote
+
+
+def outsider_worker(client: BlockingClient, field: str, active: int = 0, lifetime: int = 0, **changes: str) -> None:
+    fields = {
+        "browserType": field.partition(":")[0],
+        "wsEndpoint": f"ws://{field}",
+        "status": "available",
+        "lastHeartbeat": str(int(NOW)),
+    } | changes
+    client.command("HSET", f"worker:{field}", *[text for pair in fields.items() for text in pair])
+    client.command("EXPIRE", f"worker:{field}", 30)
+    client.command("HSET", "cluster:active_connections", field, active)
+    client.command("HSET", "cluster:lifetime_connections", field, lifetime)
+
+
+def outsider_select(
+    client: BlockingClient, browser: str = "chromium", active: int = 5, lifetime: int = 50
+) -> str | None:
+    source = (resource_dir("lua") / "selector.lua").read_text()
+    keys = ("cluster:active_connections", "cluster:lifetime_connections")
+    chosen: str | None = client.command("EVAL", source, 2, *keys, browser, active, lifetime, int(NOW))
+    return chosen
+
+
+@pytest.fixture
+def client(redis: RedisServer):  # type: ignore[no-untyped-def]
+    client = redis.client()
+    yield client
+    client.close()
+
+
+def test_four_arguments_suffice_and_the_endpoint_comes_back(client: BlockingClient) -> None:
+    outsider_worker(client, "chromium:abcd")
+    assert outsider_select(client) == "ws://chromium:abcd"
+    assert client.command("HGET", "cluster:active_connections", "chromium:abcd") == "1"
+    assert client.command("HGET", "cluster:lifetime_connections", "chromium:abcd") == "1"
+    assert client.command("KEYS", "session*") == []
+
+
+def test_no_worker_is_nil_and_changes_nothing(client: BlockingClient) -> None:
+    assert outsider_select(client) is None
+    assert client.command("DBSIZE") == 0
+
+
+def test_another_type_is_not_chosen(client: BlockingClient) -> None:
+    outsider_worker(client, "firefox:abcd")
+    assert outsider_select(client) is None
+    assert outsider_select(client, "firefox") == "ws://firefox:abcd"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "draining"},
+        {"status": "starting"},
+        {"lastHeartbeat": str(int(NOW) - 31)},
+        {"lastHeartbeat": "soon"},
+        {"wsEndpoint": ""},
+    ],
+)
+def test_a_worker_that_does_not_serve_is_not_chosen(client: BlockingClient, changes: dict[str, str]) -> None:
+    outsider_worker(client, "chromium:abcd", **changes)
+    if changes.get("wsEndpoint") == "":
+        client.command("HDEL", "worker:chromium:abcd", "wsEndpoint")
+    assert outsider_select(client) is None
+    assert client.command("HGET", "cluster:active_connections", "chromium:abcd") == "0"
+
+
+def test_a_heartbeat_as_old_as_the_threshold_is_still_fresh(client: BlockingClient) -> None:
+    outsider_worker(client, "chromium:abcd", lastHeartbeat=str(int(NOW) - 30))
+    assert outsider_select(client) == "ws://chromium:abcd"
+
+
+def test_a_key_without_ttl_is_not_chosen(client: BlockingClient) -> None:
+    outsider_worker(client, "chromium:abcd")
+    client.command("PERSIST", "worker:chromium:abcd")
+    assert outsider_select(client) is None
+
+
+def test_counters_without_a_worker_key_are_not_chosen(client: BlockingClient) -> None:
+    outsider_worker(client, "chromium:abcd")
+    client.command("DEL", "worker:chromium:abcd")
+    assert outsider_select(client) is None
+
+
+def test_both_limits_hold(client: BlockingClient) -> None:
+    outsider_worker(client, "chromium:full", active=5, lifetime=10)
+    outsider_worker(client, "chromium:spent", active=0, lifetime=50)
+    assert outsider_select(client) is None
+
+
+# The rule
+
+
+def workers(grid: LuaGrid, **counters: tuple[int, int]) -> None:
+    for worker, (active, lifetime) in counters.items():
+        grid.register(worker)
+        grid.set_counters(worker, active, lifetime)
+
+
+def test_the_highest_lifetime_below_the_margin_wins(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 3), b=(0, 24), c=(0, 10))  # 3 workers: border at 50 - 16
+    assert grid.select() == "b"
+
+
+def test_a_tie_goes_to_the_lowest_active(grid: LuaGrid) -> None:
+    workers(grid, a=(2, 10), b=(1, 10), c=(3, 10))
+    assert grid.select() == "b"
+
+
+def test_a_full_tie_is_decided_the_same_way_each_time(grid: LuaGrid) -> None:
+    workers(grid, c=(0, 0), a=(0, 0), b=(0, 0))
+    assert grid.select() == "a"
+
+
+@pytest.mark.parametrize(("lifetime", "chosen"), [(24, "old"), (25, "young")])
+def test_the_border_is_max_lifetime_less_the_margin(grid: LuaGrid, lifetime: int, chosen: str) -> None:
+    workers(grid, old=(0, lifetime), young=(0, 3))  # 2 workers: margin 25, border at 25
+    assert grid.select() == chosen
+
+
+def test_beyond_the_border_the_highest_lifetime_wins_too(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 40), b=(0, 49), c=(0, 45))
+    assert grid.select() == "b"
+
+
+def test_the_margin_is_at_least_one(grid: LuaGrid) -> None:
+    workers(grid, **{f"w{number}": (0, 0) for number in range(5)})
+    grid.set_counters("w3", 0, 2)  # max 3, 5 workers: margin max(1, 0), border at 2
+    assert grid.select(max_lifetime=3) != "w3"
+    grid.set_counters("w3", 0, 1)
+    assert grid.select(max_lifetime=3) in ("w0", "w3")
+
+
+def test_a_full_worker_still_counts_for_the_margin(grid: LuaGrid) -> None:
+    workers(grid, full=(5, 10), old=(0, 30), young=(0, 3))
+    # 3 serve: border 34, old wins. If the full one did not count: border 25, young would.
+    assert grid.select() == "old"
+
+
+def test_filters_do_not_move_the_border(grid: LuaGrid) -> None:
+    workers(grid, excluded=(0, 10), old=(0, 30), young=(0, 3))
+    assert grid.select(exclude="excluded") == "old"
+    grid.register("other", version="1.64.0")
+    grid.set_counters("old", 0, 36)  # 4 serve: border 38
+    assert grid.select(version="1.65", exclude="excluded") == "old"
+
+
+def test_a_draining_or_dead_worker_does_not_count_for_the_margin(grid: LuaGrid) -> None:
+    workers(grid, draining=(0, 10), dead=(0, 10), old=(0, 30), young=(0, 3))
+    grid.drain("draining")
+    grid.get("HSET", "worker:chromium:dead", "lastHeartbeat", NOW - 100)
+    assert grid.select() == "young"  # 2 serve: border 25
+
+
+def test_a_worker_with_fewer_slots_is_bound_by_them(grid: LuaGrid) -> None:
+    grid.register("w1", slots=2)
+    assert [grid.select(f"s{number}") for number in range(3)] == ["w1", "w1", None]
+    assert grid.active() == 2
+
+
+def test_a_worker_with_more_slots_is_bound_by_the_limit(grid: LuaGrid) -> None:
+    grid.register("w1", slots=9)
+    assert [grid.select(f"s{number}", max_active=1) for number in range(2)] == ["w1", None]
+
+
+def test_excluded_workers_are_not_chosen(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 5), b=(0, 0))
+    assert grid.select("s1", exclude="a,zz") == "b"
+    assert grid.select("s2", exclude="b,a") is None
+
+
+def test_only_the_named_worker_is_chosen(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 5), b=(0, 0))
+    assert grid.select("s1", only="b") == "b"
+    assert grid.select("s2", only="nobody") is None
+
+
+def test_a_version_is_matched_by_major_and_minor(grid: LuaGrid) -> None:
+    grid.register("new", version="1.65.2")
+    grid.register("old", version="1.6.5")
+    assert grid.select("s1", version="1.65.1") == "new"
+    assert grid.select("s2", version="1.6") == "old"
+    assert grid.select("s3", version="1.64") is None
+    assert grid.select("s4", version="unknown") is not None
+
+
+# What a selection writes
+
+
+def test_a_selection_writes_the_session_and_its_lease(grid: LuaGrid) -> None:
+    grid.register()
+    assert grid.select("s1", lease=7, extra=("run", "nightly", "proxy", "p1")) == "w1"
+    session = grid.session("s1")
+    assert session.pop("createdAt") == str(NOW)
+    assert session == {
+        "browserType": "chromium",
+        "workerId": "w1",
+        "status": "pending",
+        "client": "client:1",
+        "run": "nightly",
+        "proxy": "p1",
+    }
+    assert grid.get("ZRANGE", "sessions:live:chromium:w1", 0, -1, "WITHSCORES") == ["s1", str(int(NOW + 7))]
+    assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s1"]
+    assert 890 < grid.get("TTL", "session:s1") <= 900
+
+
+def test_the_same_session_gets_the_same_slot_again(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 5), b=(0, 5))
+    assert [grid.select("s1"), grid.select("s1")] == ["a", "a"]
+    assert (grid.active("a"), grid.active("b"), grid.lifetime("a")) == (1, 0, 6)
+
+
+def test_selecting_again_without_the_first_worker_takes_its_lease_back(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 5), b=(0, 0))
+    assert grid.select("s1") == "a"
+    assert grid.select("s1", exclude="a") == "b"
+    assert (grid.active("a"), grid.lifetime("a"), grid.live("a")) == (0, 5, [])
+    assert (grid.active("b"), grid.lifetime("b"), grid.live("b")) == (1, 1, ["s1"])
+    assert grid.session("s1")["workerId"] == "b"
+
+
+def test_a_session_that_ran_is_not_selected_again(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.start("s1")
+    assert grid.select("s1") is None
+    grid.release("s1")
+    assert grid.select("s1") is None
+    assert (grid.active(), grid.status("s1")) == (0, "completed")
+
+
+def test_a_session_whose_worker_died_before_it_started_is_selected_again(grid: LuaGrid) -> None:
+    grid.register("a")
+    grid.select("s1")
+    grid.reap(only="chromium:a", reason="worker lost")
+    assert grid.status("s1") == "failed"
+    grid.register("b")
+    assert grid.select("s1") == "b"
+    assert (grid.status("s1"), grid.outcomes(), grid.active("b")) == ("pending", {}, 1)
+
+
+def test_the_index_keeps_the_newest_sessions(grid: LuaGrid) -> None:
+    grid.register(slots=9)
+    for number in range(6):
+        grid.select(f"s{number}", now=NOW + number, max_active=9, history_max=4)
+    assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s2", "s3", "s4", "s5"]
+
+
+def test_the_selection_that_reaches_the_lifetime_limit_sends_the_worker_home(grid: LuaGrid, redis: RedisServer) -> None:
+    grid.register()
+    listener = redis.client()
+    listener.command("SUBSCRIBE", f"{grid.prefix}worker:cmd:chromium:w1")
+    grid.select("s1", max_lifetime=2)
+    assert grid.get("EXISTS", "worker:cmd:chromium:w1") == 0
+    grid.select("s2", max_lifetime=2, command_ttl=7)
+    assert grid.get("GET", "worker:cmd:chromium:w1") == "shutdown"
+    assert 0 < grid.get("TTL", "worker:cmd:chromium:w1") <= 7
+    assert listener.command("PING")[:1] == ["message"]
+    listener.close()
+    assert grid.heartbeat(sessions=("s1", "s2")) == (1, "shutdown", 0)
+    assert grid.select("s3", max_lifetime=2) is None
+
+
+def test_a_selection_that_finds_none_leaves_word_that_somebody_waits(grid: LuaGrid) -> None:
+    assert grid.select("s1") is None
+    assert grid.get("EXISTS", "slots:wanted:chromium") == 1
+    assert grid.get("EXISTS", "slots:wanted:firefox") == 0
+
+
+# Many of them
+
+
+def test_fifty_selections_in_one_pipeline_never_pass_a_limit(grid: LuaGrid) -> None:
+    for worker, slots in (("a", 5), ("b", 3), ("c", 9)):
+        grid.register(worker, slots=slots)
+    source = load("selector").source
+    calls = [
+        ("EVAL", source, 2, *grid.counters, "chromium", 5, 50, NOW, 30, grid.prefix, f"s{number}", 10)
+        for number in range(50)
+    ]
+    replies = grid.client.pipeline(*calls)
+    assert Counter(reply is None for reply in replies) == {False: 13, True: 37}
+    assert [grid.active(worker) for worker in "abc"] == [5, 3, 5]
+    assert [len(grid.live(worker)) for worker in "abc"] == [5, 3, 5]
+
+
+@pytest.mark.parametrize(("count", "max_lifetime"), [(2, 10), (3, 10), (3, 50), (5, 20), (8, 6)])
+def test_recycles_are_staggered_over_a_long_run(grid: LuaGrid, count: int, max_lifetime: int) -> None:
+    """Sequential sessions; a worker that is spent is replaced at once. Ends spread: never two within half a share."""
+    serial = count
+    for number in range(count):
+        grid.register(f"{number:04}")
+    ends: list[int] = []
+    for step in range(max_lifetime * count * 6):
+        session = f"s{step}"
+        worker = grid.select(session, max_lifetime=max_lifetime)
+        assert worker is not None
+        grid.start(session)
+        grid.release(session)
+        if grid.lifetime(worker) == max_lifetime:
+            ends.append(step)
+            grid.unregister(worker)
+            grid.register(f"{serial:04}")
+            serial += 1
+    gaps = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    settled = gaps[2 * count :]
+    assert settled
+    assert min(settled) >= max(1, max_lifetime // count // 2)
+    assert sum(settled) / len(settled) == pytest.approx(max_lifetime, rel=0.25)

