@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,10 +18,11 @@ from grid.boot import WorkerBoot
 from grid.browsers import FoundBrowser, find_browser
 from grid.config import Loaded, Settings
 from grid.core.types import BrowserType
-from grid.master.former import Former, sparing
+from grid.master.former import Former, Handover, sparing
 from grid.master.ledger import registry_of
-from grid.master.listener import open_listener
+from grid.master.listener import inherited_listeners, open_listener
 from grid.master.main import Master, MasterConfig, RedisSpec, Roles
+from grid.master.reexec import received
 from grid.proxy.main import run_proxy
 from grid.registry import embedded
 from grid.runtime_dir import RuntimeDir
@@ -35,6 +37,7 @@ class Extras:
     with_setup: bool = False
     ready_fd: int | None = None
     lifeline_fd: int | None = None
+    check_only: bool = False
 
 
 def serve(loaded: Loaded, extras: Extras) -> int:
@@ -44,16 +47,23 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
+    handover = received()
+    if handover is not None:
+        extras = replace(extras, with_setup=False, ready_fd=None)
     browsers = _browsers(settings, extras)
+    if extras.check_only:
+        _say("the code and the configuration load")
+        return 0
     with contextlib.ExitStack() as held:
-        listeners: tuple[socket.socket, ...] = ()
-        if settings.port == 0:
+        listeners = _inherited(settings, handover, held)
+        if settings.port == 0 and not listeners:
             listeners = _open(settings, held)
-            settings = replace(settings, port=listeners[0].getsockname()[1])
+        if listeners:
+            settings = replace(settings, port=handover.port if handover else _port_of(listeners, settings))
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url, former = _redis_url(settings, runtime), Former()
-        stock = sparing(registry_of(redis_url, settings), former)
-        held.enter_context(runtime.locked(_endpoint(settings), stock))
+        stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
+        held.enter_context(runtime.locked(_endpoint(settings), stock, handover.lock if handover else None))
         if not listeners and former.proxy is None:
             listeners = _open(settings, held)
         config = MasterConfig(
@@ -70,6 +80,10 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             on_progress=_say,
             on_ready=partial(_on_ready, settings, extras),
             former=former,
+            handover=handover,
+            reload=partial(_reload, loaded, settings.port, browsers),
+            check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
+            exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
         gc.collect()
         return Master(config).run()
@@ -77,6 +91,35 @@ def serve(loaded: Loaded, extras: Extras) -> int:
 
 def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
     return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
+
+
+def _inherited(settings: Settings, handover: Handover | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    """The listening sockets that came with us: over our own exec, from systemd, or from supervisord."""
+    found = [socket.socket(fileno=fd) for fd in handover.listeners] if handover else inherited_listeners(settings)
+    for listener in found:
+        held.enter_context(listener)
+    return tuple(found)
+
+
+def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
+    address = listeners[0].getsockname()
+    return int(address[1]) if isinstance(address, tuple) else settings.port
+
+
+def _reload(
+    loaded: Loaded, port: int, browsers: dict[BrowserType, FoundBrowser]
+) -> tuple[Settings, Callable[[], None]]:
+    """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
+    settings = loaded.again().settings
+    if settings.port == loaded.settings.port:
+        settings = replace(settings, port=port)  # where it listens in fact: 0 means any, and systemd has its own mind
+    found = _browsers(settings, Extras())
+
+    def accept() -> None:
+        browsers.update(found)
+        logging.configure(settings.log_level, settings.log_format, "master")
+
+    return settings, accept
 
 
 def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerBoot) -> int:

@@ -40,7 +40,8 @@ class MasterConfig:
 
     `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy of a former master has
     them; `open_listeners` then makes new ones, should that proxy not give them. `former` is what is to be adopted, and
-    `handover` what this process kept when it executed itself. `reload` reads the configuration again.
+    `handover` what this process kept when it executed itself. `reload` reads the configuration again and
+    gives it with what is to be called if it is taken. `check_argv` tries the code that `exec_argv` would run.
 
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
     to; `on_problem(browser_type, reason)` when a pool cannot start. When `lifeline_fd` ends (EOF), the grid stops.
@@ -58,7 +59,7 @@ class MasterConfig:
     open_listeners: Callable[[], tuple[socket, ...]] = tuple
     former: Former = field(default_factory=Former)
     handover: Handover | None = None
-    reload: Callable[[], Settings] | None = None
+    reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
     on_progress: Callable[[str], None] = _ignore

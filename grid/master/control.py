@@ -22,7 +22,35 @@ MAX_FDS: Final = 16
 _BACKLOG: Final = 1024
 _PEERCRED: Final = struct.Struct("3i")
 
-Request = Callable[[Frame], Frame]
+
+class Deferred:
+    """An answer that is not known yet: the visitor waits, the master does not."""
+
+    def __init__(self) -> None:
+        self._then: Callable[[Frame], None] | None = None
+        self._answer: Frame | None = None
+
+    def reply(self, data: Frame) -> None:
+        """This is the answer."""
+        self._settle({"t": "reply", "data": data})
+
+    def refuse(self, sentence: str) -> None:
+        """There is none, and this is why."""
+        self._settle({"t": "error", "error": sentence})
+
+    def when_known(self, then: Callable[[Frame], None]) -> None:
+        """Call `then` with the answer's frame, now or later."""
+        self._then = then
+        if self._answer is not None:
+            then(self._answer)
+
+    def _settle(self, answer: Frame) -> None:
+        self._answer = answer
+        if self._then is not None:
+            self._then(answer)
+
+
+Request = Callable[[Frame], "Frame | Deferred"]
 """Answers a request's data. Raises ValueError with the sentence to answer instead."""
 
 
@@ -136,9 +164,18 @@ class ControlServer:
         try:
             if handler is None:
                 raise ValueError(f"the master knows no request {frame['name']!r:.40}")
-            reply = {"t": "reply", "data": handler(frame["data"])}
+            answer = handler(frame["data"])
+            if isinstance(answer, Deferred):
+                answer.when_known(lambda reply: self._reply(sock, reply))
+                return
+            reply = {"t": "reply", "data": answer}
         except ValueError as error:
             reply = {"t": "error", "error": str(error)}
+        self._reply(sock, reply)
+
+    def _reply(self, sock: socket.socket, reply: Frame) -> None:
+        if self._visitors.get(sock.fileno()) is not sock:
+            return  # it went away before its answer was known
         # Replies may be larger than the frames of a link: a status names every worker.
         if not self._write(sock, json.dumps(reply, separators=(",", ":")).encode()):
             self._leave(sock)

@@ -27,6 +27,8 @@ from grid.master.spawn import fork_role
 log = get_logger()
 
 STOP_GRACE_S: Final = 5.0
+RETIRE_GRACE_S: Final = 30.0
+"""What a proxy that retires has beyond the wait of its last client."""
 
 Data = dict[str, Any]
 
@@ -34,7 +36,13 @@ Data = dict[str, Any]
 class ProxyChild:
     """Runs the proxy. `on_event(name, data)` is called for each request that comes through it."""
 
-    def __init__(self, loop: Loop, config: MasterConfig, on_event: Callable[[str, Data], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        on_event: Callable[[str, Data], None],
+        listeners: tuple[socket.socket, ...],
+    ) -> None:
         self._loop = loop
         self._config = config
         self._on_event = on_event
@@ -44,13 +52,23 @@ class ProxyChild:
         self._state: Data = {}
         self._ledger = Ledger(config)
         self._is_claimed = True
-        self.listeners = config.listeners
+        self.listeners = listeners
         self.listening = False
 
     @property
     def pid(self) -> int | None:
         """Its pid, None between a death and the restart."""
         return self._service.pid
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended at least once."""
+        return self._service.backoff.reason is not None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it ended last."""
+        return self._service.backoff.reason
 
     def tick(self, now: float) -> None:
         """Start or restart it; end it if it is silent for too long."""
@@ -98,6 +116,13 @@ class ProxyChild:
         self._service.stop(now + STOP_GRACE_S, now + 2 * STOP_GRACE_S)
         if self._channel is not None:
             self.send("stop", {})
+
+    def retire(self, now: float) -> None:
+        """Ask it to serve whom it has accepted, accept nobody else, and go; then see to it."""
+        deadline = now + self._config.settings.worker_select_timeout + RETIRE_GRACE_S
+        self._service.stop(deadline, deadline + STOP_GRACE_S)
+        if self._channel is not None:
+            self.send("retire", {})
 
     def kill(self, now: float) -> None:
         """End it without asking."""
@@ -159,7 +184,9 @@ class ProxyChild:
             self._channel.read_rest()
             self._channel.close()
             # What it may not have done is its successor's to do; `stop` was meant for this one.
-            self._undelivered = [item for item in self._channel.link.unacknowledged() if item[0] != "stop"]
+            self._undelivered = [
+                item for item in self._channel.link.unacknowledged() if item[0] not in ("stop", "retire")
+            ]
             self._channel = None
         return f"proxy ended with {ended}"
 

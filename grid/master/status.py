@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from grid.core.lifecycle import WorkerStatus
 from grid.master.config import MasterConfig
 from grid.master.pool import Pool
-from grid.master.proxy_child import ProxyChild
+from grid.master.proxies import Proxies
 from grid.master.redis_child import RedisChild
 from grid.master.workers import Workers
 
@@ -24,7 +24,7 @@ class Reporter:
         self._workers = workers
         self._started_at = started_at
 
-    def status(self, proxy: ProxyChild, redis: RedisChild, stopping: bool) -> dict[str, Any]:
+    def status(self, proxy: Proxies, redis: RedisChild, stopping: bool) -> dict[str, Any]:
         """The reply to `status`; it holds no secret."""
         config = self._config
         return {

@@ -1,9 +1,12 @@
 """The master is killed, left, upgraded, reloaded: no session is lost, no connect is refused, nothing is left."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 from playwright.async_api import Playwright
 
@@ -96,3 +99,114 @@ async def test_without_a_master_for_too_long_everything_ends() -> None:
     grid.kill_master()
     eventually(lambda: not processes_marked(grid.mark), "everything has ended", 30)
     grid.prove_gone()
+
+
+async def test_a_master_that_detaches_leaves_everything_to_the_next_one(playwright: Playwright) -> None:
+    need("chromium")
+    with running_grid("--chromium", "2") as grid:
+        before = pids(grid)
+        async with under_load(grid, playwright) as load:
+            grid.process.send_signal(signal.SIGUSR1)
+            assert await asyncio.to_thread(grid.process.wait, 20) == 0
+            await load.goes_on()
+            await asyncio.to_thread(grid.start_again)
+            assert await asyncio.to_thread(pids, grid) == before
+            await load.goes_on()
+        assert (load.lost, load.refused) == ({}, [])
+
+
+def serving(grid: Grid) -> dict[str, int]:
+    """The pids of those that serve, and of the proxy."""
+    status = grid.status()
+    available = {worker["id"]: worker["pid"] for worker in status["workers"] if worker["status"] == "available"}
+    return {**available, "proxy": status["proxy"]["pid"]}
+
+
+async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Playwright) -> None:
+    need("chromium")
+    with running_grid("--chromium", "2", environment={"DRAIN_TIMEOUT": "60"}) as grid:
+        before = serving(grid)
+        redis = grid.status()["redis"]["pid"]
+        async with under_load(grid, playwright) as load:
+            done = await asyncio.to_thread(grid.command, "upgrade")
+            assert done.returncode == 0, done.stderr
+            await load.goes_on()
+
+            def is_renewed() -> bool:
+                with contextlib.suppress(AssertionError):
+                    now = serving(grid)
+                    return not set(now.values()) & set(before.values()) and now["proxy"] is not None
+                return False
+
+            # A worker that drains has sessions: they go on in it until they end, while its replacement serves.
+            await eventually_async(is_renewed, "another proxy and other workers serve", 60)
+            await load.goes_on()
+            assert grid.status()["master"]["pid"] == grid.process.pid
+            assert grid.status()["redis"]["pid"] == redis
+        assert (load.lost, load.refused) == ({}, [])
+        await eventually_async(lambda: len(grid.status()["workers"]) == 2, "the old ones are gone")
+        books_are_balanced(grid)
+
+
+async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_nothing() -> None:
+    need("chromium")
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as broken:
+        # Found before the package itself once the check starts: the grid that runs has loaded its own long ago.
+        hook = Path(broken) / "sitecustomize.py"
+        hook.write_text("")
+        with running_grid("--chromium", "1", environment={"PYTHONPATH": broken}) as grid:
+            before = pids(grid)
+            hook.write_text("import sys\nsys.modules['hiredis'] = None\n")
+            done = grid.command("upgrade")
+            assert done.returncode == 1
+            assert "hiredis" in done.stderr
+            assert "the old one stays" in done.stderr
+            hook.write_text("")
+            assert pids(grid) == before
+            assert "upgrade_refused" in grid.output()
+
+
+async def test_a_reload_scales_recycles_and_replaces_what_has_changed(playwright: Playwright) -> None:
+    need("chromium")
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
+        file = Path(directory) / "grid.toml"
+        file.write_text("[pools]\nchromium_workers = 1\n")
+        with running_grid("--config", str(file)) as grid:
+            before = serving(grid)
+            async with under_load(grid, playwright, 2) as load:
+                file.write_text("[pools]\nchromium_workers = 2\n")
+                done = await asyncio.to_thread(grid.command, "reload")
+                assert (done.returncode, "scaled: chromium=2" in done.stdout) == (0, True), done
+                await eventually_async(lambda: len(serving(grid)) == 3, "two workers serve")
+                assert before.items() <= serving(grid).items()
+
+                file.write_text(
+                    "[pools]\nchromium_workers = 2\n[queue]\nmax_queue = 7\n[canary]\ncanary_interval = 7\n"
+                )
+                old = set(serving(grid).values())
+                grid.process.send_signal(signal.SIGHUP)
+                await eventually_async(
+                    lambda: len(serving(grid)) == 3 and not set(serving(grid).values()) & old, "all are new", 60
+                )
+                await load.goes_on()
+            assert (load.lost, load.refused) == ({}, [])
+            assert grid.process.poll() is None
+
+
+async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> None:
+    need("chromium")
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
+        file = Path(directory) / "grid.toml"
+        file.write_text("[pools]\nchromium_workers = 1\n")
+        with running_grid("--config", str(file)) as grid:
+            before = serving(grid)
+            file.write_text("[pools]\nchromium_workers = -2\nmax_concurrent_sessions = 0\n")
+            done = grid.command("reload")
+            assert done.returncode == 2
+            assert "chromium_workers" in done.stderr
+            assert "max_concurrent_sessions" in done.stderr
+            file.write_text("[pools]\nchromium_workers = 3\n[redis]\nredis_key_prefix = 'x:'\n")
+            done = grid.command("reload")
+            assert done.returncode == 2
+            assert "cannot change while the grid runs: redis_key_prefix" in done.stderr
+            assert serving(grid) == before
