@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from grid import __version__
+from grid import __version__, systemd
 from grid import log as logging
 from grid.boot import WorkerBoot
 from grid.browsers import FoundBrowser, find_browser
@@ -164,6 +164,7 @@ def _on_ready(settings: Settings, extras: Extras, summary: dict[str, Any]) -> No
         if pool["wanted"] > 0
     )
     default = settings.default_browser_type
+    systemd.ready(pools)
     _say(f"ready: {_endpoint(settings)} | {pools} | connect with {default}.connect({_endpoint(settings)!r})")
     if extras.ready_fd is not None:
         ready = {"endpoint": _endpoint(settings), "connect": _connect_url(settings), "pid": os.getpid()}

@@ -65,7 +65,15 @@ def inherited_listeners(settings: Settings) -> list[socket.socket]:
         os.set_inheritable(listener.fileno(), False)
         listener.setblocking(True)
         listeners.append(listener)
-        _refuse_unprotected(listener, settings)
+    for listener in listeners:
+        if _is_unprotected(listener, settings):
+            address = listener.getsockname()[0]
+            for each in listeners:
+                each.close()
+            raise GridError(
+                f"the socket that was passed to listen on is open to other hosts ({address}): set PWGRID_TOKEN, or "
+                "ALLOW_PUBLIC=true where that is meant"
+            )
     return listeners
 
 
@@ -85,12 +93,8 @@ def _is_listening(fd: int) -> bool:
         return False
 
 
-def _refuse_unprotected(listener: socket.socket, settings: Settings) -> None:
+def _is_unprotected(listener: socket.socket, settings: Settings) -> bool:
     address = listener.getsockname()
     if not isinstance(address, tuple) or settings.token or settings.allow_public:
-        return
-    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-        raise GridError(
-            f"the socket that was passed to listen on is open to other hosts ({address[0]}): set PWGRID_TOKEN, or "
-            "ALLOW_PUBLIC=true where that is meant"
-        )
+        return False
+    return not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback

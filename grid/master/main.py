@@ -9,6 +9,7 @@ import socket
 import time
 from typing import Any, Final
 
+from grid import systemd
 from grid.core.frames import Frame
 from grid.core.plan import Action, Spawn, next_start, plan
 from grid.core.types import BROWSER_TYPES, BrowserType
@@ -103,6 +104,7 @@ class Master:
         if not self._shutdown.ask(now):
             return
         self._changes.cancel()
+        systemd.stopping()
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is Phase.WORKERS:
             self._proxy.push_state(self._reporter.roster(stopping=True))
@@ -299,7 +301,11 @@ class Master:
 
     def _reload(self) -> Frame:
         self._refuse_while_stopping()
-        return self._changes.reload()
+        systemd.reloading()
+        try:
+            return self._changes.reload()
+        finally:
+            systemd.ready("serving")
 
     def _upgrade(self) -> Deferred:
         self._refuse_while_stopping()
@@ -323,7 +329,11 @@ class Master:
             port=config.settings.port,
             started_at=self._started_at,
         )
-        execute(list(config.exec_argv), handover)
+        systemd.reloading()
+        try:
+            execute(list(config.exec_argv), handover)
+        finally:
+            systemd.ready("serving")
 
     def _own_pids(self) -> set[int]:
         services = {pid for pid in (self._redis.pid,) if pid is not None} | self._proxy.pids() | self._changes.pids()
