@@ -79,13 +79,13 @@ def _load(config_file: Path | None, flags: dict[str, Any]) -> Any:
 @click.option("--setup", "with_setup", is_flag=True, help="Get the browsers first where they are missing.")
 @click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
-def serve(
-    config_file: Path | None, with_setup: bool, ready_fd: int | None, lifeline_fd: int | None, **flags: Any
-) -> None:
+@click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
+def serve(config_file: Path | None, with_setup: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
     from grid.serve import Extras, serve
 
-    sys.exit(serve(_load(config_file, flags), Extras(with_setup, ready_fd, lifeline_fd)))
+    ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
+    sys.exit(serve(_load(config_file, rest), Extras(with_setup, ready_fd, lifeline_fd, check_only)))
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
@@ -195,6 +195,23 @@ def drain(
 
 @main.command()
 @_with(_GRID_OPTIONS)
+def reload(port: int | None, runtime_dir: str | None) -> None:
+    """Has a running grid read its configuration again: same file, and environment and flags as at its start.
+
+    Exits 2 when it is refused, with all that is wrong with it; nothing is changed then.
+    """
+    from grid import operate
+    from grid.errors import Refused
+
+    try:
+        click.echo(operate.reload(operate.find_grid(port, runtime_dir)))
+    except Refused as refused:
+        refused.exit_code = 2
+        raise
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
 @click.argument("pools", nargs=-1, required=True, metavar="POOL=N...")
 def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> None:
     """Wants another number of workers, until the grid is restarted: pwgrid scale chromium=4"""
@@ -216,6 +233,15 @@ def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limi
 
     found = operate.sessions(operate.find_grid(port, runtime_dir), wanted, limit)
     click.echo(json.dumps(found, indent=2) if as_json else operate.sessions_table(found))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+def upgrade(port: int | None, runtime_dir: str | None) -> None:
+    """Has a running grid go on with the code that is installed now; live sessions stay."""
+    from grid import operate
+
+    click.echo(operate.upgrade(operate.find_grid(port, runtime_dir)))
 
 
 @main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})

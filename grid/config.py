@@ -5,7 +5,8 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"
 
 
+def _cannot_load_again() -> "Loaded":
+    raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Good settings, the source of each ("default", a path, "environment REDIS_URL", "--port"), and the file read."""
@@ -28,6 +33,8 @@ class Loaded:
     settings: Settings
     sources: dict[str, str]
     config_file: Path | None = None
+    again: "Callable[[], Loaded]" = field(default=_cannot_load_again, repr=False, compare=False)
+    """Reads the same file again, with the same environment and flags. Raises ConfigError."""
 
 
 def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
@@ -53,7 +60,7 @@ def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[st
     if draft.violations:
         raise ConfigError(draft.violations)
     values: dict[str, Any] = dict(draft.values)
-    return Loaded(Settings(**values), draft.sources, path)
+    return Loaded(Settings(**values), draft.sources, path, partial(load, config_file, dict(environ), dict(flags)))
 
 
 def show(loaded: Loaded) -> str:

@@ -20,7 +20,7 @@ log = get_logger()
 
 PING_S: Final = 3.0
 RECONNECT_FIRST_S: Final = 0.1
-RECONNECT_CAP_S: Final = 5.0
+RECONNECT_CAP_S: Final = 1.5
 CLOSE_S: Final = 1.0
 _PACKETS_A_TURN: Final = 64
 
@@ -30,7 +30,8 @@ class ControlClient:
     """The link to the master. Start `run()` as a task; everything else may be called before it, too.
 
     `hello` gives the child's own fields of the init frame (name, role, version, pid, slots …), `ping_data` its latest
-    unindexed state. `on_command(name, data)` is called once for each command, in order; `on_state(data)` for the
+    unindexed state, `fds` the descriptors that a master which has not forked it needs: they go with the greeting of
+    each reconnect. `on_command(name, data)` is called once for each command, in order; `on_state(data)` for the
     master's latest state. `on_lost` is called once, after `lost_threshold_s` seconds without a master, or when the
     master closed the link for good.
     """
@@ -43,6 +44,7 @@ class ControlClient:
     ping_data: Callable[[], dict[str, Any]]
     lost_threshold_s: float
     on_lost: Callable[[], None]
+    fds: Callable[[], list[int]] = list
     _link: Link = field(init=False)
     _connected: socket.socket | None = field(default=None, init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
@@ -52,9 +54,15 @@ class ControlClient:
     _attempts: int = field(default=0, init=False)
     _was_lost: bool = field(default=False, init=False)
     _closing: bool = field(default=False, init=False)
+    _carried: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._link = Link("child", str(self.hello()["name"]))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this child goes because it has no master any more."""
+        return self._was_lost
 
     async def run(self) -> None:
         """Keeps the link until `close`, or until the master closes it for good. Raises what a callback raised."""
@@ -148,6 +156,7 @@ class ControlClient:
             sock.close()
             self._retry()
         else:
+            self._carried = self.fds()
             self._attach(sock)
 
     def _lose(self) -> None:
@@ -231,7 +240,11 @@ class ControlClient:
             return
         while (packet := self._link.next_packet()) is not None:
             try:
-                sock.send(packet)
+                if self._carried:  # with the first packet, which is the greeting
+                    socket.send_fds(sock, [packet], self._carried)
+                    self._carried = []
+                else:
+                    sock.send(packet)
             except BlockingIOError:
                 asyncio.get_running_loop().add_writer(sock.fileno(), self._flush)
                 return

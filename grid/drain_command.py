@@ -24,7 +24,7 @@ def wait(grid: RunningGrid, workers: Sequence[str], tell: Callable[[str], None])
     its time ran out and it cut sessions."""
     found = status(grid)
     last: dict[str, tuple[Any, ...]] = {}
-    outcomes = {}
+    outcomes: dict[str, Any] = {}
     with _ends([worker["pid"] for worker in found["workers"] if worker["id"] in workers]) as ends:
         while there := [worker for worker in found["workers"] if worker["id"] in workers]:
             for worker in there:

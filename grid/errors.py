@@ -49,6 +49,10 @@ class AlreadyRunning(GridError):
         self.pid = pid
 
 
+class Refused(GridError):
+    """The running grid did not do what it was asked for; the sentence says why."""
+
+
 class BrowserMissing(GridError):
     """A browser that the configuration asks for is not installed; the sentence says how to get it."""
 

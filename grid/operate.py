@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
-from grid.errors import GridError, RegistryUnavailable
+from grid.errors import GridError, Refused, RegistryUnavailable
 from grid.runtime_dir import RunningGrid, find_running
 
 REPLY_TIMEOUT_S: Final = 5.0
+CHECK_TIMEOUT_S: Final = 60.0
 _REPLY_BYTES: Final = 1 << 20
 
 
@@ -31,10 +32,12 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
     return running[0]
 
 
-def ask(grid: RunningGrid, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
+def ask(
+    grid: RunningGrid, name: str, data: dict[str, Any] | None = None, timeout_s: float = REPLY_TIMEOUT_S
+) -> dict[str, Any]:
     """One request to the grid's master, and its answer. Raises GridError with the master's sentence."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
-        control.settimeout(REPLY_TIMEOUT_S)
+        control.settimeout(timeout_s)
         try:
             control.connect(str(grid.directory / "control.sock"))
             control.send(json.dumps({"t": "request", "name": name, "data": data or {}}).encode())
@@ -42,9 +45,29 @@ def ask(grid: RunningGrid, name: str, data: dict[str, Any] | None = None) -> dic
         except OSError as error:
             raise GridError(f"the master (pid {grid.pid}) does not answer: {error}") from None
     if answer.get("t") != "reply":
-        raise GridError(answer.get("error") or f"the master (pid {grid.pid}) gave no answer")
+        raise Refused(answer.get("error") or f"the master (pid {grid.pid}) gave no answer")
     reply: dict[str, Any] = answer["data"]
     return reply
+
+
+def reload(grid: RunningGrid) -> str:
+    """Has the configuration read again; what that changed. Raises Refused with all that is wrong with it."""
+    done = ask(grid, "reload", timeout_s=CHECK_TIMEOUT_S)
+    if not done["changed"]:
+        return "nothing has changed"
+    what = [f"changed: {', '.join(done['changed'])}"]
+    what += [f"scaled: {', '.join(f'{pool}={workers}' for pool, workers in done['scaled'].items())}"] * bool(
+        done["scaled"]
+    )
+    what += [f"recycling {len(done['recycled'])} workers, one after the other"] * bool(done["recycled"])
+    what += ["replacing the proxy"] * done["proxy"]
+    return "; ".join(what)
+
+
+def upgrade(grid: RunningGrid) -> str:
+    """Has the master execute itself with the code that is installed now. Raises Refused when that does not load."""
+    done = ask(grid, "upgrade", timeout_s=CHECK_TIMEOUT_S)
+    return f"the new code is good: replacing the master, the proxy, then {done['workers']} workers one after the other"
 
 
 def status(grid: RunningGrid) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ log = get_logger()
 MAX_SOCKET_PATH_BYTES: Final = 107
 _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
+_TRIES: Final = 100
+_TRY_MS: Final = 20
 
 
 class RuntimeDirError(GridError):
@@ -77,6 +80,7 @@ class RuntimeDir:
         self.directory: Final = base / str(port)
         self._owns_base = owns_base
         self._lock_fd = -1
+        self._is_kept = False
         longest = len(os.fsencode(self.directory / _LONGEST))
         if longest > MAX_SOCKET_PATH_BYTES:
             raise RuntimeDirError(
@@ -91,19 +95,22 @@ class RuntimeDir:
         return cls(base, port, owns_base=base == default_base() or not base.exists())
 
     @contextmanager
-    def locked(self, endpoint: str) -> Iterator[RuntimeDir]:
+    def locked(
+        self, endpoint: str, spare: Callable[[Path], Collection[str]] | None = None, lock_fd: int | None = None
+    ) -> Iterator[RuntimeDir]:
         """Make and lock the directory; what a former run left in it is removed. At the end all of it is removed.
 
-        Raises AlreadyRunning, or RuntimeDirError when it cannot be private to us.
+        `spare(directory)` names what of a former run is to stay, as paths in it. `lock_fd` is the lock that this very
+        process held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be private.
         """
         try:
-            self._lock_fd = _make_and_lock(self.directory)
+            self._lock_fd = _make_and_lock(self.directory) if lock_fd is None else lock_fd
         except OSError as error:
             reason = error.strerror or str(error)
             raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
         try:
             self._write_lock(endpoint)
-            left = self.clear()
+            left = self.clear(spare(self.directory) if spare else ())
             if left:
                 log.warning("stale_runtime_removed", directory=str(self.directory), left=left)
             yield self
@@ -111,18 +118,29 @@ class RuntimeDir:
             self._remove()
 
     @property
+    def lock_fd(self) -> int:
+        """The lock, for this process to keep when it executes itself."""
+        return self._lock_fd
+
+    def keep(self) -> None:
+        """Leave everything where it is at the end: children live on in it."""
+        self._is_kept = True
+
+    @property
     def control_path(self) -> Path:
         """The master's control socket."""
         return self.directory / "control.sock"
 
-    def clear(self) -> list[str]:
-        """Remove everything but the lock; returns the names of what was there."""
-        left = [entry for entry in sorted(self.directory.iterdir()) if entry.name != _LOCK]
-        names = [f"w/{worker.name}" for worker in sorted((self.directory / "w").glob("*"))]
-        names += [entry.name for entry in left if entry.name != "w"]
-        for entry in left:
-            _remove(entry)
-        return names
+    def clear(self, spared: Collection[str] = ()) -> list[str]:
+        """Remove everything but the lock and what is `spared`; returns the names of what was removed."""
+        workers = {f"w/{worker.name}": worker for worker in sorted((self.directory / "w").glob("*"))}
+        others = {entry.name: entry for entry in sorted(self.directory.iterdir()) if entry.name not in (_LOCK, "w")}
+        left = {name: path for name, path in {**workers, **others}.items() if name not in spared}
+        for path in left.values():
+            _remove(path)
+        if not any(name.startswith("w/") for name in spared):
+            _remove(self.directory / "w")
+        return list(left)
 
     def make_worker_dir(self, worker_id: str) -> Path:
         """The worker's own directory with its `tmp`, both new. Raises OSError."""
@@ -148,6 +166,10 @@ class RuntimeDir:
 
     def _remove(self) -> None:
         """Everything, the lock last, and the base too if it is ours and empty."""
+        if self._is_kept:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            return
         with suppress(OSError):
             self.clear()
         with suppress(OSError):
@@ -161,8 +183,39 @@ class RuntimeDir:
         self._lock_fd = -1
 
 
+@contextmanager
+def abandoned(directory: Path) -> Iterator[RuntimeDir | None]:
+    """The lock of a directory whose master is gone, for its last child, for the length of the block; afterwards
+    everything is removed, unless it is to be kept. None when somebody else has it: a master that lives.
+    """
+    runtime = RuntimeDir(directory.parent, int(directory.name), owns_base=directory.parent == default_base())
+    try:
+        runtime._lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        for _ in range(_TRIES):
+            with suppress(BlockingIOError):
+                fcntl.flock(runtime._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if _read_lock(directory / _LOCK) is not None:
+                runtime.keep()
+                yield None
+                return
+            select.poll().poll(_TRY_MS)  # another child looks, too; it is done in a moment
+        else:
+            runtime.keep()
+            yield None
+            return
+        yield runtime
+    finally:
+        runtime._remove()
+
+
 def _make_and_lock(path: Path) -> int:
     """Another grid's end may remove the base, the directory or the lock file under our hands: then once more."""
+    tries = 0
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(path.parent, "may be written only by its owner", stat.S_IWGRP | stat.S_IWOTH)
@@ -180,6 +233,10 @@ def _make_and_lock(path: Path) -> int:
         except BlockingIOError:
             os.close(fd)
             holder = _read_lock(path / _LOCK)
+            tries += 1
+            if holder is None and tries < _TRIES:  # the last child of a dead master is clearing up
+                select.poll().poll(_TRY_MS)
+                continue
             raise AlreadyRunning(holder[0] if holder else None) from None
         except FileNotFoundError:
             os.close(fd)

@@ -1,22 +1,28 @@
 """`pwgrid serve`: puts the parts together and becomes the master. The one place that knows every role."""
 
+import contextlib
 import gc
 import json
 import os
+import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from grid import __version__
+from grid import __version__, systemd
 from grid import log as logging
 from grid.boot import WorkerBoot
 from grid.browsers import FoundBrowser, find_browser
 from grid.config import Loaded, Settings
 from grid.core.types import BrowserType
-from grid.master.listener import open_listener
+from grid.master.former import Former, Handover, sparing
+from grid.master.ledger import registry_of
+from grid.master.listener import inherited_listeners, open_listener
 from grid.master.main import Master, MasterConfig, RedisSpec, Roles
+from grid.master.reexec import received
 from grid.proxy.main import run_proxy
 from grid.registry import embedded
 from grid.runtime_dir import RuntimeDir
@@ -31,37 +37,89 @@ class Extras:
     with_setup: bool = False
     ready_fd: int | None = None
     lifeline_fd: int | None = None
+    check_only: bool = False
 
 
 def serve(loaded: Loaded, extras: Extras) -> int:
-    """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend."""
+    """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend.
+
+    The lock comes before the port: a proxy of a former master may have the port, and is taken over with it.
+    """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
+    handover = received()
+    if handover is not None:
+        extras = replace(extras, with_setup=False, ready_fd=None)
     browsers = _browsers(settings, extras)
-    listener = open_listener(settings.host, settings.port)
-    port = listener.getsockname()[1]
-    settings = replace(settings, port=port)
-    runtime = RuntimeDir.create(settings.runtime_dir, port)
-    try:
-        with runtime.locked(_endpoint(settings)):
-            redis_url, redis = _redis(settings, runtime)
-            config = MasterConfig(
-                settings=settings,
-                redis_url=redis_url,
-                redis=redis,
-                runtime=runtime,
-                listeners=(listener,),
-                roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
-                version=__version__,
-                endpoint=_endpoint(settings),
-                lifeline_fd=extras.lifeline_fd,
-                on_progress=_say,
-                on_ready=partial(_on_ready, settings, extras),
-            )
-            gc.collect()
-            return Master(config).run()
-    finally:
-        listener.close()
+    if extras.check_only:
+        _say("the code and the configuration load")
+        return 0
+    with contextlib.ExitStack() as held:
+        listeners = _inherited(settings, handover, held)
+        if settings.port == 0 and not listeners:
+            listeners = _open(settings, held)
+        if listeners:
+            settings = replace(settings, port=handover.port if handover else _port_of(listeners, settings))
+        runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
+        redis_url, former = _redis_url(settings, runtime), Former()
+        stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
+        held.enter_context(runtime.locked(_endpoint(settings), stock, handover.lock if handover else None))
+        if not listeners and former.proxy is None:
+            listeners = _open(settings, held)
+        config = MasterConfig(
+            settings=settings,
+            redis_url=redis_url,
+            redis=_redis(settings, runtime),
+            runtime=runtime,
+            listeners=listeners,
+            open_listeners=partial(_open, settings, held),
+            roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
+            version=__version__,
+            endpoint=_endpoint(settings),
+            lifeline_fd=extras.lifeline_fd,
+            on_progress=_say,
+            on_ready=partial(_on_ready, settings, extras),
+            former=former,
+            handover=handover,
+            reload=partial(_reload, loaded, settings.port, browsers),
+            check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
+            exec_argv=[sys.executable, *sys.orig_argv[1:]],
+        )
+        gc.collect()
+        return Master(config).run()
+
+
+def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
+
+
+def _inherited(settings: Settings, handover: Handover | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    """The listening sockets that came with us: over our own exec, from systemd, or from supervisord."""
+    found = [socket.socket(fileno=fd) for fd in handover.listeners] if handover else inherited_listeners(settings)
+    for listener in found:
+        held.enter_context(listener)
+    return tuple(found)
+
+
+def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
+    address = listeners[0].getsockname()
+    return int(address[1]) if isinstance(address, tuple) else settings.port
+
+
+def _reload(
+    loaded: Loaded, port: int, browsers: dict[BrowserType, FoundBrowser]
+) -> tuple[Settings, Callable[[], None]]:
+    """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
+    settings = loaded.again().settings
+    if settings.port == loaded.settings.port:
+        settings = replace(settings, port=port)  # where it listens in fact: 0 means any, and systemd has its own mind
+    found = _browsers(settings, Extras())
+
+    def accept() -> None:
+        browsers.update(found)
+        logging.configure(settings.log_level, settings.log_format, "master")
+
+    return settings, accept
 
 
 def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerBoot) -> int:
@@ -75,11 +133,15 @@ def _browsers(settings: Settings, extras: Extras) -> dict[BrowserType, FoundBrow
     return {browser_type: find_browser(browser_type, settings) for browser_type in wanted}
 
 
-def _redis(settings: Settings, runtime: RuntimeDir) -> tuple[str, RedisSpec | None]:
+def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:
+    return settings.redis_url or embedded.url_of(runtime.directory / "redis")
+
+
+def _redis(settings: Settings, runtime: RuntimeDir) -> RedisSpec | None:
     if settings.redis_url:
-        return settings.redis_url, None
+        return None
     server = embedded.prepare(runtime.directory / "redis")
-    return server.url, RedisSpec(server.argv, server.socket_path)
+    return RedisSpec(server.argv, server.socket_path)
 
 
 def _endpoint(settings: Settings) -> str:
@@ -102,6 +164,7 @@ def _on_ready(settings: Settings, extras: Extras, summary: dict[str, Any]) -> No
         if pool["wanted"] > 0
     )
     default = settings.default_browser_type
+    systemd.ready(pools)
     _say(f"ready: {_endpoint(settings)} | {pools} | connect with {default}.connect({_endpoint(settings)!r})")
     if extras.ready_fd is not None:
         ready = {"endpoint": _endpoint(settings), "connect": _connect_url(settings), "pid": os.getpid()}

@@ -23,7 +23,7 @@ class Channel:
     def __init__(
         self, loop: Loop, link: Link, on_received: Callable[[Received], None], on_down: Callable[[str], None]
     ) -> None:
-        self.link: Final = link
+        self.link = link
         self.heard_at = loop.now()
         self._loop = loop
         self._on_received = on_received

@@ -1,9 +1,10 @@
-"""One process that the master forked: its end, and the escalation that brings it about; restarts nothing."""
+"""One process that this master or a former one forked: its end, and what brings it about; restarts nothing."""
 
 from __future__ import annotations
 
 import math
 import os
+import select
 import signal
 import time
 from contextlib import suppress
@@ -15,7 +16,7 @@ TERM_GRACE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: a code, or a signal's number."""
+    """How a process ended: a code, or a signal's number; neither for one that a former master had forked."""
 
     code: int | None
     signum: int | None = None
@@ -32,7 +33,14 @@ class Exit:
         """Whether it ended by itself with code 0."""
         return self.code == 0
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody told us: only the parent is told."""
+        return self.code is None and self.signum is None
+
     def __str__(self) -> str:
+        if self.is_unknown:
+            return "an unknown code"
         if self.signum is None:
             return f"code {self.code}"
         try:
@@ -44,11 +52,11 @@ class Exit:
 class Child:
     """A forked process. `pidfd` becomes readable when it ends."""
 
-    def __init__(self, name: str, pid: int, pidfd: int) -> None:
+    def __init__(self, name: str, pid: int, pidfd: int, started_at: float | None = None) -> None:
         self.name: Final = name
         self.pid: Final = pid
         self.pidfd: Final = pidfd
-        self.started_at: Final = time.time()
+        self.started_at: Final = time.time() if started_at is None else started_at
         self._term_at = math.inf
         self._kill_at = math.inf
         self.was_killed = False
@@ -84,7 +92,12 @@ class Child:
 
     def reap(self) -> Exit | None:
         """Take the process out of the table; None while it still runs."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:  # adopted: its parent is init, or another subreaper
+            ended = select.poll()
+            ended.register(self.pidfd, select.POLLIN)
+            return Exit(None) if ended.poll(0) else None
         return Exit.of(status) if pid else None
 
     def close(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
 from typing import Any
 
 from grid.boot import ProxyBoot, WorkerBoot
 from grid.config import Settings
+from grid.master.former import Former, Handover
 from grid.runtime_dir import RuntimeDir
 
 
@@ -33,9 +34,14 @@ def _ignore(*_arguments: object) -> None:
     """Nobody asked to be told."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MasterConfig:
     """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
+
+    `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy of a former master has
+    them; `open_listeners` then makes new ones, should that proxy not give them. `former` is what is to be adopted, and
+    `handover` what this process kept when it executed itself. `reload` reads the configuration again and
+    gives it with what is to be called if it is taken. `check_argv` tries the code that `exec_argv` would run.
 
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
     to; `on_problem(browser_type, reason)` when a pool cannot start. When `lifeline_fd` ends (EOF), the grid stops.
@@ -50,6 +56,12 @@ class MasterConfig:
     version: str
     endpoint: str
     lifeline_fd: int | None = None
+    open_listeners: Callable[[], tuple[socket, ...]] = tuple
+    former: Former = field(default_factory=Former)
+    handover: Handover | None = None
+    reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
+    check_argv: Sequence[str] = ()
+    exec_argv: Sequence[str] = ()
     on_progress: Callable[[str], None] = _ignore
     on_ready: Callable[[dict[str, Any]], None] = _ignore
     on_problem: Callable[[str, str], None] = _ignore

@@ -18,36 +18,76 @@ log = get_logger()
 
 MAX_VISITORS: Final = 64
 REPLY_BUFFER_BYTES: Final = 1 << 20
+MAX_FDS: Final = 16
 _BACKLOG: Final = 1024
 _PEERCRED: Final = struct.Struct("3i")
 
-Request = Callable[[Frame], Frame]
+
+class Deferred:
+    """An answer that is not known yet: the visitor waits, the master does not."""
+
+    def __init__(self) -> None:
+        self._then: Callable[[Frame], None] | None = None
+        self._answer: Frame | None = None
+
+    def reply(self, data: Frame) -> None:
+        """This is the answer."""
+        self._settle({"t": "reply", "data": data})
+
+    def refuse(self, sentence: str) -> None:
+        """There is none, and this is why."""
+        self._settle({"t": "error", "error": sentence})
+
+    def when_known(self, then: Callable[[Frame], None]) -> None:
+        """Call `then` with the answer's frame, now or later."""
+        self._then = then
+        if self._answer is not None:
+            then(self._answer)
+
+    def _settle(self, answer: Frame) -> None:
+        self._answer = answer
+        if self._then is not None:
+            self._then(answer)
+
+
+Request = Callable[[Frame], "Frame | Deferred"]
 """Answers a request's data. Raises ValueError with the sentence to answer instead."""
 
 
 class ControlServer:
-    """Listens on `path`. `on_init(sock, frame, packet, pid)` says whether it took the connection of a child."""
+    """Listens on `path`. `on_init(sock, frame, packet, pid, fds)` says whether it took the connection of a child, and
+    with it the descriptors that the child sent along. `listener` is one that listens there already."""
 
     def __init__(
         self,
         loop: Loop,
         path: Path,
         requests: Mapping[str, Request],
-        on_init: Callable[[socket.socket, Frame, bytes, int], bool],
+        on_init: Callable[[socket.socket, Frame, bytes, int, list[int]], bool],
+        listener: socket.socket | None = None,
     ) -> None:
         self._loop = loop
         self._path = path
         self._requests = requests
         self._on_init = on_init
         self._visitors: dict[int, socket.socket] = {}
-        self._listener = socket.socket(
+        self._is_inherited = listener is not None
+        self._listener = listener or socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
 
+    @property
+    def fd(self) -> int:
+        """The listening socket, for this process to keep when it executes itself."""
+        return self._listener.fileno()
+
     def open(self) -> None:
         """Start to listen. Raises OSError."""
-        self._listener.bind(str(self._path))
-        self._listener.listen(_BACKLOG)
+        if self._is_inherited:
+            self._listener.setblocking(False)
+        else:
+            self._listener.bind(str(self._path))
+            self._listener.listen(_BACKLOG)
         self._loop.add(self._listener.fileno(), self._on_connect)
 
     def close(self) -> None:
@@ -82,8 +122,9 @@ class ControlServer:
         self._loop.add(sock.fileno(), lambda: self._on_packet(sock))
 
     def _on_packet(self, sock: socket.socket) -> None:
+        fds: list[int] = []
         try:
-            packet = sock.recv(MAX_FRAME_BYTES + 1)
+            packet, fds, _, _ = socket.recv_fds(sock, MAX_FRAME_BYTES + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -94,7 +135,8 @@ class ControlServer:
         try:
             frame = decode(packet)
             if frame["t"] == "init":
-                self._init(sock, frame, packet)
+                fds, taken = [], fds
+                self._init(sock, frame, packet, taken)
             elif frame["t"] == "request":
                 self._answer(sock, frame)
             else:
@@ -102,12 +144,17 @@ class ControlServer:
         except ProtocolError as error:
             log.warning("control_socket_protocol_error", pid=_peer(sock)[0], reason=str(error))
             self._leave(sock)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
-    def _init(self, sock: socket.socket, frame: Frame, packet: bytes) -> None:
+    def _init(self, sock: socket.socket, frame: Frame, packet: bytes, fds: list[int]) -> None:
         pid, _ = _peer(sock)
         self._forget(sock)
-        if self._on_init(sock, frame, packet, pid):
+        if self._on_init(sock, frame, packet, pid, fds):
             return
+        for fd in fds:
+            os.close(fd)
         log.warning("reconnect_refused", pid=pid, name=frame.get("name"))
         self._write(sock, encode({"t": "close", "reason": "this master has no such child"}))
         sock.close()
@@ -117,9 +164,18 @@ class ControlServer:
         try:
             if handler is None:
                 raise ValueError(f"the master knows no request {frame['name']!r:.40}")
-            reply = {"t": "reply", "data": handler(frame["data"])}
+            answer = handler(frame["data"])
+            if isinstance(answer, Deferred):
+                answer.when_known(lambda reply: self._reply(sock, reply))
+                return
+            reply = {"t": "reply", "data": answer}
         except ValueError as error:
             reply = {"t": "error", "error": str(error)}
+        self._reply(sock, reply)
+
+    def _reply(self, sock: socket.socket, reply: Frame) -> None:
+        if self._visitors.get(sock.fileno()) is not sock:
+            return  # it went away before its answer was known
         # Replies may be larger than the frames of a link: a status names every worker.
         if not self._write(sock, json.dumps(reply, separators=(",", ":")).encode()):
             self._leave(sock)

@@ -1,16 +1,19 @@
-"""Opens the listening sockets that the master keeps over the proxy's restarts; accepts nothing."""
+"""Opens, or takes over, the listening sockets that the master keeps over the proxy's restarts; accepts nothing."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 from typing import Final
 
+from grid.config import Settings
 from grid.errors import AlreadyRunning, GridError
 from grid.runtime_dir import find_running
 
 BACKLOG: Final = 4096
+_FIRST_SYSTEMD_FD: Final = 3
 
 
 def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str = "") -> socket.socket:
@@ -41,7 +44,57 @@ def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str
 def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridError:
     if error.errno == errno.EADDRINUSE:
         for grid in find_running(runtime_dir):
-            if grid.port == port:
+            if grid.port == port and grid.pid != os.getpid():
                 return AlreadyRunning(grid.pid)
     reason = os.strerror(error.errno) if error.errno else str(error)
     return GridError(f"cannot listen on {host} port {port}: {reason}; choose another one with --host or --port")
+
+
+def inherited_listeners(settings: Settings) -> list[socket.socket]:
+    """Listening sockets that were opened for us: by systemd (LISTEN_FDS, LISTEN_PID), or by supervisord's fcgi-program
+    (descriptor 0). Empty when there are none.
+
+    Raises GridError when such a socket is open to other hosts, and the settings protect it by nothing.
+    """
+    fds = _systemd_fds() or ([0] if _is_listening(0) else [])
+    listeners = []
+    for fd in fds:
+        if not _is_listening(fd):
+            raise GridError(f"descriptor {fd}, which was passed to listen on, is not a listening socket")
+        listener = socket.socket(fileno=os.dup(fd) if fd == 0 else fd)
+        os.set_inheritable(listener.fileno(), False)
+        listener.setblocking(True)
+        listeners.append(listener)
+    for listener in listeners:
+        if _is_unprotected(listener, settings):
+            address = listener.getsockname()[0]
+            for each in listeners:
+                each.close()
+            raise GridError(
+                f"the socket that was passed to listen on is open to other hosts ({address}): set PWGRID_TOKEN, or "
+                "ALLOW_PUBLIC=true where that is meant"
+            )
+    return listeners
+
+
+def _systemd_fds() -> list[int]:
+    count, pid = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
+    os.environ.pop("LISTEN_FDNAMES", None)
+    if not count.isdigit() or pid != str(os.getpid()):
+        return []
+    return list(range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + int(count)))
+
+
+def _is_listening(fd: int) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(fd)) as probe:
+            return bool(probe.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) and probe.type == socket.SOCK_STREAM
+    except OSError:
+        return False
+
+
+def _is_unprotected(listener: socket.socket, settings: Settings) -> bool:
+    address = listener.getsockname()
+    if not isinstance(address, tuple) or settings.token or settings.allow_public:
+        return False
+    return not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback

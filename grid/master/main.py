@@ -9,17 +9,22 @@ import socket
 import time
 from typing import Any, Final
 
+from grid import systemd
 from grid.core.frames import Frame
-from grid.core.plan import Action, Limits, Spawn, next_start, plan
+from grid.core.plan import Action, Spawn, next_start, plan
 from grid.core.types import BROWSER_TYPES, BrowserType
 from grid.log import get_logger
+from grid.master.change import Changes, limits_of
 from grid.master.config import MasterConfig, RedisSpec, Roles
-from grid.master.control import ControlServer
+from grid.master.control import ControlServer, Deferred
+from grid.master.former import Former, Handover
+from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.memory import MemoryMeter
 from grid.master.pool import Pool
-from grid.master.proxy_child import ProxyChild
+from grid.master.proxies import Proxies
 from grid.master.redis_child import RedisChild
+from grid.master.reexec import execute
 from grid.master.shutdown import Phase, Shutdown, Step
 from grid.master.signals import Signals, has_terminal
 from grid.master.spawn import become_subreaper
@@ -35,6 +40,7 @@ log = get_logger()
 
 MIN_STARTING: Final = 2
 MAX_WORKERS: Final = 256
+_BEFORE: Final = "worker ended while the grid had no master"
 
 
 class Master:
@@ -46,8 +52,8 @@ class Master:
         self._signals = Signals()
         self._pools = {name: Pool(name, _wanted(config, name)) for name in BROWSER_TYPES}
         self._workers = Workers(self._loop, config, self._pools, self._tell_proxy)
-        self._proxy = ProxyChild(self._loop, config, self._on_proxy_event)
-        self._redis = RedisChild(self._loop, config.redis)
+        self._proxy = Proxies(self._loop, config, self._on_proxy_event)
+        self._redis = RedisChild(self._loop, config.redis, Ledger(config))
         self._control = ControlServer(
             self._loop,
             config.runtime.control_path,
@@ -56,16 +62,18 @@ class Master:
                 "redis": lambda _data: {"url": config.redis_url, "prefix": config.settings.redis_key_prefix},
                 "drain": self._drain_request,
                 "scale": self._scale_request,
+                "reload": lambda _data: self._reload(),
+                "upgrade": lambda _data: self._upgrade(),
             },
             self._on_init,
+            _inherited(config.handover),
         )
         self._shutdown = Shutdown()
-        self._memory = MemoryMeter(config.settings, self._workers)
-        self._reporter = Reporter(config, self._pools.values(), self._workers, self._memory, time.time())
+        self._memory = MemoryMeter(config, self._workers)
+        self._started_at = config.handover.started_at if config.handover else time.time()
+        self._reporter = Reporter(config, self._pools.values(), self._workers, self._memory, self._started_at)
         self._start_report = StartReport(config, self._pools.values(), self._workers, self.status)
-        self._limits = Limits(
-            max_starting=max(MIN_STARTING, os.cpu_count() or MIN_STARTING), max_surge=config.settings.max_surge
-        )
+        self._changes = Changes(self._loop, config, self._pools, self._workers, self._proxy, self._execute)
         self._has_terminal = False
 
     def run(self) -> int:
@@ -78,6 +86,7 @@ class Master:
             if self._config.lifeline_fd is not None:
                 self._loop.add(self._config.lifeline_fd, self._on_lifeline)
             self._control.open()
+            self._adopt(self._config.former)
             gc.collect()
             gc.freeze()  # so that a collection in a child does not copy the pages that it shares with us
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
@@ -96,11 +105,23 @@ class Master:
         now = self._loop.now()
         if not self._shutdown.ask(now):
             return
+        self._changes.cancel()
+        systemd.stopping()
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is Phase.WORKERS:
             self._proxy.push_state(self._reporter.roster(stopping=True))
             for record in list(self._workers.records.values()):
                 self._workers.drain(record, "shutdown", now=self._shutdown.is_hurried)
+
+    def detach(self) -> None:
+        """Leave at once; the children serve on for the next master, or end after the lost threshold."""
+        if self._shutdown.is_stopping:
+            log.warning("detach_refused", reason="the grid is stopping")
+            return
+        self._changes.cancel()
+        self._config.runtime.keep()
+        self._shutdown.step(Step.DETACHED)
+        log.info("detached", workers=len(self._workers.records))
 
     def status(self) -> dict[str, Any]:
         """What is there, and why something is not."""
@@ -119,6 +140,7 @@ class Master:
         self._redis.tick(now)
         self._memory.tick(now)
         self._workers.tick(now)
+        self._changes.tick(now)
         if self._redis.ready or self._proxy.pid is not None:
             self._proxy.tick(now)
         for pool in self._pools.values():
@@ -136,7 +158,13 @@ class Master:
         if self._shutdown.phase is Phase.DONE:
             return now
         wanted = {name: pool.wanted() for name, pool in self._pools.items()}
-        parts = [self._redis.deadline(), self._workers.deadline(), self._memory.deadline(), next_start(wanted, now)]
+        parts = [
+            self._redis.deadline(),
+            self._workers.deadline(),
+            self._memory.deadline(),
+            self._changes.deadline(),
+            next_start(wanted, now),
+        ]
         if self._redis.ready or self._proxy.pid is not None:
             parts.append(self._proxy.deadline())
         return min(parts)
@@ -144,7 +172,8 @@ class Master:
     def _plan(self, now: float) -> list[Action]:
         wanted = {name: pool.wanted() for name, pool in self._pools.items()}
         views = [record.view() for record in self._workers.records.values()]
-        return plan(wanted, views, now, self._memory.limits(self._limits))
+        limits = limits_of(self._config.settings, os.cpu_count(), MIN_STARTING)
+        return plan(wanted, views, now, self._memory.limits(limits))
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Spawn):
@@ -158,7 +187,7 @@ class Master:
         if shutdown.phase is Phase.WORKERS and not self._workers.records:
             shutdown.step(Step.WORKERS_GONE)
             self._proxy.stop(now)
-        if shutdown.phase is Phase.PROXY and self._proxy.pid is None:
+        if shutdown.phase is Phase.PROXY and not self._proxy.pids():
             shutdown.step(Step.PROXY_GONE)
             self._redis.stop(now)
         if shutdown.phase is Phase.REDIS and self._redis.pid is None:
@@ -176,7 +205,7 @@ class Master:
         while True:
             for part in parts:
                 part.tick(self._loop.now())
-            if not (self._workers.records or self._proxy.pid or self._redis.pid):
+            if not (self._workers.records or self._proxy.pids() or self._redis.pid):
                 return
             self._loop.wait(min(part.deadline() for part in parts))
 
@@ -193,7 +222,19 @@ class Master:
                 log.info("terminal_gone")
                 self.stop()
             else:
-                log.warning("signal_without_meaning", signal=signum.name, why="reload and upgrade are not there yet")
+                log.info("signal_received", signal=signum.name)
+                self._asked_by_signal(signum)
+
+    def _asked_by_signal(self, signum: signal.Signals) -> None:
+        try:
+            if signum == signal.SIGHUP:
+                self._reload()
+            elif signum == signal.SIGUSR1:
+                self.detach()
+            elif signum == signal.SIGUSR2:
+                self._upgrade()
+        except ValueError as error:
+            log.error("signal_refused", signal=signum.name, reason=str(error))
 
     def _on_lifeline(self) -> None:
         assert self._config.lifeline_fd is not None
@@ -220,12 +261,30 @@ class Master:
             if record.is_live:
                 self._workers.drain(record, reason)
 
-    def _on_init(self, sock: socket.socket, frame: Frame, packet: bytes, pid: int) -> bool:
-        """Only the process that we forked may have the link back: the kernel tells who it is."""
+    def _adopt(self, former: Former) -> None:
+        """Go on with what a former master has left; the rest of it was ended before we came here."""
+        if former.redis is not None:
+            self._redis.adopt(former.redis)
+        self._proxy.adopt(former)
+        for state in former.workers:
+            self._workers.adopt(state)
+        if self._config.handover is not None:
+            for name, workers in self._config.handover.pools.items():
+                self._pools[name].scale(workers)  # type: ignore[index]
+            self._changes.renew()
+        else:
+            self._changes.recycle_outdated()
+            if former.proxy is not None and former.proxy.settings != Ledger(self._config).settings_of("proxy"):
+                self._proxy.replace("configuration")
+        for worker_id, browser_type in former.dead:
+            self._proxy.send("worker_lost", {"workerId": worker_id, "browserType": browser_type, "reason": _BEFORE})
+
+    def _on_init(self, sock: socket.socket, frame: Frame, packet: bytes, pid: int, fds: list[int]) -> bool:
+        """Only the process that we or a former master forked may have the link back: the kernel tells who it is."""
         if frame.get("name") == "proxy":
-            return pid == self._proxy.pid and self._proxy.attach(sock, packet)
+            return self._proxy.attach(pid, sock, frame, packet, fds)
         record = self._workers.records.get(str(frame.get("name")))
-        return record is not None and pid == record.child.pid and self._workers.attach(record, sock, packet)
+        return record is not None and pid == record.child.pid and self._workers.attach(record, sock, frame, packet, fds)
 
     def _drain_request(self, data: Frame) -> Frame:
         records = select(self._workers.records.values(), data)
@@ -238,8 +297,7 @@ class Master:
         return {"draining": [record.worker_id for record in records]}
 
     def _scale_request(self, data: Frame) -> Frame:
-        if self._shutdown.is_stopping:
-            raise ValueError("the grid is stopping")
+        self._refuse_while_stopping()
         figures: dict[BrowserType, int] = {}
         for name, workers in data.items():
             pool = self._pools.get(name)  # type: ignore[call-overload]
@@ -252,9 +310,49 @@ class Master:
             self._pools[browser_type].scale(workers)
         return {"wanted": {name: pool.workers for name, pool in self._pools.items()}}
 
+    def _reload(self) -> Frame:
+        self._refuse_while_stopping()
+        systemd.reloading()
+        try:
+            return self._changes.reload()
+        finally:
+            systemd.ready("serving")
+
+    def _upgrade(self) -> Deferred:
+        self._refuse_while_stopping()
+        return self._changes.upgrade()
+
+    def _refuse_while_stopping(self) -> None:
+        if self._shutdown.is_stopping:
+            raise ValueError("the grid is stopping")
+
+    def _execute(self) -> None:
+        """Become the new code. What the children say until it listens waits in the control socket's queue."""
+        config = self._config
+        records = self._workers.records.values()
+        handover = Handover(
+            listeners=tuple(listener.fileno() for listener in self._proxy.listeners),
+            lock=config.runtime.lock_fd,
+            control=self._control.fd,
+            ipc={record.worker_id: record.ipc.fileno() for record in records if record.ipc and not record.ended},
+            lifeline=config.lifeline_fd,
+            pools={name: pool.workers for name, pool in self._pools.items() if pool.workers != _wanted(config, name)},
+            port=config.settings.port,
+            started_at=self._started_at,
+        )
+        systemd.reloading()
+        try:
+            execute(list(config.exec_argv), handover)
+        finally:
+            systemd.ready("serving")
+
     def _own_pids(self) -> set[int]:
-        services = {pid for pid in (self._proxy.pid, self._redis.pid) if pid is not None}
+        services = {pid for pid in (self._redis.pid,) if pid is not None} | self._proxy.pids() | self._changes.pids()
         return services | {record.child.pid for record in self._workers.records.values() if not record.ended}
+
+
+def _inherited(handover: Handover | None) -> socket.socket | None:
+    return socket.socket(fileno=handover.control) if handover else None
 
 
 def _wanted(config: MasterConfig, browser_type: BrowserType) -> int:

@@ -22,6 +22,7 @@ from grid.core.recycle import (
     room_for,
 )
 from grid.log import get_logger
+from grid.master.config import MasterConfig
 from grid.master.host_memory import MIB, PAGE_BYTES, available_mib, memory_bytes
 from grid.master.tree import Table
 from grid.master.worker_record import WorkerRecord
@@ -36,13 +37,10 @@ _RUNNING: Final = (WorkerStatus.STARTING, *_WARM)
 class MemoryMeter:
     """Keeps `record.memory` and `record.recycle` of every worker, and the host guard. `tick` does what is due."""
 
-    def __init__(self, settings: Settings, workers: Workers, available: Callable[[], int] = available_mib) -> None:
-        self.guard: Final = HostGuard(settings.min_host_available_mib)
+    def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:
         self.host_available_mib = 0
-        self._settings = settings
-        self._limits = RecycleLimits(
-            settings.max_worker_rss_mib, settings.max_worker_rss_hard_mib, settings.max_worker_age
-        )
+        self._config = config
+        self._follow(config.settings)
         self._workers = workers
         self._available = available
         self._room = 0
@@ -50,6 +48,8 @@ class MemoryMeter:
 
     def tick(self, now: float) -> None:
         """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit."""
+        if self._config.settings is not self._settings:  # a reload
+            self._follow(self._config.settings)
         is_sample = now >= self._sample_at()
         if not is_sample and now < self._age_at():
             return
@@ -64,6 +64,13 @@ class MemoryMeter:
                 self._workers.kill(record, MEMORY_LIMIT)
             elif record.is_live and record.recycle is None:
                 self._mark(record, now)
+
+    def _follow(self, settings: Settings) -> None:
+        self._settings = settings
+        self.guard = HostGuard(settings.min_host_available_mib)
+        self._limits = RecycleLimits(
+            settings.max_worker_rss_mib, settings.max_worker_rss_hard_mib, settings.max_worker_age
+        )
 
     def deadline(self) -> float:
         """When `tick` has something to do."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import socket
 from collections.abc import Callable
 from typing import Any, Final
 
 from grid.boot import ProxyBoot
+from grid.children import ChildState
+from grid.core.frames import Frame
 from grid.core.link import Applied, Link, LinkFullError, Received
+from grid.errors import GridError
 from grid.log import get_logger
+from grid.master.adopted import resumed_link, sockets
 from grid.master.channel import Channel
 from grid.master.child import Child, Exit
 from grid.master.config import MasterConfig
+from grid.master.former import open_child
+from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.service import Service
 from grid.master.spawn import fork_role
@@ -20,6 +27,8 @@ from grid.master.spawn import fork_role
 log = get_logger()
 
 STOP_GRACE_S: Final = 5.0
+RETIRE_GRACE_S: Final = 30.0
+"""What a proxy that retires has beyond the wait of its last client."""
 
 Data = dict[str, Any]
 
@@ -27,7 +36,13 @@ Data = dict[str, Any]
 class ProxyChild:
     """Runs the proxy. `on_event(name, data)` is called for each request that comes through it."""
 
-    def __init__(self, loop: Loop, config: MasterConfig, on_event: Callable[[str, Data], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        on_event: Callable[[str, Data], None],
+        listeners: tuple[socket.socket, ...],
+    ) -> None:
         self._loop = loop
         self._config = config
         self._on_event = on_event
@@ -35,12 +50,25 @@ class ProxyChild:
         self._channel: Channel | None = None
         self._undelivered: list[tuple[str, Data]] = []
         self._state: Data = {}
+        self._ledger = Ledger(config)
+        self._is_claimed = True
+        self.listeners = listeners
         self.listening = False
 
     @property
     def pid(self) -> int | None:
         """Its pid, None between a death and the restart."""
         return self._service.pid
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended at least once."""
+        return self._service.backoff.reason is not None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it ended last."""
+        return self._service.backoff.reason
 
     def tick(self, now: float) -> None:
         """Start or restart it; end it if it is silent for too long."""
@@ -55,6 +83,16 @@ class ProxyChild:
     def deadline(self) -> float:
         """When `tick` has something to do, or infinity."""
         return min(self._service.deadline(), self._lost_at())
+
+    def adopt(self, state: ChildState) -> None:
+        """Go on with the one that a former master forked, if it still lives; it has the lost threshold to come back."""
+        child = open_child(state)
+        if child is None:
+            self._ledger.strike("proxy", state.name)
+            return
+        self._service.adopt(child, self._loop.now())
+        self._channel = Channel(self._loop, Link("master", "proxy"), self._received, self._link_down)
+        self._is_claimed = False
 
     def push_state(self, state: Data) -> None:
         """Tell the proxy, and each of its successors, what there is; only what changed is sent."""
@@ -79,22 +117,48 @@ class ProxyChild:
         if self._channel is not None:
             self.send("stop", {})
 
+    def retire(self, now: float) -> None:
+        """Ask it to serve whom it has accepted, accept nobody else, and go; then see to it."""
+        deadline = now + self._config.settings.worker_select_timeout + RETIRE_GRACE_S
+        self._service.stop(deadline, deadline + STOP_GRACE_S)
+        if self._channel is not None:
+            self.send("retire", {})
+
     def kill(self, now: float) -> None:
         """End it without asking."""
         self._service.stop(now, now)
 
-    def attach(self, sock: socket.socket, init: bytes) -> bool:
-        """Take a reconnect of the proxy's; False when there is none to have it."""
+    def attach(self, sock: socket.socket, frame: Frame, init: bytes, fds: list[int]) -> bool:
+        """Take a reconnect of the proxy's; False when there is none to have it. `fds` are its listening sockets.
+
+        Raises ProtocolError when `frame`, the init, says something impossible.
+        """
         if self._channel is None:
             return False
+        if not self._is_claimed:
+            self._channel.link = resumed_link(self._channel.link, frame)
+            self._channel.link.state(self._state)
+            self._is_claimed = self.listening = True
+            log.info("proxy_came_back", pid=self.pid)
+        came = tuple(sockets(fds))
+        if self.listeners:
+            for spare in came:
+                spare.close()
+        else:
+            self.listeners = came
         self._channel.attach(sock, self._greeting(), init)
         return True
 
     def _fork(self) -> Child:
+        if not self.listeners:
+            try:
+                self.listeners = self._config.open_listeners()
+            except GridError as error:
+                raise OSError(errno.EADDRINUSE, str(error)) from None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = self._config
-        boot = ProxyBoot(config.settings, config.redis_url, config.runtime.directory, theirs, config.listeners)
-        keep = {theirs.fileno(), *(listener.fileno() for listener in config.listeners)}
+        boot = ProxyBoot(config.settings, config.redis_url, config.runtime.directory, theirs, self.listeners)
+        keep = {theirs.fileno(), *(listener.fileno() for listener in self.listeners)}
         try:
             child = fork_role("proxy", lambda: config.roles.proxy(boot), keep)
         except OSError:
@@ -108,15 +172,21 @@ class ProxyChild:
         for name, data in self._undelivered:
             self._channel.send(name, data)
         self._undelivered.clear()
+        self._is_claimed = True
+        self._ledger.service("proxy", child)
         return child
 
     def _on_exit(self, ended: Exit) -> str:
         self.listening = False
+        if self.pid is not None:
+            self._ledger.strike("proxy", str(self.pid))
         if self._channel is not None:
             self._channel.read_rest()
             self._channel.close()
             # What it may not have done is its successor's to do; `stop` was meant for this one.
-            self._undelivered = [item for item in self._channel.link.unacknowledged() if item[0] != "stop"]
+            self._undelivered = [
+                item for item in self._channel.link.unacknowledged() if item[0] not in ("stop", "retire")
+            ]
             self._channel = None
         return f"proxy ended with {ended}"
 

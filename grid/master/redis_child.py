@@ -7,9 +7,12 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from grid.children import ChildState
 from grid.log import get_logger
 from grid.master.child import Child, Exit
 from grid.master.config import RedisSpec
+from grid.master.former import open_child
+from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.service import Service
 from grid.master.spawn import fork_command
@@ -24,8 +27,9 @@ _OUTPUT: Final = "output.log"
 class RedisChild:
     """Runs the embedded Redis, or nothing when it is an external one (`spec` None): that one is taken as ready."""
 
-    def __init__(self, loop: Loop, spec: RedisSpec | None) -> None:
+    def __init__(self, loop: Loop, spec: RedisSpec | None, ledger: Ledger | None = None) -> None:
         self._loop = loop
+        self._ledger = ledger
         self._spec = spec
         self.ready = spec is None
         self._service = Service("redis", loop, self._fork, self._on_exit) if spec else None
@@ -56,6 +60,13 @@ class RedisChild:
         """When `tick` has something to do, or infinity."""
         return min(self._service.deadline(), self._probe_at) if self._service else math.inf
 
+    def adopt(self, state: ChildState) -> None:
+        """Go on with the one that a former master forked, if it still lives."""
+        child = open_child(state)
+        if child is not None and self._service is not None:
+            self._service.adopt(child, self._loop.now())
+            self._probe_at = self._loop.now()
+
     def stop(self, now: float) -> None:
         """End it; it must be the last to go."""
         if self._service is not None:
@@ -74,6 +85,8 @@ class RedisChild:
         self._spec.socket_path.unlink(missing_ok=True)
         child = fork_command("redis", self._spec.argv, directory, directory / _OUTPUT)
         self._probe_at = self._loop.now()
+        if self._ledger is not None:
+            self._ledger.service("redis", child)
         return child
 
     def _on_exit(self, ended: Exit) -> str:

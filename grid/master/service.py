@@ -47,6 +47,13 @@ class Service:
             return self.child.deadline()
         return self.backoff.not_before if self._wanted else math.inf
 
+    def adopt(self, child: Child, now: float) -> None:
+        """Go on with one that a former master forked."""
+        self._started_at = now
+        self.child = child
+        self._loop.add(child.pidfd, self._ended)
+        log.info("service_adopted", service=self.name, pid=child.pid)
+
     def stop(self, term_at: float, kill_at: float) -> None:
         """No more restarts; SIGTERM and SIGKILL at these monotonic times if it has not ended before."""
         self._wanted = False
@@ -72,8 +79,8 @@ class Service:
             return
         self._loop.remove(child.pidfd)
         child.close()
-        self.child = None
         reason = self._on_exit(ended)
+        self.child = None
         now = self._loop.now()
         if not self._wanted:
             log.info("service_stopped", service=self.name, pid=child.pid, exit=str(ended))

@@ -27,10 +27,12 @@ class Step(StrEnum):
     WORKERS_GONE = "workers gone"
     PROXY_GONE = "proxy gone"
     REDIS_GONE = "redis gone"
+    DETACHED = "detached"
 
 
 ORDER: Final[dict[tuple[Phase, Step], Phase]] = {
     (Phase.RUNNING, Step.ASKED): Phase.WORKERS,
+    (Phase.RUNNING, Step.DETACHED): Phase.DONE,  # the children live on for the next master
     (Phase.WORKERS, Step.WORKERS_GONE): Phase.PROXY,
     (Phase.PROXY, Step.PROXY_GONE): Phase.REDIS,
     (Phase.REDIS, Step.REDIS_GONE): Phase.DONE,

@@ -34,6 +34,7 @@ class Signals:
         self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         for signum in HANDLED:
             self._before[signum] = signal.signal(signum, _queued)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # they are blocked after the master executed itself
 
     def restore(self) -> None:
         """Give them back and close the pipe."""

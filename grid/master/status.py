@@ -11,7 +11,7 @@ from grid.core.lifecycle import WorkerStatus
 from grid.master.config import MasterConfig
 from grid.master.memory import MemoryMeter
 from grid.master.pool import Pool
-from grid.master.proxy_child import ProxyChild
+from grid.master.proxies import Proxies
 from grid.master.redis_child import RedisChild
 from grid.master.workers import Workers
 
@@ -33,7 +33,7 @@ class Reporter:
         self._memory = memory
         self._started_at = started_at
 
-    def status(self, proxy: ProxyChild, redis: RedisChild, stopping: bool) -> dict[str, Any]:
+    def status(self, proxy: Proxies, redis: RedisChild, stopping: bool) -> dict[str, Any]:
         """The reply to `status`; it holds no secret."""
         config = self._config
         return {

@@ -23,7 +23,13 @@ def can_be_taken_over(record: WorkerRecord) -> bool:
     A successor has no successor: a browser server that has cost two workers their lives is ended with its tree.
     """
     node_pid = record.launched.get("nodePid")
-    if record.is_successor or record.doomed or record.status not in _HAS_SESSIONS or not isinstance(node_pid, int):
+    if (
+        record.ipc is None
+        or record.is_successor
+        or record.doomed
+        or record.status not in _HAS_SESSIONS
+        or not isinstance(node_pid, int)
+    ):
         return False
     table = process_table()
     record.tree.note(table)
@@ -33,6 +39,7 @@ def can_be_taken_over(record: WorkerRecord) -> bool:
 
 def fork_successor(config: MasterConfig, record: WorkerRecord) -> None:
     """Puts a new process in the place of the dead one: same id, directory, browser server. Raises OSError."""
+    assert record.ipc is not None
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
         control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(control.close)
@@ -56,4 +63,5 @@ def fork_successor(config: MasterConfig, record: WorkerRecord) -> None:
     record.child, record.control = child, control
     record.tree.worker_pid = child.pid
     record.is_successor, record.planned, record.ended = True, True, False
+    record.adopted, record.claimed = False, True
     record.available_by = record.sweep_at = math.inf

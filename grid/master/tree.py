@@ -67,6 +67,8 @@ class Tree:
     worker_pid: int
     directory: Path
     known: dict[int, int] = field(default_factory=dict)
+    anywhere: bool = False
+    """Orphans of an adopted worker come to whoever was its master's subreaper, not to us."""
 
     def note(self, table: Table) -> None:
         """Learn what is below the worker now, and forget what has ended."""
@@ -87,7 +89,8 @@ class Tree:
     def _orphans(self, table: Table) -> Iterator[int]:
         me, mark = os.getpid(), os.fsencode(self.directory) + b"/"
         for process in table.values():
-            if process.parent == me and not process.is_zombie and process.pid not in self.known:
+            is_near = process.parent == me or (self.anywhere and self.worker_pid == 0)
+            if is_near and not process.is_zombie and process.pid not in self.known:
                 with suppress(OSError):
                     if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
                         yield process.pid

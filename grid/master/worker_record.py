@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grid.boot import WorkerBoot
+from grid.core.adoption import heard_again
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.core.plan import WorkerView
 from grid.core.recycle import Footprint
@@ -29,13 +30,15 @@ class WorkerRecord:
     `ipc` is the master's copy of the browser server's channel: it outlives the worker. `ended` is set once the process
     was reaped and only its tree may be left. `planned`: its end was wanted; `asked`: an operator asked for it.
     `is_successor`: the process took a dead worker's browser server over. `doomed`: its whole tree is to go.
+    `adopted`: a former master forked it; until it has come back to us (`claimed`) there is no `control`, and no `ipc`
+    until it has sent it. `settings` is what it was forked with.
     """
 
     worker_id: str
     browser_type: BrowserType
     child: Child
-    control: socket.socket
-    ipc: socket.socket
+    control: socket.socket | None
+    ipc: socket.socket | None
     tree: Tree
     forked_at: float
     status: WorkerStatus = WorkerStatus.STARTING
@@ -59,6 +62,10 @@ class WorkerRecord:
     sweep_at: float = math.inf
     sessions_until: float = math.inf
     memory: Footprint = field(default_factory=Footprint)
+    settings: str = ""
+    version: str = ""
+    adopted: bool = False
+    claimed: bool = True
 
     @property
     def is_live(self) -> bool:
@@ -67,7 +74,7 @@ class WorkerRecord:
 
     def advance(self, event: WorkerEvent) -> None:
         """Step through the table. Raises LifecycleError (a ValueError)."""
-        self.status = advance(self.status, event)
+        self.status = heard_again(self.status, event) if self.adopted else advance(self.status, event)
 
     def view(self) -> WorkerView:
         """What the plan needs to know."""

@@ -7,16 +7,21 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from grid.children import ChildState
+from grid.core.adoption import caught_up
 from grid.core.backoff import Run
+from grid.core.frames import Frame
 from grid.core.lifecycle import WorkerEvent, WorkerStatus
 from grid.core.lifetime import is_nearly_used_up
 from grid.core.link import Applied, Link, LinkFullError, Opened, Received, StateSeen
 from grid.core.types import BrowserType
 from grid.log import get_logger
+from grid.master.adopted import adopt_worker, resumed_link, sockets
 from grid.master.channel import Channel
 from grid.master.child import Exit
 from grid.master.config import MasterConfig
 from grid.master.drains import DrainBook
+from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.pool import Pool
 from grid.master.takeover import can_be_taken_over, fork_successor
@@ -52,6 +57,7 @@ class Workers:
         self._pools = pools
         self._tell = tell
         self._tree_at = math.inf
+        self._ledger = Ledger(config)
 
     def of(self, browser_type: BrowserType) -> list[WorkerRecord]:
         """Those of one pool."""
@@ -68,26 +74,30 @@ class Workers:
             log.error("worker_not_started", pool=browser_type, reason=reason)
             return
         record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
-        self.records[record.worker_id] = record
-        self._watch_process(record)
-        self._tree_at = min(self._tree_at, now + self._config.settings.rss_check_interval)
+        record.settings = self._ledger.settings_of("worker", browser_type)
+        record.version = self._config.version
+        self._follow(record)
         log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid)
-
-    def _watch_process(self, record: WorkerRecord) -> None:
-        record.channel = Channel(
-            self._loop,
-            Link("master", record.worker_id),
-            lambda item: self._received(record, item),
-            lambda reason: self._link_down(record, reason),
-        )
-        self._loop.add(record.child.pidfd, lambda: self._exited(record))
-        record.channel.attach(record.control, self._greeting())
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Have a worker end one of its sessions; nothing when either is gone."""
         record = self.records.get(worker_id)
         if record is not None and not record.ended:
             self._send(record, "end_session", {"sessionId": session_id, "reason": reason})
+
+    def adopt(self, state: ChildState) -> None:
+        """Go on with one that a former master forked; it has the lost threshold to come back."""
+        record = adopt_worker(self._config, state)
+        if record is None:
+            return
+        now = self._loop.now()
+        record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
+        if record.status is WorkerStatus.DRAINING:
+            self._end_drain_by(record, now + self._config.settings.drain_timeout + DRAIN_GRACE_S)
+        elif record.status is WorkerStatus.AVAILABLE:
+            record.available_by = math.inf
+        self._follow(record)
+        log.info("worker_adopted", worker=record.worker_id, pool=record.browser_type, pid=record.child.pid)
 
     def drain(self, record: WorkerRecord, reason: str, *, now: bool = False) -> None:
         """Ask for the end: the command goes over the link, and what does not follow it is ended.
@@ -106,14 +116,27 @@ class Workers:
         timeout_s = self._config.settings.drain_timeout
         record.sessions_until = min(record.sessions_until, self._loop.now() + (0.0 if now else timeout_s))
         self._end_drain_by(record, self._loop.now() + (DRAIN_NOW_S if now else timeout_s + DRAIN_GRACE_S))
+        self._ledger.worker(record)
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
         self._send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
         self._tell("leave_drain", record)
 
-    def attach(self, record: WorkerRecord, sock: socket.socket, init: bytes) -> bool:
-        """Take a reconnect; False when the worker has ended."""
+    def attach(self, record: WorkerRecord, sock: socket.socket, frame: Frame, init: bytes, fds: list[int]) -> bool:
+        """Take a reconnect; False when the worker has ended. `fds` has its end of the browser server's channel.
+
+        Raises ProtocolError when `frame`, the init, says something impossible.
+        """
         if record.ended or record.channel is None:
             return False
+        if not record.claimed:
+            record.channel.link = resumed_link(record.channel.link, frame)
+            record.claimed = True
+            log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
+        for spare in sockets(fds):
+            if record.ipc is None:
+                record.ipc = spare
+            else:
+                spare.close()
         record.channel.attach(sock, self._greeting(), init)
         return True
 
@@ -147,10 +170,35 @@ class Workers:
 
     # What is said
 
+    def _follow(self, record: WorkerRecord) -> None:
+        """Watch its process and its link from here on."""
+        record.channel = Channel(
+            self._loop,
+            Link("master", record.worker_id),
+            lambda item: self._received(record, item),
+            lambda reason: self._link_down(record, reason),
+        )
+        self.records[record.worker_id] = record
+        self._loop.add(record.child.pidfd, lambda: self._exited(record))
+        self._tree_at = min(self._tree_at, self._loop.now() + self._config.settings.rss_check_interval)
+        self._ledger.worker(record)
+        if record.control is not None:
+            record.channel.attach(record.control, self._greeting())
+
+    def _catch_up(self, record: WorkerRecord, status: object) -> None:
+        """An adopted worker says where it is; the former master knew."""
+        was, record.status = record.status, caught_up(record.status, status)
+        if was is not record.status and record.status is WorkerStatus.AVAILABLE:
+            record.served_since, record.available_by = record.forked_at, math.inf
+        elif was is not record.status and record.status is WorkerStatus.DRAINING:
+            self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
+
     def _received(self, record: WorkerRecord, item: Received) -> None:
         if isinstance(item, Opened):
             record.slots = _count(item.init.get("slots"))
         elif isinstance(item, StateSeen):
+            if record.adopted:
+                self._catch_up(record, item.data.get("status"))
             record.active = _count(item.data.get("active"))
             record.lifetime = _count(item.data.get("lifetime"))
             limit = self._config.settings.max_lifetime_sessions
@@ -164,6 +212,7 @@ class Workers:
 
     def _launched(self, record: WorkerRecord, data: Data) -> None:
         record.launched = data
+        self._ledger.worker(record)
         self._tree_at = self._loop.now()  # learn the browser's processes while they are still below the worker
 
     def _available(self, record: WorkerRecord, data: Data) -> None:
@@ -171,12 +220,14 @@ class Workers:
         if record.status is WorkerStatus.AVAILABLE:
             now = self._loop.now()
             record.served_since, record.available_by = now, math.inf
+            self._ledger.worker(record)
             log.info("worker_available", worker=record.worker_id, after_s=round(now - record.forked_at, 3))
 
     def _draining(self, record: WorkerRecord, data: Data) -> None:
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.reason = record.reason or str(data.get("reason", "asked"))
         record.sessions_until = min(record.sessions_until, self._loop.now() + self._config.settings.drain_timeout)
+        self._ledger.worker(record)
         self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
 
     def _stopped(self, record: WorkerRecord, data: Data) -> None:
@@ -236,7 +287,7 @@ class Workers:
         except OSError as error:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
             return False
-        self._watch_process(record)
+        self._follow(record)
         self._end_drain_by(record, now + self._config.settings.drain_timeout + DRAIN_GRACE_S)
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.reason)
         return True
@@ -255,7 +306,9 @@ class Workers:
         record.tree.worker_pid = 0  # may be somebody else's from here on
         pid, worker_id = record.child.pid, record.worker_id
         was = record.status
-        if ended.is_clean and was in (WorkerStatus.STOPPED, WorkerStatus.DRAINING):
+        # How an adopted one ended only its parent was told; but removing its directory is the last thing that it does.
+        is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
+        if is_clean and was in (WorkerStatus.STOPPED, WorkerStatus.DRAINING):
             record.advance(WorkerEvent.VANISHED if was is WorkerStatus.STOPPED else WorkerEvent.STOP_ANNOUNCED)
             log.info("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
             return
@@ -285,7 +338,8 @@ class Workers:
                 log.info("tree_killed", worker=record.worker_id, processes=killed)
                 record.sweep_at = now + SWEEP_RETRY_S
                 continue
-            record.ipc.close()
+            if record.ipc is not None:
+                record.ipc.close()
             if self._config.runtime.remove_worker_dir(record.worker_id):
                 log.debug("worker_directory_removed", worker=record.worker_id)
             del self.records[record.worker_id]

@@ -18,6 +18,7 @@ from grid.boot import ProxyBoot
 from grid.control_client import ControlClient
 from grid.core.types import BrowserType
 from grid.errors import RegistryUnavailable
+from grid.last_out import last_out
 from grid.proxy.api import Api
 from grid.proxy.gateway import Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs
@@ -37,6 +38,7 @@ LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 SHUN_S: Final = 10.0
 """How long a worker that did not answer a handoff is not chosen."""
 
+RETIRE_LOOK_S: Final = 0.05
 GRACE_S: Final = 5.0
 """For answers that are being written when the proxy is told to stop."""
 
@@ -70,6 +72,7 @@ class Proxy:
         self._orphaned: set[str] = set()
         self._silent: dict[str, asyncio.TimerHandle] = {}
         self._stop = asyncio.Event()
+        self._server: GridServer | None = None
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.control = ControlClient(
             sock=boot.control,
@@ -80,12 +83,13 @@ class Proxy:
             ping_data=lambda: {"waiting": self.queue.waiting()},
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=self._stop.set,
+            fds=lambda: [listener.fileno() for listener in boot.listeners if listener.fileno() >= 0],
         )
 
     async def run(self) -> int:
         """Serves until the master says stop, or is lost for too long."""
         settings = self.settings
-        server = GridServer(
+        server = self._server = GridServer(
             uvicorn.Config(
                 Api(self, settings.token, settings.allowed_origins).application(),
                 http=GridHttpProtocol.bound_to(self.gateway.take_upgrade),
@@ -116,6 +120,8 @@ class Proxy:
                 task.cancel()
         await self.registry.close()
         await self.control.close("stopped")
+        if self.control.is_lost:
+            last_out(self.boot.runtime)
         return 0
 
     # For the API
@@ -200,10 +206,24 @@ class Proxy:
             self._start_side_task(self._shun(data["workerId"], data["browserType"]), "shun")
         elif name == "leave_drain":
             self._start_side_task(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
+        elif name == "retire":
+            self._start_side_task(self._retire(), "retire")
         elif name == "stop":
             self._stop.set()
         else:
             log.error("command_unknown", name=name)
+
+    async def _retire(self) -> None:
+        """Another proxy listens on the same sockets: serve whom we have accepted, and go."""
+        server = self._server
+        assert server is not None
+        for each in getattr(server, "servers", ()):
+            each.close()
+        deadline = time.monotonic() + self.settings.worker_select_timeout + 2 * HANDOFF_TIMEOUT_S + GRACE_S
+        # Connections end in many ways, and none of them tells.
+        while time.monotonic() < deadline and (server.server_state.connections or self.gateway.in_hand):  # noqa: ASYNC110
+            await asyncio.sleep(RETIRE_LOOK_S)
+        self._stop.set()
 
     async def _bury(self, worker_id: str, browser_type: BrowserType, reason: str) -> None:
         """The master saw this worker's end: nothing may choose it again, and its records end now."""

@@ -34,7 +34,12 @@ class EmbeddedRedis:
     @property
     def url(self) -> str:
         """The URL for clients."""
-        return f"unix://{self.socket_path}"
+        return url_of(self.socket_path.parent)
+
+
+def url_of(directory: Path) -> str:
+    """The URL for clients of an embedded Redis in `directory`, whether it runs or not."""
+    return f"unix://{directory / 'redis.sock'}"
 
 
 def prepare(directory: Path) -> EmbeddedRedis:

@@ -24,6 +24,7 @@ from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.core.lifetime import is_nearly_used_up, is_used_up
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
+from grid.last_out import last_out
 from grid.registry.registry import Lifetimes, Registry, WorkerRecord
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
 from grid.worker.handoff_server import Answer, HandoffServer
@@ -81,6 +82,7 @@ class Worker:
             ping_data=self._view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=lambda: self.ask_drain("no master for too long"),
+            fds=lambda: [fd for fd in (boot.ipc.fileno(),) if fd >= 0],
         )
 
     async def run(self) -> int:
@@ -219,6 +221,8 @@ class Worker:
         shutil.rmtree(self.boot.directory, ignore_errors=True)
         self.control.event("stopped", self._outcome)
         await self.control.close("stopped")
+        if self.control.is_lost:
+            last_out(self.boot.runtime)
 
     # What happens to it
 

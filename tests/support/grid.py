@@ -39,8 +39,21 @@ class Grid:
             **({"PWGRID_LAUNCHER": str(FAKE_LAUNCHER)} if fake else {}),
             **(environment or {}),
         }
-        ready_in, ready_out = os.pipe()
+        self.arguments = arguments
         self.log = (self.temporary / "grid.log").open("w+b")
+        self._start(arguments)
+
+    def start_again(self, *arguments: str) -> None:
+        """Another master on the same port and in the same place; returns when the grid is ready."""
+        self._start((*self.arguments, "--port", str(self.port), *arguments))
+
+    def kill_master(self) -> None:
+        """SIGKILL to the master alone."""
+        self.process.kill()
+        self.process.wait()
+
+    def _start(self, arguments: tuple[str, ...]) -> None:
+        ready_in, ready_out = os.pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "grid", "serve", "--port", "0", *arguments, "--ready-fd", str(ready_out)],
             cwd=ROOT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ def memory_record(started_at: float, channel: OneChannel) -> Any:
 
 
 def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> MemoryMeter:
-    return MemoryMeter(Settings(**settings), workers, lambda: available)  # type: ignore[arg-type]
+    config = SimpleNamespace(settings=Settings(**settings))  # type: ignore[arg-type]
+    return MemoryMeter(config, workers, lambda: available)  # type: ignore[arg-type]
 
 
 def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
@@ -110,7 +112,8 @@ def test_age_does_not_wait_for_a_sample() -> None:
 def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     workers = FakeWorkers()
     available = [100]
-    meter = MemoryMeter(Settings(min_host_available_mib=256), workers, lambda: available[0])  # type: ignore[arg-type]
+    config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
+    meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
     meter.tick(100.0)
     closed = meter.limits(Limits())
     assert closed.no_spawns is not None

@@ -1,0 +1,37 @@
+"""Tells the service manager where the grid is in its life (sd_notify); without one it does nothing. Reads nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+
+
+def notify(*lines: str) -> None:
+    """One message of `lines` to $NOTIFY_SOCKET. A service manager that does not listen is its own problem."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.setblocking(False)
+        sender.sendto("\n".join(lines).encode(), address)
+
+
+def ready(status: str) -> None:
+    """The grid serves, for the first time or again after a reload."""
+    notify(READY, f"MAINPID={os.getpid()}", f"STATUS={status}")
+
+
+def reloading() -> None:
+    """New settings or new code are being taken; `ready` follows."""
+    notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def stopping() -> None:
+    """The end has begun."""
+    notify(STOPPING)
