@@ -311,6 +311,7 @@ class Workers:
         if is_clean and was in (WorkerStatus.STOPPED, WorkerStatus.DRAINING):
             record.advance(WorkerEvent.VANISHED if was is WorkerStatus.STOPPED else WorkerEvent.STOP_ANNOUNCED)
             log.info("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
+            self._tell("worker_gone", record)
             return
         log.error("worker_exited", worker=worker_id, pid=pid, exit=str(ended), was=was, reason=record.reason)
         why = self._why(record, ended)

@@ -68,7 +68,9 @@ class Proxy:
         self.local = LocalSelection(self.roster)
         self.handoffs = Handoffs(boot.runtime, self._on_freed, self._on_silent)
         self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self)
-        self._lost: set[str] = set()
+        self._lost: dict[str, tuple[BrowserType, str]] = {}
+        self._burying = asyncio.Lock()
+        self._without_redis = False
         self._orphaned: set[str] = set()
         self._silent: dict[str, asyncio.TimerHandle] = {}
         self._stop = asyncio.Event()
@@ -142,7 +144,7 @@ class Proxy:
 
     async def _keep_registry(self) -> None:
         settings = self.settings
-        await self.registry.subscribe_slots(self.queue.wake)
+        await self.registry.subscribe_slots(self._on_slots)
         while True:
             await asyncio.sleep(settings.reaper_run_interval)
             try:
@@ -151,6 +153,14 @@ class Proxy:
                 log.warning("reap_missed", error=str(error))
             else:
                 report(reaped, "worker lost")
+
+    def _on_slots(self, browser_type: BrowserType | None) -> None:
+        self.queue.wake(browser_type)
+        if browser_type is None and self._without_redis:
+            self._without_redis = False
+            log.info("selecting_with_redis_again")
+        if browser_type is None and self._lost:  # Redis is back: who went meanwhile may not have been able to say so
+            self._start_side_task(self._bury_the_lost(), "bury")
 
     def _on_freed(self, worker_id: str) -> None:
         self.local.freed(worker_id)
@@ -172,7 +182,9 @@ class Proxy:
                 worker_id=ticket.worker_id,
             )
         except RegistryUnavailable as error:
-            log.warning("selected_without_redis", error=str(error))
+            if not self._without_redis:
+                self._without_redis = True
+                log.warning("selecting_without_redis", error=str(error))
             return self.local.choose(ticket, self._unfit())
 
     async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
@@ -198,8 +210,10 @@ class Proxy:
             self.queue.close(stopping())
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
-        if name == "worker_lost":
-            self._start_side_task(self._bury(data["workerId"], data["browserType"], data["reason"]), "bury")
+        if name in ("worker_lost", "worker_gone"):
+            self._lost[data["workerId"]] = (data["browserType"], data["reason"] or "worker stopped")
+            self.handoffs.drop(data["workerId"], "the worker is gone")
+            self._start_side_task(self._bury_the_lost(), "bury")
         elif name == "worker_orphaned":
             self._orphaned.add(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
@@ -225,16 +239,16 @@ class Proxy:
             await asyncio.sleep(RETIRE_LOOK_S)
         self._stop.set()
 
-    async def _bury(self, worker_id: str, browser_type: BrowserType, reason: str) -> None:
-        """The master saw this worker's end: nothing may choose it again, and its records end now."""
-        self._lost.add(worker_id)
-        self.handoffs.drop(worker_id, "the worker is gone")
-        try:
-            report(await self.registry.reap_worker(browser_type, worker_id, reason), reason)
-        except RegistryUnavailable as error:
-            log.warning("reap_left_to_the_reaper", worker=worker_id, error=str(error))
-        else:
-            self._lost.discard(worker_id)
+    async def _bury_the_lost(self) -> None:
+        """The master saw these workers' end: nothing may choose them again, and what is left of their records goes."""
+        async with self._burying:
+            for worker_id, (browser_type, reason) in list(self._lost.items()):
+                try:
+                    report(await self.registry.reap_worker(browser_type, worker_id, reason), reason)
+                except RegistryUnavailable as error:
+                    log.warning("burial_put_off", worker=worker_id, error=str(error))
+                    return
+                self._lost.pop(worker_id, None)
         self.queue.wake()
 
     async def _shun(self, worker_id: str, browser_type: BrowserType) -> None:
@@ -256,7 +270,7 @@ class Proxy:
         self.queue.wake()
 
     def _unfit(self) -> set[str]:
-        return self._lost | self._orphaned | self._silent.keys()
+        return self._lost.keys() | self._orphaned | self._silent.keys()
 
     async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
         """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""
@@ -283,7 +297,8 @@ class Proxy:
 def report(reaped: Reaped, reason: str) -> None:
     """One line for each worker that was reaped, with its sessions."""
     for worker, sessions in reaped.workers.items():
-        log.warning("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)
+        tell = log.warning if sessions else log.debug
+        tell("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)
 
 
 def run_proxy(boot: ProxyBoot) -> int:

@@ -38,6 +38,7 @@ CLOSE_GRACE_S: Final = 5.0
 
 STOP_S: Final = 10.0
 ADOPT_S: Final = 5.0
+SETTLE_S: Final = 8.0
 CANARY_TRIES: Final = 2
 PING_S: Final = 3.0
 EXIT_FAILED: Final = 1
@@ -207,10 +208,7 @@ class Worker:
         if self.handoff is not None:
             self.handoff.close()
         if self.registry is not None:
-            await self.journal.settle()
-            with contextlib.suppress(RegistryUnavailable):  # its record then ends by TTL and reaper
-                await self.journal.replay()
-                await self.registry.unregister(self.boot.browser_type, self.boot.worker_id, "worker stopped")
+            await self._settle_books(self.registry)
         for task in self._side_tasks:
             if task.get_name() != "control link":
                 task.cancel()
@@ -223,6 +221,18 @@ class Worker:
         await self.control.close("stopped")
         if self.control.is_lost:
             last_out(self.boot.runtime)
+
+    async def _settle_books(self, registry: Registry) -> None:
+        """Writes what is not written yet, and takes leave. A Redis that is away is waited for, but not for long: what
+        is left then the proxy and the reaper put right, as for a worker that died."""
+        await self.journal.settle()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while not await self.journal.replay():
+                    await registry.client.wait_connected()
+                await registry.unregister(self.boot.browser_type, self.boot.worker_id, "worker stopped")
+        except (TimeoutError, RegistryUnavailable) as error:
+            log.warning("left_without_leave", error=str(error), unwritten=repr(self.journal))
 
     # What happens to it
 
