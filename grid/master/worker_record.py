@@ -60,6 +60,7 @@ class WorkerRecord:
     version: str = ""
     adopted: bool = False
     claimed: bool = True
+    told_again: bool = False
 
     @property
     def is_live(self) -> bool:
