@@ -10,7 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from grid import __version__
+from grid.core.types import BROWSER_TYPES
 from grid.errors import GridError
+
+SESSION_STATUSES = ("pending", "running", "completed", "failed", "expired")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -165,6 +168,33 @@ def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
 
 @main.command()
 @_with(_GRID_OPTIONS)
+@click.argument("worker", required=False)
+@click.option("--pool", type=click.Choice(BROWSER_TYPES), help="Every worker of this pool.")
+@click.option("--all", "everything", is_flag=True, help="Every worker.")
+@click.option("--now", is_flag=True, help="End live sessions at once. So does a second drain of the same worker.")
+@click.option("--wait", is_flag=True, help="Show sessions and time left until the workers are gone.")
+def drain(
+    port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **how: bool
+) -> None:
+    """Drains WORKER, a pool or all: no new sessions, live ones go on until DRAIN_TIMEOUT; replacements start at once.
+
+    With --wait the exit code is 1 when time ran out and sessions were cut.
+    """
+    from grid import drain_command, operate
+
+    if sum((worker is not None, pool is not None, everything)) != 1:
+        raise click.UsageError("name one of WORKER, --pool POOL and --all")
+    selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
+    grid = operate.find_grid(port, runtime_dir)
+    draining = drain_command.drain(grid, selection, now=how["now"])
+    if not how["wait"]:
+        click.echo("draining " + (", ".join(draining) or "nothing: there is no worker"))
+    elif not drain_command.wait(grid, draining, click.echo):
+        sys.exit(1)
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
 def reload(port: int | None, runtime_dir: str | None) -> None:
     """Has a running grid read its configuration again: same file, and environment and flags as at its start.
 
@@ -178,6 +208,31 @@ def reload(port: int | None, runtime_dir: str | None) -> None:
     except Refused as refused:
         refused.exit_code = 2
         raise
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.argument("pools", nargs=-1, required=True, metavar="POOL=N...")
+def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> None:
+    """Wants another number of workers, until the grid is restarted: pwgrid scale chromium=4"""
+    from grid import operate
+
+    figures = operate.read_scale(pools)
+    wanted = operate.ask(operate.find_grid(port, runtime_dir), "scale", figures)["wanted"]
+    click.echo(", ".join(f"{name} {workers}" for name, workers in wanted.items()))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.option("--status", "wanted", type=click.Choice(SESSION_STATUSES), help="Only these.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:
+    """Shows the latest sessions, live and ended, with the reason of each end."""
+    from grid import operate
+
+    found = operate.sessions(operate.find_grid(port, runtime_dir), wanted, limit)
+    click.echo(json.dumps(found, indent=2) if as_json else operate.sessions_table(found))
 
 
 @main.command()

@@ -3,6 +3,9 @@
 import json
 import os
 import socket
+import time
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
@@ -73,7 +76,7 @@ def status(grid: RunningGrid) -> dict[str, Any]:
 
     found = ask(grid, "status")
     try:
-        counters = snapshot(found["redis"]["url"], found["redis"].get("prefix", ""))
+        counters = snapshot(*_redis(grid))  # the address that the status shows has no password
     except RegistryUnavailable as error:
         found["redis"]["error"] = str(error)
         return found
@@ -92,15 +95,18 @@ def status_table(found: dict[str, Any]) -> str:
     lines.append(
         f"redis {redis['url']}" + (f"  pid {redis['pid']}" if redis["pid"] else "") + _problem(redis.get("error"))
     )
+    host = found["host"]
+    lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
     pools: list[tuple[str, ...]] = [("POOL", "WANTED", "AVAILABLE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")]
     for pool in found["pools"]:
         mine = [worker for worker in found["workers"] if worker["browserType"] == pool["browserType"]]
         figures = (pool["wanted"], pool["available"], pool["starting"], pool["draining"])
         sessions = sum(worker["active"] or 0 for worker in mine)
-        pools.append((pool["browserType"], *map(str, figures), str(sessions), str(pool["slots"]), pool["reason"] or ""))
+        pools.append((pool["browserType"], *map(str, figures), str(sessions), str(pool["slots"]), _remark(pool)))
     workers: list[tuple[str, ...]] = [("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", "MEMORY", "")]
     for worker in found["workers"]:
-        memory = f"{worker['rssMib']} MiB" if worker.get("rssMib") is not None else "-"
+        size = worker["rssMib"] if worker["memoryMib"] is None else worker["memoryMib"]
+        memory = "-" if size is None else f"{size} MiB"
         used = f"{worker['active'] or 0}/{worker['slots']}"
         row = (
             worker["id"],
@@ -110,8 +116,39 @@ def status_table(found: dict[str, Any]) -> str:
             used,
             str(worker["lifetime"] or 0),
         )
-        workers.append((*row, memory, worker.get("reason") or ""))
+        left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
+        workers.append((*row, memory, (worker["reason"] or "") + left))
     return "\n".join([*lines, "", *_columns(pools), "", *_columns(workers)])
+
+
+def read_scale(pools: Sequence[str]) -> dict[str, int]:
+    """`chromium=4` and the like. Raises GridError for what is not that."""
+    figures = {}
+    for text in pools:
+        name, equals, workers = text.partition("=")
+        if not equals or not workers.isdecimal():
+            raise GridError(f"{text!r} is not POOL=N, for example chromium=4")
+        figures[name] = int(workers)
+    return figures
+
+
+def sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str, Any]]:
+    """The latest sessions, the newest first, as the API shows them. Raises RegistryUnavailable."""
+    from grid.registry.blocking import latest_sessions
+
+    url, prefix = _redis(grid)
+    return [session.as_json() for session in latest_sessions(url, prefix, status=status, limit=limit)]
+
+
+def sessions_table(found: list[dict[str, Any]]) -> str:
+    """The sessions for people."""
+    rows: list[tuple[str, ...]] = [("SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")]
+    for session in found:
+        began = datetime.fromtimestamp(session["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
+        lasted_s = (session["endedAt"] or time.time()) - session["createdAt"]
+        who = (session["id"], session["browserType"], session["workerId"], session["status"])
+        rows.append((*who, began, f"{lasted_s:.1f} s", session["client"], session["reason"] or ""))
+    return "\n".join(_columns(rows))
 
 
 def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
@@ -122,6 +159,17 @@ def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
     binary = find_redis_cli()
     where = ["-s", urlsplit(url).path] if url.startswith("unix:") else ["-u", url]
     os.execv(binary, [str(binary), *where, *arguments])
+
+
+def _redis(grid: RunningGrid) -> tuple[str, str]:
+    """Where the registry is, password and all, and the prefix of its keys."""
+    found = ask(grid, "redis")
+    return found["url"], found["prefix"]
+
+
+def _remark(pool: dict[str, Any]) -> str:
+    timeouts = pool["drainTimeouts"]
+    return "; ".join(filter(None, (pool["reason"], f"{timeouts} drains timed out" if timeouts else None)))
 
 
 def _problem(error: str | None) -> str:

@@ -10,7 +10,8 @@
 --       publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
 --
 -- Idempotent by the session's state. A pending session that completes had run: its lost start is made up for.
--- A worker's session (9 and 10 given) that Redis has lost is recorded; it holds no slot there, so no counter moves.
+-- The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker lost", "lost by worker",
+-- "lease expired"), and replaces it. A session that Redis has lost is recorded; it holds no slot there, so no counter moves.
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
@@ -62,12 +63,18 @@ if status ~= 'completed' and status ~= 'failed' and status ~= 'expired' then
 end
 local prefix = given(5, '')
 local key = prefix .. 'session:' .. id
-local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
+local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
 local browser_type, worker_id = given(9, was[2]), given(10, was[3])
 if not browser_type or not worker_id then return 0 end
 local field = browser_type .. ':' .. worker_id
 
-if was[1] == 'pending' and status == 'completed' and was[2] .. ':' .. was[3] == field then
+local mine = was[1] and was[2] .. ':' .. was[3] == field
+if mine and was[4] and given(10) then
+  redis.call('HINCRBY', prefix .. 'sessions:outcomes', was[1], -1)
+  redis.call('HDEL', key, 'presumed')
+  redis.call('HSET', key, 'status', 'running')
+  redis.call('HSETNX', key, 'startedAt', now)
+elseif mine and was[1] == 'pending' and status == 'completed' then
   redis.call('HSET', key, 'status', 'running', 'startedAt', now)
 end
 local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, now, tonumber(given(6, 3600)), false)

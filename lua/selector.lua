@@ -15,7 +15,7 @@
 --       is set to "shutdown" and published; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when
 --       none is eligible slots:wanted:{type}, so that whoever frees a slot publishes slots:{type}.
 --
--- Serving: status available, heartbeat no older than the threshold, key with a TTL. Eligible: serving, active below the
+-- Serving: status available, heartbeat no older than the threshold. Eligible: serving, key with a TTL, active below the
 -- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
 -- margin = max(1, floor(max lifetime / workers)). Workers are all that serve, full ones and those that a filter hides too:
 -- load and filters must not move the border. Of the eligible ones below max lifetime - margin the highest lifetime wins, ties
@@ -66,10 +66,13 @@ if session_id then
   end
 end
 
+-- From here on the hot path: few calls, one command for each worker.
+local call, find, type_prefix = redis.call, string.find, browser_type .. ':'
+
 local function counters(hash)
-  local flat, found = redis.call('HGETALL', hash), {}
+  local flat, found = call('HGETALL', hash), {}
   for i = 1, #flat, 2 do
-    if string.sub(flat[i], 1, #browser_type + 1) == browser_type .. ':' then found[flat[i]] = tonumber(flat[i + 1]) or 0 end
+    if find(flat[i], type_prefix, 1, true) == 1 then found[flat[i]] = tonumber(flat[i + 1]) or 0 end
   end
   return found
 end
@@ -77,18 +80,22 @@ end
 local active, lifetime = counters(active_hash), counters(lifetime_hash)
 for field in pairs(lifetime) do active[field] = active[field] or 0 end
 
-local serving, eligible = 0, {}
+local function passes(field, version)
+  local id = string.sub(field, #type_prefix + 1)
+  version = wanted_version and string.match(version or '', '^%d+%.%d+')
+  return not excluded[id] and (not only or only == id) and (not version or version == wanted_version)
+end
+
+local serving, eligible, worker_prefix = 0, {}, prefix .. 'worker:'
 for field, live in pairs(active) do
-  local key = prefix .. 'worker:' .. field
-  local worker = redis.call('HMGET', key, 'status', 'lastHeartbeat', 'wsEndpoint', 'slots', 'playwrightVersion')
-  local beat = tonumber(worker[2])
-  if worker[1] == 'available' and worker[3] and beat and now - beat <= stale_s and redis.call('PTTL', key) >= 0 then
+  local worker = call('HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion')
+  local beat = worker[1] == 'available' and tonumber(worker[2])
+  if beat and now - beat <= stale_s then
     serving = serving + 1
-    local id, version = string.sub(field, #browser_type + 2), string.match(worker[5] or '', '^%d+%.%d+')
-    local allowed = not excluded[id] and (not only or only == id)
-      and (not wanted_version or not version or version == wanted_version)
-    if allowed and live < math.min(max_active, tonumber(worker[4]) or max_active) and (lifetime[field] or 0) < max_lifetime then
-      eligible[#eligible + 1] = {field = field, active = live, lifetime = lifetime[field] or 0, endpoint = worker[3]}
+    local slots = tonumber(worker[3])
+    if live < max_active and (not slots or live < slots) and (lifetime[field] or 0) < max_lifetime
+      and passes(field, worker[4]) then
+      eligible[field] = true
     end
   end
 end
@@ -96,40 +103,46 @@ end
 local border = max_lifetime - math.max(1, math.floor(max_lifetime / math.max(1, serving)))
 
 local function better(one, other)
-  if not other then return true end
-  if (one.lifetime < border) ~= (other.lifetime < border) then return one.lifetime < border end
-  if one.lifetime ~= other.lifetime then return one.lifetime > other.lifetime end
-  if one.active ~= other.active then return one.active < other.active end
-  return one.field < other.field -- the order of a hash means nothing; this makes the choice repeatable
+  local mine, theirs = lifetime[one] or 0, lifetime[other] or 0
+  if (mine < border) ~= (theirs < border) then return mine < border end
+  if mine ~= theirs then return mine > theirs end
+  if active[one] ~= active[other] then return active[one] < active[other] end
+  return one < other -- the order of a hash means nothing; this makes the choice repeatable
 end
 
-local chosen
-for _, worker in ipairs(eligible) do
-  if better(worker, chosen) then chosen = worker end
-end
-if not chosen then
-  if session_id then redis.call('SET', prefix .. 'slots:wanted:' .. browser_type, 1) end
-  return false
-end
+local chosen, endpoint
+repeat
+  chosen = nil
+  for field in pairs(eligible) do
+    if not chosen or better(field, chosen) then chosen = field end
+  end
+  if not chosen then
+    if session_id then call('SET', prefix .. 'slots:wanted:' .. browser_type, 1) end
+    return false
+  end
+  local key = worker_prefix .. chosen
+  endpoint = call('PTTL', key) >= 0 and call('HGET', key, 'wsEndpoint')
+  eligible[chosen] = nil -- without TTL or endpoint: the next best
+until endpoint
 
-redis.call('HINCRBY', active_hash, chosen.field, 1)
-if redis.call('HINCRBY', lifetime_hash, chosen.field, 1) >= max_lifetime then
-  local command = prefix .. 'worker:cmd:' .. chosen.field
+call('HINCRBY', active_hash, chosen, 1)
+if call('HINCRBY', lifetime_hash, chosen, 1) >= max_lifetime then
+  local command = prefix .. 'worker:cmd:' .. chosen
   redis.call('SET', command, 'shutdown', 'PX', milliseconds(tonumber(given(15, 60))))
   redis.call('PUBLISH', command, 'shutdown')
 end
 
 if session_id then
   local record = {
-    'browserType', browser_type, 'workerId', string.sub(chosen.field, #browser_type + 2), 'status', 'pending',
+    'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
     'createdAt', ARGV[4], 'client', given(9, ''),
   }
   for i = 16, #ARGV do record[#record + 1] = ARGV[i] end
   redis.call('HSET', session_key, unpack(record))
   redis.call('PEXPIRE', session_key, milliseconds(tonumber(given(13, 900))))
   local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
-  redis.call('ZADD', prefix .. 'sessions:live:' .. chosen.field, lease_until, session_id)
+  redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)
   redis.call('ZADD', prefix .. 'sessions:index', ARGV[4], session_id)
   redis.call('ZREMRANGEBYRANK', prefix .. 'sessions:index', 0, -tonumber(given(14, 10000)) - 1)
 end
-return chosen.endpoint
+return endpoint

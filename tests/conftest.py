@@ -1,4 +1,4 @@
-"""Fixtures of the tests with real browsers: one shared grid, whose books are checked after each test, and the clients."""
+"""Fixtures of the tests with real browsers: a shared grid, its books checked after each test, and the clients."""
 
 import inspect
 import shutil
@@ -14,6 +14,9 @@ from grid.config import Settings
 from grid.core.types import BrowserType
 from grid.errors import BrowserMissing
 from tests.support.grid import Grid, eventually, running_grid
+from tests.support.redis import own_redis
+
+__all__ = ["own_redis"]
 
 
 def need(browser_type: BrowserType) -> None:

@@ -20,7 +20,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings)."""
+    """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
+
+    `leaves_soon`: it has served nearly as many sessions as it may and will drain by itself; its replacement starts now.
+    """
 
     worker_id: str
     browser_type: BrowserType
@@ -28,6 +31,7 @@ class WorkerView:
     active: int = 0
     started_at: float = 0.0
     recycle: str | None = None
+    leaves_soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,9 @@ class _Pool:
     expiring: WorkerView | None = None
 
     def kept(self) -> list[WorkerView]:
-        return [view for view in (*self.starting, *self.available) if view is not self.expiring]
+        return [
+            view for view in (*self.starting, *self.available) if view is not self.expiring and not view.leaves_soon
+        ]
 
     def missing(self) -> int:
         return self.wanted.workers - len(self.kept())
@@ -118,9 +124,11 @@ def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
 def _drains(pool: _Pool, limits: Limits) -> list[Action]:
     """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place."""
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
+    if pool.wanted.workers == 0:
+        surplus += [view for view in pool.available if view.leaves_soon and view is not pool.expiring]
     drains: list[Action] = [Drain(view.worker_id, "scaled down") for view in surplus]
     if pool.expiring is not None:
-        serving = sum(1 for view in pool.available if view is not pool.expiring)
+        serving = sum(1 for view in pool.available if view is not pool.expiring and not view.leaves_soon)
         no_place = limits.max_surge == 0 or limits.memory_for <= 0 or limits.no_spawns is not None
         if serving >= pool.wanted.workers or no_place:
             drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))

@@ -37,7 +37,7 @@ PARTS: Final[dict[str, tuple[Part, ...]]] = {
     "token": _PROXY,
     "allowed_origins": _PROXY,
     "default_browser_type": _PROXY,
-    "max_lifetime_sessions": _PROXY,
+    "max_lifetime_sessions": _BOTH,
     "worker_select_timeout": _PROXY,
     "max_queue": _PROXY,
     "reaper_run_interval": _PROXY,

@@ -20,6 +20,7 @@ from grid.master.control import ControlServer, Deferred
 from grid.master.former import Former, Handover
 from grid.master.ledger import Ledger
 from grid.master.loop import Loop
+from grid.master.memory import MemoryMeter
 from grid.master.pool import Pool
 from grid.master.proxies import Proxies
 from grid.master.redis_child import RedisChild
@@ -68,8 +69,9 @@ class Master:
             _inherited(config.handover),
         )
         self._shutdown = Shutdown()
+        self._memory = MemoryMeter(config, self._workers)
         self._started_at = config.handover.started_at if config.handover else time.time()
-        self._reporter = Reporter(config, self._pools.values(), self._workers, self._started_at)
+        self._reporter = Reporter(config, self._pools.values(), self._workers, self._memory, self._started_at)
         self._start_report = StartReport(config, self._pools.values(), self._workers, self.status)
         self._changes = Changes(self._loop, config, self._pools, self._workers, self._proxy, self._execute)
         self._has_terminal = False
@@ -136,11 +138,13 @@ class Master:
     def _turn(self, now: float) -> None:
         """Everything that time or the last events made due."""
         self._redis.tick(now)
+        self._memory.tick(now)
         self._workers.tick(now)
         self._changes.tick(now)
         if self._redis.ready or self._proxy.pid is not None:
             self._proxy.tick(now)
         for pool in self._pools.values():
+            pool.held = self._memory.guard.reason
             pool.observe(self._workers.of(pool.browser_type), now)
         if self._shutdown.is_stopping:
             self._go_on_stopping(now)
@@ -154,7 +158,13 @@ class Master:
         if self._shutdown.phase is Phase.DONE:
             return now
         wanted = {name: pool.wanted() for name, pool in self._pools.items()}
-        parts = [self._redis.deadline(), self._workers.deadline(), next_start(wanted, now), self._changes.deadline()]
+        parts = [
+            self._redis.deadline(),
+            self._workers.deadline(),
+            self._memory.deadline(),
+            self._changes.deadline(),
+            next_start(wanted, now),
+        ]
         if self._redis.ready or self._proxy.pid is not None:
             parts.append(self._proxy.deadline())
         return min(parts)
@@ -162,7 +172,8 @@ class Master:
     def _plan(self, now: float) -> list[Action]:
         wanted = {name: pool.wanted() for name, pool in self._pools.items()}
         views = [record.view() for record in self._workers.records.values()]
-        return plan(wanted, views, now, limits_of(self._config.settings, os.cpu_count(), MIN_STARTING))
+        limits = limits_of(self._config.settings, os.cpu_count(), MIN_STARTING)
+        return plan(wanted, views, now, self._memory.limits(limits))
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Spawn):

@@ -24,6 +24,8 @@ class Pool:
         self.browser_type: Final = browser_type
         self.workers = workers
         self.backoff = Backoff()
+        self.held: str | None = None
+        """Why nothing is started in any pool just now."""
         self.is_complete = workers == 0
 
     @property
@@ -34,8 +36,10 @@ class Pool:
     @property
     def reason(self) -> str | None:
         """Why it has fewer workers than wanted; None when it has them, or nothing went wrong."""
-        if self.backoff.reason is None or self.is_complete:
+        if self.is_complete:
             return None
+        if self.backoff.reason is None:
+            return self.held
         deaths = self.backoff.deaths
         return self.backoff.reason + (f" ({deaths} early deaths in a row)" if deaths > 1 else "")
 

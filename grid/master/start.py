@@ -35,7 +35,7 @@ class StartReport:
         if self._is_ready:
             return
         self._tell_progress()
-        if proxy_listens and all(pool.is_complete or pool.cannot_start for pool in self._pools):
+        if proxy_listens and all(pool.is_complete or pool.cannot_start or pool.held for pool in self._pools):
             self._is_ready = True
             self._call(self._config.on_ready, self._status())
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from grid.core.lifecycle import WorkerStatus
 from grid.master.config import MasterConfig
+from grid.master.memory import MemoryMeter
 from grid.master.pool import Pool
 from grid.master.proxies import Proxies
 from grid.master.redis_child import RedisChild
@@ -18,10 +19,18 @@ from grid.master.workers import Workers
 class Reporter:
     """Reads the other parts and puts their figures together."""
 
-    def __init__(self, config: MasterConfig, pools: Iterable[Pool], workers: Workers, started_at: float) -> None:
+    def __init__(
+        self,
+        config: MasterConfig,
+        pools: Iterable[Pool],
+        workers: Workers,
+        memory: MemoryMeter,
+        started_at: float,
+    ) -> None:
         self._config = config
         self._pools = list(pools)
         self._workers = workers
+        self._memory = memory
         self._started_at = started_at
 
     def status(self, proxy: Proxies, redis: RedisChild, stopping: bool) -> dict[str, Any]:
@@ -38,8 +47,16 @@ class Reporter:
                 "prefix": config.settings.redis_key_prefix,
                 **({"error": redis.problem} if redis.problem else {}),
             },
-            "pools": [pool.status_reply(self._workers.of(pool.browser_type)) for pool in self._pools],
+            "host": self._memory.status_reply(),
+            "pools": [
+                {
+                    **pool.status_reply(self._workers.of(pool.browser_type)),
+                    "drainTimeouts": self._workers.drains.timeouts[pool.browser_type],
+                }
+                for pool in self._pools
+            ],
             "workers": [record.status_reply() for record in self._workers.records.values()],
+            "drained": list(self._workers.drains.recent),
             "stopping": stopping,
         }
 
@@ -47,7 +64,7 @@ class Reporter:
         """What the proxy chooses from."""
         return {
             "stopping": stopping,
-            "hostGuard": None,
+            "hostGuard": self._memory.guard.reason,
             "pools": {pool.browser_type: self._pool(pool) for pool in self._pools},
             "workers": [
                 {

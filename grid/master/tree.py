@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grid.master.host_memory import read_small
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -22,6 +24,7 @@ class Process:
     parent: int
     start: int
     is_zombie: bool
+    rss_pages: int = 0
 
 
 Table = dict[int, Process]
@@ -56,7 +59,10 @@ def reap_orphans(children: Iterable[int]) -> int:
 
 @dataclass(slots=True)
 class Tree:
-    """The processes below one worker. `known` maps pids to their start times; the worker itself is not among them."""
+    """The processes below one worker. `known` maps pids to their start times; the worker itself is not among them.
+
+    `worker_pid` is 0 once the worker is reaped: its pid may be somebody else's then.
+    """
 
     worker_pid: int
     directory: Path
@@ -71,7 +77,6 @@ class Tree:
 
     def kill(self, table: Table) -> int:
         """SIGKILL what is left of an ended worker's tree; how many processes that were (0: it is gone)."""
-        self.worker_pid = 0  # its pid may be somebody else's by now
         self.note(table)
         running = [process for pid in self.known if not (process := table[pid]).is_zombie]
         for process in running:
@@ -108,10 +113,10 @@ def _below(roots: set[int], table: Table) -> set[int]:
 
 def _read(pid: int) -> Process | None:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        fields = read_small(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return Process(pid, int(fields[1]), int(fields[19]), fields[0] in (b"Z", b"X"))
+    return Process(pid, int(fields[1]), int(fields[19]), fields[0] in (b"Z", b"X"), int(fields[21]))
 
 
 def _kill(process: Process) -> None:

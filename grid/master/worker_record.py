@@ -6,6 +6,7 @@ import contextlib
 import math
 import secrets
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from grid.boot import WorkerBoot
 from grid.core.adoption import heard_again
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.core.plan import WorkerView
+from grid.core.recycle import Footprint
 from grid.core.types import BrowserType
 from grid.master.channel import Channel
 from grid.master.child import Child
@@ -44,11 +46,13 @@ class WorkerRecord:
     launched: dict[str, Any] = field(default_factory=dict)
     served_since: float = math.inf
     available_by: float = math.inf
+    drain_by: float = math.inf
     active: int = 0
     lifetime: int = 0
     slots: int = 0
     reason: str | None = None
     recycle: str | None = None
+    leaves_soon: bool = False
     planned: bool = False
     asked: bool = False
     counted: bool = False
@@ -56,6 +60,8 @@ class WorkerRecord:
     is_successor: bool = False
     doomed: bool = False
     sweep_at: float = math.inf
+    sessions_until: float = math.inf
+    memory: Footprint = field(default_factory=Footprint)
     settings: str = ""
     version: str = ""
     adopted: bool = False
@@ -74,7 +80,13 @@ class WorkerRecord:
     def view(self) -> WorkerView:
         """What the plan needs to know."""
         return WorkerView(
-            self.worker_id, self.browser_type, self.status, self.active, started_at=self.forked_at, recycle=self.recycle
+            self.worker_id,
+            self.browser_type,
+            self.status,
+            self.active,
+            started_at=self.forked_at,
+            recycle=self.recycle,
+            leaves_soon=self.leaves_soon,
         )
 
     def status_reply(self) -> dict[str, Any]:
@@ -89,9 +101,17 @@ class WorkerRecord:
             "lifetime": self.lifetime,
             "slots": self.slots,
             "startedAt": self.child.started_at,
-            "rssMib": None,
-            "reason": self.reason,
+            "rssMib": self.memory.rss_mib,
+            "memoryMib": self.memory.memory_mib,
+            "drainLeftS": self._drain_left_s(),
+            "reason": self.reason or self.recycle,
         }
+
+    def _drain_left_s(self) -> float | None:
+        """How long its sessions may still go on; None when it does not drain."""
+        if self.sessions_until == math.inf:
+            return None
+        return round(max(0.0, self.sessions_until - time.monotonic()), 1)
 
 
 def start_worker(config: MasterConfig, browser_type: BrowserType, now: float) -> WorkerRecord:

@@ -12,6 +12,7 @@ from grid.core.adoption import caught_up, missed_its_drain
 from grid.core.backoff import Run
 from grid.core.frames import Frame
 from grid.core.lifecycle import WorkerEvent, WorkerStatus
+from grid.core.lifetime import is_nearly_used_up
 from grid.core.link import Applied, Link, LinkFullError, Opened, Received, StateSeen
 from grid.core.types import BrowserType
 from grid.log import get_logger
@@ -19,11 +20,12 @@ from grid.master.adopted import adopt_worker, resumed_link, sockets
 from grid.master.channel import Channel
 from grid.master.child import Exit
 from grid.master.config import MasterConfig
+from grid.master.drains import DrainBook
 from grid.master.ledger import Ledger
 from grid.master.loop import Loop
 from grid.master.pool import Pool
 from grid.master.takeover import can_be_taken_over, fork_successor
-from grid.master.tree import process_table
+from grid.master.tree import Table, process_table
 from grid.master.worker_record import WorkerRecord, start_worker
 
 log = get_logger()
@@ -49,6 +51,7 @@ class Workers:
         tell: Callable[[str, WorkerRecord], None],
     ) -> None:
         self.records: dict[str, WorkerRecord] = {}
+        self.drains = DrainBook()
         self._loop = loop
         self._config = config
         self._pools = pools
@@ -108,8 +111,10 @@ class Workers:
             return
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.planned = True
+        record.doomed = record.doomed or now
         record.reason = record.reason or reason
         timeout_s = self._config.settings.drain_timeout
+        record.sessions_until = min(record.sessions_until, self._loop.now() + (0.0 if now else timeout_s))
         self._end_drain_by(record, self._loop.now() + (DRAIN_NOW_S if now else timeout_s + DRAIN_GRACE_S))
         self._ledger.worker(record)
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
@@ -135,9 +140,18 @@ class Workers:
         record.channel.attach(sock, self._greeting(), init)
         return True
 
+    def kill(self, record: WorkerRecord, reason: str) -> None:
+        """End one with its tree at once; its sessions fail for `reason`."""
+        now = self._loop.now()
+        record.doomed = True
+        record.child.end_by(now, now)
+        record.child.tick(now)
+        self._lose(record, reason, now)
+
     def kill_all(self) -> None:
         """Last resort: end every process at once, without waiting for anything."""
         for record in self.records.values():
+            record.doomed = True
             record.child.end_by(0.0, 0.0)
 
     def tick(self, now: float) -> None:
@@ -148,7 +162,7 @@ class Workers:
                 record.child.tick(now)
         self._sweep(now)
         if now >= self._tree_at:
-            self._learn_trees(now)
+            self.learn_trees()
 
     def deadline(self) -> float:
         """When `tick` has something to do, or infinity."""
@@ -191,6 +205,8 @@ class Workers:
                 self._catch_up(record, item.data.get("status"))
             record.active = _count(item.data.get("active"))
             record.lifetime = _count(item.data.get("lifetime"))
+            limit = self._config.settings.max_lifetime_sessions
+            record.leaves_soon = is_nearly_used_up(record.lifetime, limit, record.slots)
         elif isinstance(item, Applied):
             handler = _EVENTS.get(item.name)
             if handler is None:
@@ -214,10 +230,12 @@ class Workers:
     def _draining(self, record: WorkerRecord, data: Data) -> None:
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.reason = record.reason or str(data.get("reason", "asked"))
+        record.sessions_until = min(record.sessions_until, self._loop.now() + self._config.settings.drain_timeout)
         self._ledger.worker(record)
         self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
 
     def _stopped(self, record: WorkerRecord, data: Data) -> None:
+        self.drains.ended(record, data)
         if record.status is not WorkerStatus.STOPPED:  # after `failed` it says this as well
             record.advance(WorkerEvent.STOP_ANNOUNCED)
 
@@ -265,7 +283,7 @@ class Workers:
 
     def _take_over(self, record: WorkerRecord, reason: str, now: float) -> bool:
         """A successor for an ended worker whose browser server lives; False when there can be none."""
-        if not can_be_taken_over(record):
+        if now >= record.drain_by or not can_be_taken_over(record):
             return False
         self._orphan(record, reason, now)
         try:
@@ -289,6 +307,7 @@ class Workers:
         self._loop.remove(record.child.pidfd)
         record.child.close()
         record.ended, record.sweep_at = True, now
+        record.tree.worker_pid = 0  # may be somebody else's from here on
         pid, worker_id = record.child.pid, record.worker_id
         was = record.status
         # How an adopted one ended only its parent was told; but removing its directory is the last thing that it does.
@@ -307,6 +326,7 @@ class Workers:
         was = record.status
         record.advance(WorkerEvent.VANISHED)
         log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, was=was, reason=reason)
+        self.drains.lost(record)
         self._count_death(record, now)
         self._tell("worker_lost", record)
 
@@ -328,12 +348,14 @@ class Workers:
                 log.debug("worker_directory_removed", worker=record.worker_id)
             del self.records[record.worker_id]
 
-    def _learn_trees(self, now: float) -> None:
+    def learn_trees(self) -> Table:
+        """See which processes belong to whom now; the table that told it (empty without workers)."""
         live = [record for record in self.records.values() if not record.ended]
         table = process_table() if live else {}
         for record in live:
             record.tree.note(table)
-        self._tree_at = now + self._config.settings.rss_check_interval if live else math.inf
+        self._tree_at = math.inf  # the memory meter asks again, at each of its samples
+        return table
 
     # Small things
 
@@ -356,7 +378,8 @@ class Workers:
             log.error("command_dropped", worker=record.worker_id, command=name, reason=str(error))
 
     def _end_drain_by(self, record: WorkerRecord, deadline: float) -> None:
-        record.child.end_by(math.inf, deadline)
+        record.drain_by = min(record.drain_by, deadline)  # a successor gets what is left of it, not a new one
+        record.child.end_by(math.inf, record.drain_by)
 
     def _silent_at(self, record: WorkerRecord) -> float:
         if record.channel is None or record.status is WorkerStatus.LOST:

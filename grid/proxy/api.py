@@ -153,10 +153,10 @@ class Api:
             )
         except ValueError as error:
             raise Refusal(400, f"bad query: {error}") from None
-        return JSONResponse({"sessions": [as_json(session) for session in page.sessions], "cursor": page.cursor})
+        return JSONResponse({"sessions": [session.as_json() for session in page.sessions], "cursor": page.cursor})
 
     async def _session(self, request: Request) -> Response:
-        return JSONResponse(as_json(await self._find(request)))
+        return JSONResponse((await self._find(request)).as_json())
 
     async def _end_session(self, request: Request) -> Response:
         session = await self._find(request)
@@ -170,23 +170,6 @@ class Api:
         if session is None:
             raise Refusal(404, "there is no such session (any more)")
         return session
-
-
-def as_json(session: SessionRecord) -> dict[str, Any]:
-    """A session as the API shows it; times in Unix seconds."""
-    return {
-        "id": session.session_id,
-        "browserType": session.browser_type,
-        "workerId": session.worker_id,
-        "status": session.status,
-        "reason": session.reason,
-        "createdAt": session.created_at,
-        "startedAt": session.started_at,
-        "endedAt": session.ended_at,
-        "client": session.client,
-        "bytesIn": session.bytes_in,
-        "bytesOut": session.bytes_out,
-    }
 
 
 async def health(_request: Request) -> Response:

@@ -10,12 +10,13 @@ import hiredis
 
 from grid.errors import RegistryUnavailable
 from grid.registry import records
-from grid.registry.records import RegistrySnapshot
+from grid.registry.records import RegistrySnapshot, SessionRecord
 from grid.registry.resp import Argument, Reply, checked, pack
 from grid.registry.url import RedisAddress, parse_url
 
 DEFAULT_TIMEOUT_S: Final = 1.0
 _CHUNK: Final = 64 * 1024
+_PAGE: Final = 500
 _INCOMPLETE: Final = object()
 
 
@@ -75,6 +76,28 @@ def snapshot(url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S
         return records.read_snapshot(
             replies, client.pipeline(*(("HGETALL", f"{prefix}worker:{name}") for name in fields))
         )
+    finally:
+        client.close()
+
+
+def latest_sessions(
+    url: str, prefix: str = "", *, status: str | None = None, limit: int = 100, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> list[SessionRecord]:
+    """Up to `limit` sessions, the newest first, of all or of one status. Raises RegistryUnavailable."""
+    client = BlockingClient(url, timeout_s=timeout_s, decode=True)
+    found: list[SessionRecord] = []
+    start = 0
+    try:
+        while True:
+            ids = client.command("ZREVRANGE", prefix + records.INDEX, start, start + _PAGE - 1)
+            hashes = client.pipeline(*(("HGETALL", f"{prefix}session:{session_id}") for session_id in ids))
+            for session_id, flat in zip(ids, hashes, strict=True):
+                session = SessionRecord.read(session_id, records.pairs(flat))
+                if flat and status in (None, session.status):
+                    found.append(session)
+            if len(ids) < _PAGE or len(found) >= limit:
+                return found[:limit]
+            start += _PAGE
     finally:
         client.close()
 

@@ -150,6 +150,22 @@ class SessionRecord:
             extra={name: value for name, value in values.items() if name not in _SESSION_FIELDS},
         )
 
+    def as_json(self) -> dict[str, Any]:
+        """The session as the API and the command line show it; times in Unix seconds."""
+        return {
+            "id": self.session_id,
+            "browserType": self.browser_type,
+            "workerId": self.worker_id,
+            "status": self.status,
+            "reason": self.reason,
+            "createdAt": self.created_at,
+            "startedAt": self.started_at,
+            "endedAt": self.ended_at,
+            "client": self.client,
+            "bytesIn": self.bytes_in,
+            "bytesOut": self.bytes_out,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:

@@ -72,6 +72,8 @@ class BrowserServer:
         self._started: asyncio.Future[Message] = self._loop.create_future()
         self._canaries: dict[int, asyncio.Future[CanaryResult]] = {}
         self._canary_id = 0
+        self._pings: dict[int, asyncio.Future[None]] = {}
+        self._ping_id = 0
         self._untold: list[Callable[[], None]] | None = []
         self._stderr: deque[str] = deque(maxlen=_EVIDENCE_LINES)
         self._stopping = False
@@ -168,11 +170,13 @@ class BrowserServer:
         server._set_ready(message["ready"])
         return server, frozenset(message["sessions"])
 
-    def hand_over(self, session_id: str, fd: int, head: bytes) -> asyncio.Future[None]:
+    def hand_over(self, session_id: str, fd: int, head: bytes, deadline: float = 0.0) -> asyncio.Future[None]:
         """Gives the client's socket to the browser server; done when that has it. `fd` may be closed at once.
 
         `head` is the rest of the request as the browser server shall read it: the header lines, with or without the
-        request line. The future fails with BrowserServerGone; the socket is then untouched.
+        request line. After `deadline` (seconds of CLOCK_MONOTONIC; 0: none) the socket is dropped untouched.
+
+        The future fails with BrowserServerGone; the socket is then untouched.
         """
         if not head.startswith(b"GET "):
             head = self._request_line + head
@@ -180,7 +184,8 @@ class BrowserServer:
             future: asyncio.Future[None] = self._loop.create_future()
             future.set_exception(BrowserServerGone())
             return future
-        return self._channel.send_handle({"session": session_id, "head": head.decode("latin-1")}, fd)
+        message = {"session": session_id, "head": head.decode("latin-1"), "deadline": deadline}
+        return self._channel.send_handle(message, fd)
 
     def close_session(self, session_id: str, code: int, reason: str) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Unknown ids: nothing."""
@@ -203,6 +208,17 @@ class BrowserServer:
             return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
         finally:
             self._canaries.pop(number, None)
+
+    async def ping(self) -> None:
+        """Returns when the launcher has answered; never, when it hangs or is gone: the caller sets the limit."""
+        self._ping_id += 1
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._pings[self._ping_id] = future
+        self._channel.send({"do": "ping", "id": self._ping_id})
+        try:
+            await future
+        finally:
+            self._pings.pop(self._ping_id, None)
 
     async def stop(self, timeout_s: float) -> None:
         """Closes the browser and its server: asks, and after `timeout_s` kills what is left of its tree. Idempotent."""
@@ -234,6 +250,10 @@ class BrowserServer:
                 future = self._canaries.get(message["id"])
                 if future is not None and not future.done():
                     future.set_result(CanaryResult(message["ok"], message["error"] or "", message["ms"]))
+            case "pong":
+                pinged = self._pings.pop(message["id"], None)
+                if pinged is not None and not pinged.done():
+                    pinged.set_result(None)
             case "gone":
                 self._when_ready(partial(self._tell_gone, message["reason"]))
 

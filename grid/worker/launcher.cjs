@@ -61,6 +61,8 @@ function onMessage(message, socket) {
         unacknowledged.delete(idx);
       }
       return;
+    case 'ping':
+      return say({ say: 'pong', id: message.id });
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
@@ -87,9 +89,13 @@ function forgetHalfLine() {
 
 // ----------------------------------------------------------------------------------------------------------- sessions
 
-function takeSession({ session: id, head }, socket) {
+function takeSession({ session: id, head, deadline }, socket) {
   const session = new Session(id, socket);
   sessions.set(id, session);
+  // We were frozen for too long: another worker has this client by now, and the connection is its alone. Closing our copy
+  // sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
+  if (deadline && Number(process.hrtime.bigint()) / 1e9 > deadline)
+    return session.end('grid', 'too late');
   if (browserGone || stopping) {
     session.refuse(browserGone ? 'browser' : 'grid', browserGone ? 'browser crashed' : 'worker stopped');
     return;

@@ -22,6 +22,7 @@ from grid.browsers import FoundBrowser
 from grid.control_client import ControlClient
 from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
+from grid.core.lifetime import is_nearly_used_up, is_used_up
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from grid.last_out import last_out
 from grid.registry.registry import Lifetimes, Registry, WorkerRecord
@@ -38,6 +39,7 @@ CLOSE_GRACE_S: Final = 5.0
 STOP_S: Final = 10.0
 ADOPT_S: Final = 5.0
 CANARY_TRIES: Final = 2
+PING_S: Final = 3.0
 EXIT_FAILED: Final = 1
 
 
@@ -65,9 +67,11 @@ class Worker:
         self.registry: Registry | None = None
         self.server: BrowserServer | None = None
         self.handoff: HandoffServer | None = None
+        self._outcome = {"cut": 0, "timedOut": False}
         self._secret = os.urandom(12).hex()
         self._drain: asyncio.Future[Drain] = asyncio.get_running_loop().create_future()
         self._now = asyncio.Event()
+        self._stop_s = STOP_S
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.control = ControlClient(
             sock=boot.control,
@@ -84,7 +88,7 @@ class Worker:
     async def run(self) -> int:
         """The worker's whole life; returns its exit code."""
         self._start_side_task(self.control.run(), "control link")
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.ask_drain, "SIGTERM")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         try:
             await self._start()
         except (BrowserLaunchError, RegistryUnavailable) as error:
@@ -115,6 +119,7 @@ class Worker:
             await self._take_over()
         self._start_side_task(self._beat(), "heartbeat")
         self._start_side_task(self._watch_browser_server(), "browser server watch")
+        self._start_side_task(self._watch_liveness(), "browser server liveness")
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
@@ -186,6 +191,7 @@ class Worker:
                 await self._first(self.slots.empty(), self._now.wait())
         if not self.slots.live:
             return
+        self._outcome = {"cut": len(self.slots.live), "timedOut": not self._now.is_set()}
         log.warning("drain_timed_out", sessions=len(self.slots.live), reason=drain.reason)
         if self.server is not None:
             for session_id in list(self.slots.live):
@@ -209,11 +215,11 @@ class Worker:
             if task.get_name() != "control link":
                 task.cancel()
         if self.server is not None:
-            await self.server.stop(STOP_S)
+            await self.server.stop(self._stop_s)
         if self.registry is not None:
             await self.registry.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
-        self.control.event("stopped", {})
+        self.control.event("stopped", self._outcome)
         await self.control.close("stopped")
         if self.control.is_lost:
             last_out(self.boot.runtime)
@@ -221,17 +227,20 @@ class Worker:
     # What happens to it
 
     def ask_drain(self, reason: str, timeout_s: float | None = None, *, planned: bool = True) -> None:
-        """Starts the drain; asked a second time, the drain ends now."""
+        """Starts the drain. It comes over the link and through Redis, and is one drain all the same."""
         if self._drain.done():
-            self._now.set()
             return
         self._drain.set_result(Drain(reason, self.settings.drain_timeout if timeout_s is None else timeout_s, planned))
 
+    def _on_sigterm(self) -> None:
+        if self._drain.done():
+            self._now.set()
+        self.ask_drain("SIGTERM")
+
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "drain":
-            asked_before = self._drain.done()
             self.ask_drain(str(data.get("reason", "asked")), data.get("timeoutS"))
-            if data.get("now") and not asked_before:
+            if data.get("now"):
                 self._now.set()
         elif name == "end_session" and self.server is not None:
             self.server.close_session(str(data["sessionId"]), GOING_AWAY, str(data["reason"]))
@@ -247,7 +256,7 @@ class Worker:
             answer(refused or "gone")
             return
         session_id = offer.session_id
-        handed_over = self.server.hand_over(session_id, fd, head)
+        handed_over = self.server.hand_over(session_id, fd, head, offer.deadline)
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
@@ -257,9 +266,17 @@ class Worker:
             answer(None)
             registry = self._registered()
             self.journal.write(lambda: registry.start(session_id))
+            self._watch_lifetime()
             log.debug("session_started", session=session_id, client=client)
 
         handed_over.add_done_callback(settled)
+
+    def _watch_lifetime(self) -> None:
+        lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
+        if is_nearly_used_up(lifetime, limit, self.slots.slots):
+            self.control.push_state(self._view())  # the master may want to start a replacement
+        if is_used_up(lifetime, limit):
+            self.ask_drain("lifetime limit")
 
     def _finish(self, closed: SessionClosed) -> None:
         session = self.slots.end(closed.session_id)
@@ -288,6 +305,23 @@ class Worker:
         for session_id in list(self.slots.live):
             self._finish(SessionClosed(session_id, 0, 0, "browser", "browser server lost"))
         self._on_gone("browser server lost")
+
+    async def _watch_liveness(self) -> None:
+        """A browser server that does not answer for too long is hung: its sessions are, too, so the whole tree goes."""
+        assert self.server is not None
+        limit_s = self.settings.worker_lost_threshold
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self.server.ping()
+            except TimeoutError:
+                log.error("browser_server_hung", silent_s=limit_s, sessions=len(self.slots.live))
+                for session_id in list(self.slots.live):
+                    self._finish(SessionClosed(session_id, 0, 0, "grid", "hung"))
+                self._stop_s = 0.0
+                self.ask_drain("browser server hung", 0.0, planned=False)
+                return
+            await asyncio.sleep(PING_S)
 
     async def _watch_health(self) -> None:
         """Tries the browser whenever the worker is idle; twice in vain in a row, and the worker is recycled."""

@@ -80,6 +80,28 @@ async def test_a_frozen_worker_is_killed_alone_and_its_sessions_go_on(playwright
         books_are_balanced(grid)
 
 
+async def test_a_frozen_browser_server_costs_only_its_own_sessions_and_is_replaced(playwright: Playwright) -> None:
+    need("chromium")
+    environment = {"WORKER_LOST_THRESHOLD": "5"}
+    with running_grid("--chromium", "2", environment=environment) as grid:
+        async with under_load(grid, playwright) as load:
+            victim = worker_with_sessions(grid)
+            os.kill(victim["nodePid"], signal.SIGSTOP)
+            await eventually_async(lambda: not os.path.exists(f"/proc/{victim['nodePid']}"), "it is killed", 40)
+            await eventually_async(is_complete(grid, 2), "the replacement serves", 40)
+            await load.goes_on()
+            assert len(load.lost) <= victim["active"]
+            assert load.refused == []
+        await eventually_async(lambda: grid.active() == 0, "every slot is free")
+        reasons = {
+            grid.redis("HGET", key, "reason")
+            for key in grid.redis("KEYS", "session:*")
+            if grid.redis("HGET", key, "status") == b"failed"
+        }
+        assert reasons <= {b"hung"}
+        books_are_balanced(grid)
+
+
 async def test_sigkill_of_the_embedded_redis_loses_nothing(playwright: Playwright) -> None:
     need("chromium")
     environment = {"HEARTBEAT_INTERVAL": "1"}

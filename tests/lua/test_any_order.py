@@ -45,6 +45,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = NOW
         self.workers: dict[str, Worker] = {}
         self.serial = 0
+        self.late: list[tuple[str, str]] = []
 
     # What happens
 
@@ -84,15 +85,26 @@ class AnyOrder(RuleBasedStateMachine):
         self.select(session, exclude=worker.name if worker else "")
         return session
 
-    @rule(data=st.data(), told=st.booleans(), times=st.integers(1, 2))
-    def a_session_ends(self, data: st.DataObject, told: bool, times: int) -> None:
+    @rule(data=st.data(), told=st.sampled_from(["now", "twice", "late", "never"]))
+    def a_session_ends(self, data: st.DataObject, told: str) -> None:
         living = sorted((session, worker.name) for worker in self.workers.values() for session in worker.live)
         if not living:
             return
         session, name = data.draw(st.sampled_from(living))
         self.workers[name].live.remove(session)
-        for _ in range(times if told else 0):
-            self.grid.release(session, "failed", "why", now=self.now, worker=name)
+        if told == "late":
+            self.late.append((session, name))
+        elif told != "never":
+            for _ in range(2 if told == "twice" else 1):
+                self.grid.release(session, "completed", "closed", now=self.now, worker=name)
+            assert self.grid.status(session) == "completed"
+
+    @rule()
+    def what_was_kept_while_redis_was_away_is_told(self) -> None:
+        for session, name in self.late:
+            self.grid.release(session, "completed", "closed", now=self.now, worker=name)
+            assert self.grid.status(session) == "completed"
+        self.late.clear()
 
     @rule(seconds=st.sampled_from([1.0, 6.0]))
     def time_passes_and_workers_beat(self, seconds: float) -> None:

@@ -199,6 +199,13 @@ def test_a_version_is_matched_by_major_and_minor(grid: LuaGrid) -> None:
     assert grid.select("s4", version="unknown") is not None
 
 
+def test_without_the_best_one_s_ttl_the_next_best_is_chosen(grid: LuaGrid) -> None:
+    workers(grid, best=(0, 20), next=(0, 10), last=(0, 0))
+    grid.get("PERSIST", "worker:chromium:best")
+    assert grid.select("s1") == "next"
+    assert (grid.active("best"), grid.lifetime("best")) == (0, 20)
+
+
 # What a selection writes
 
 

@@ -157,6 +157,19 @@ def test_a_session_that_was_presumed_dead_runs_again_when_its_worker_shows_it(gr
     assert (grid.active(), grid.outcomes()) == (0, {"completed": 1})
 
 
+def test_only_the_worker_itself_corrects_what_was_presumed_of_its_session(grid: LuaGrid) -> None:
+    """A heartbeat may overtake the release of a session that has just ended."""
+    grid.register()
+    run(grid, "s1")
+    grid.heartbeat(sessions=())
+    assert [grid.release("s1"), grid.release("s1", worker="w2")] == [0, 0]
+    assert (grid.status("s1"), grid.session("s1")["reason"]) == ("failed", "lost by worker")
+    assert grid.release("s1", "completed", "closed by client", worker="w1") == 1
+    session = grid.session("s1")
+    assert (session["status"], session["reason"], "presumed" in session) == ("completed", "closed by client", False)
+    assert (grid.active(), grid.outcomes(), grid.repairs()) == (0, {"completed": 1}, 0)
+
+
 def test_an_end_that_the_worker_itself_reported_stands(grid: LuaGrid) -> None:
     grid.register()
     run(grid, "s1")
@@ -206,8 +219,10 @@ def test_a_session_that_ends_while_redis_is_away_frees_its_slot(grid: LuaGrid) -
     assert grid.select("s2") is None
     grid.heartbeat(sessions=())
     assert grid.select("s2") == "w1"
-    assert grid.release("s1", worker="w1") == 0  # the journal's replay comes late
-    assert grid.active() == 1
+    # The journal's replay comes late: it corrects the record, and takes no slot from the other.
+    assert grid.status("s1") == "failed"
+    assert [grid.release("s1", worker="w1"), grid.release("s1", worker="w1")] == [1, 0]
+    assert (grid.status("s1"), grid.active(), grid.outcomes()) == ("completed", 1, {"completed": 1})
 
 
 # Drain and end

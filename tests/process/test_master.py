@@ -22,6 +22,23 @@ def pool(status: dict[str, Any], browser_type: str) -> dict[str, Any]:
     return found
 
 
+def expect_gone(grid: MasterGrid, victim: dict[str, Any], since: int) -> None:
+    """Wait until nothing of a worker is left, and its pool is complete without it."""
+    for pid in (victim["pid"], *victim["tree"]):
+        wait_gone(pid)
+    grid.expect_state(
+        lambda state: (
+            state["pools"][victim["pool"]]["available"] == state["pools"][victim["pool"]]["wanted"]
+            and victim["worker"] not in [worker["id"] for worker in state["workers"]]
+        ),
+        since,
+    )
+    # Its record goes last, a turn of the master's after the last of its processes.
+    while victim["worker"] in [worker["id"] for worker in grid.status()["workers"]]:
+        pass
+    assert not Path(victim["directory"]).exists()
+
+
 def test_a_grid_starts_says_so_and_ends_in_order() -> None:
     with MasterGrid(settings={"chromium_workers": 2, "firefox_workers": 1}) as grid:
         ready = grid.expect("ready")["status"]
@@ -39,17 +56,18 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "starting": 0,
             "draining": 0,
             "slots": 10,
+            "drainTimeouts": 0,
             "reason": None,
         }
         pids = {line["worker"]: line["pid"] for line in grid.lines if line["what"] == "available"}
         assert {worker["id"]: worker["pid"] for worker in ready["workers"]} == pids
         at = grid.mark()
         grid.end()
-        said = [line["what"] for line in grid.lines[at:]]
         # The proxy refuses before the first worker leaves, and goes after the last one.
         assert grid.expect_state(lambda state: state["stopping"], at)["state"]["workers"] != []
-        assert said.index("proxy_command") > max(n for n, what in enumerate(said) if what == "command")
-        assert said[-1] == "ended"
+        stop = grid.expect("proxy_command", at, name="stop")["at"]
+        assert stop > max(line["at"] for line in grid.lines if line["what"] == "command")
+        assert grid.lines[-1]["what"] == "ended"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
@@ -79,11 +97,29 @@ def test_a_child_has_no_descriptor_that_is_not_its_own() -> None:
         os.close(secret_out)
 
 
-def test_a_killed_worker_is_replaced_and_nothing_of_it_is_left() -> None:
+def test_a_killed_worker_is_replaced_and_a_successor_sees_its_browser_server_to_the_end() -> None:
     with MasterGrid(settings={"chromium_workers": 2}) as grid:
         grid.expect("ready")
         victim = grid.expect("available")
         at = grid.mark()
+        os.kill(victim["pid"], signal.SIGKILL)
+        orphaned = grid.expect("proxy_command", at, name="worker_orphaned")["data"]
+        assert (orphaned["workerId"], orphaned["reason"]) == (victim["worker"], "worker ended with SIGKILL")
+        assert grid.expect("successor", at, worker=victim["worker"])["node"] == victim["tree"][0]
+        replacement = grid.expect("available", at)
+        expect_gone(grid, victim, at)
+        assert replacement["worker"] in [worker["id"] for worker in grid.status()["workers"]]
+        grid.end()
+
+
+def test_a_worker_killed_with_its_browser_server_is_lost_and_nothing_of_it_is_left() -> None:
+    with MasterGrid(settings={"chromium_workers": 2}) as grid:
+        grid.expect("ready")
+        victim = grid.expect("available")
+        at = grid.mark()
+        os.kill(victim["pid"], signal.SIGSTOP)  # it may not see that its browser server dies first
+        os.kill(victim["tree"][0], signal.SIGKILL)
+        wait_gone(victim["tree"][0])
         os.kill(victim["pid"], signal.SIGKILL)
         lost = grid.expect("proxy_command", at, name="worker_lost")
         assert lost["data"] == {
@@ -91,20 +127,36 @@ def test_a_killed_worker_is_replaced_and_nothing_of_it_is_left() -> None:
             "browserType": "chromium",
             "reason": "worker ended with SIGKILL",
         }
-        replacement = grid.expect("available", at)
-        for pid in victim["tree"]:
-            wait_gone(pid)
-        grid.expect_state(
-            lambda state: (
-                state["pools"]["chromium"]["available"] == 2
-                and victim["worker"] not in [worker["id"] for worker in state["workers"]]
-            ),
-            at,
-        )
-        status = grid.status()
-        assert victim["worker"] not in [worker["id"] for worker in status["workers"]]
-        assert replacement["worker"] in [worker["id"] for worker in status["workers"]]
-        assert not Path(victim["directory"]).exists()
+        grid.expect("available", at)
+        expect_gone(grid, victim, at)
+        assert not [line for line in grid.lines if line["what"] == "successor"]
+        grid.end()
+
+
+def test_a_successor_that_is_killed_has_no_successor() -> None:
+    with MasterGrid(behaviour={"chromium": "slow"}) as grid:
+        grid.expect("ready")
+        victim = grid.expect("available")
+        at = grid.mark()
+        os.kill(victim["pid"], signal.SIGKILL)
+        os.kill(grid.expect("successor", at)["pid"], signal.SIGKILL)
+        assert grid.expect("proxy_command", at, name="worker_lost")["data"]["workerId"] == victim["worker"]
+        grid.expect("available", at)
+        expect_gone(grid, victim, at)
+        assert len([line for line in grid.lines if line["what"] == "successor"]) == 1
+        grid.end_hurried()
+
+
+def test_a_worker_that_misses_its_drain_deadline_is_killed_with_its_tree() -> None:
+    with MasterGrid(settings={"drain_timeout": -19.5}, behaviour={"chromium": "slow"}) as grid:
+        grid.expect("ready")
+        victim = grid.expect("available")
+        at = grid.mark()
+        grid.ask("drain", {"worker": victim["worker"], "reason": "new kernel"})
+        lost = grid.expect("proxy_command", at, name="worker_lost")["data"]
+        assert lost["reason"] == "new kernel: did not end in time, killed"
+        expect_gone(grid, victim, at)
+        assert not [line for line in grid.lines if line["what"] == "successor"]
         grid.end()
 
 
@@ -161,16 +213,17 @@ def test_a_worker_that_never_becomes_available_is_ended_and_counts_as_an_early_d
         grid.end()
 
 
-def test_a_silent_worker_is_replaced_and_killed_with_its_tree() -> None:
+def test_a_silent_worker_is_replaced_and_its_browser_server_taken_over() -> None:
     with MasterGrid(settings={"worker_lost_threshold": 4.0, "chromium_workers": 2}) as grid:
         grid.expect("ready")
         silent = grid.expect("available")
         at = grid.mark()
         os.kill(silent["pid"], signal.SIGSTOP)
-        assert grid.expect("proxy_command", at)["data"]["reason"] == "silent for 4 s"
+        orphaned = grid.expect("proxy_command", at, name="worker_orphaned")
+        assert orphaned["data"]["reason"] == "silent for 4 s"
         grid.expect("available", at)
-        for pid in (silent["pid"], *silent["tree"]):
-            wait_gone(pid)
+        assert grid.expect("successor", at)["node"] == silent["tree"][0]
+        expect_gone(grid, silent, at)
         grid.end()
 
 
@@ -209,7 +262,7 @@ def test_a_proxy_hears_of_a_worker_that_was_lost_while_there_was_no_proxy() -> N
         os.kill(worker["pid"], signal.SIGKILL)
         grid.expect("available", at)
         os.kill(proxy["pid"], signal.SIGKILL)
-        assert grid.expect("proxy_command", at)["data"]["workerId"] == worker["worker"]
+        assert grid.expect("proxy_command", at, name="worker_orphaned")["data"]["workerId"] == worker["worker"]
         grid.end()
 
 
@@ -425,5 +478,6 @@ def test_a_bug_in_the_master_leaves_nothing_behind() -> None:
         assert "a bug" in grid.log_text()
         for line in grid.lines:
             for pid in [line.get("pid"), *line.get("tree", [])]:
-                assert pid is None or not Path(f"/proc/{pid}").exists(), line
+                if pid is not None:
+                    wait_gone(pid)
         assert not grid.base.exists()

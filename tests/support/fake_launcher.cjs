@@ -225,6 +225,8 @@ function onMessage(message, socket) {
   else if (message.do === 'ack')
     for (const idx of [...unacknowledged.keys()].filter(each => each <= message.idx))
       unacknowledged.delete(idx);
+  else if (message.do === 'ping')
+    say({ say: 'pong', id: message.id });
   else if (message.do === 'sync') {
     say({ say: 'live', sessions: [...sessions.keys()], ready });
     unacknowledged.forEach(say);

@@ -27,7 +27,10 @@ FAKE_LAUNCHER = ROOT / "tests" / "support" / "fake_launcher.cjs"
 class Grid:
     """One running grid with a private temporary directory. Every process of it carries a mark in its environment."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None, fake: bool = False) -> None:
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, fake: bool = False, prefix: str = ""
+    ) -> None:
+        self.prefix = prefix
         self.temporary = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self.mark = str(self.temporary)  # TMPDIR of every process of this grid
         self.environment = {
@@ -102,7 +105,8 @@ class Grid:
 
     @property
     def redis_url(self) -> str:
-        return f"unix://{self.runtime}/redis/redis.sock"
+        """Of the embedded Redis, or the one that the environment names."""
+        return self.environment.get("REDIS_URL") or f"unix://{self.runtime}/redis/redis.sock"
 
     @property
     def runtime(self) -> Path:
@@ -111,7 +115,7 @@ class Grid:
 
     def active(self) -> int:
         """Live sessions by Redis' own counters."""
-        flat = self.redis("HVALS", "cluster:active_connections")
+        flat = self.redis("HVALS", f"{self.prefix}cluster:active_connections")
         return sum(int(value) for value in flat)
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -154,12 +158,14 @@ class Grid:
 
     def kill_everything(self) -> None:
         """SIGKILL to all that carries this grid's mark, and its temporary directory away."""
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # The master first, or it restarts what is killed.
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        while left := self.processes():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         if not self.log.closed:
             self.log.close()
         if "ready" in self.__dict__:
@@ -180,9 +186,11 @@ def processes_marked(mark: str) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def running_grid(*arguments: str, environment: dict[str, str] | None = None, fake: bool = False) -> Iterator[Grid]:
+def running_grid(
+    *arguments: str, environment: dict[str, str] | None = None, fake: bool = False, prefix: str = ""
+) -> Iterator[Grid]:
     """A grid for the length of the block; afterwards its counters are zero and nothing of it is left."""
-    grid = Grid(*arguments, environment=environment, fake=fake)
+    grid = Grid(*arguments, environment=environment, fake=fake, prefix=prefix)
     try:
         yield grid
         if grid.process.poll() is None:

@@ -22,10 +22,11 @@ class Load:
     lost: dict[int, str] = field(default_factory=dict)
     connects: int = 0
     refused: list[str] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def goes_on(self, beats: int = 5, connects: int = 3) -> None:
-        """Returns once every session that is not lost has done `beats` more clicks, and `connects` more clients came."""
+        """Returns once every session not lost has done `beats` more clicks, and `connects` more clients came."""
         clicks, came = list(self.clicks), self.connects
 
         def enough() -> bool:
@@ -56,8 +57,8 @@ class Load:
             await self._tell()
 
     async def connect(self, grid: Grid, playwright: Playwright) -> None:
-        """A client that comes and goes."""
-        while True:
+        """A client that comes and goes. It is never cancelled in the middle: its driver would keep the session."""
+        while not self.over.is_set():
             try:
                 browser = await playwright.chromium.connect(grid.endpoint, timeout=30_000)
                 await browser.close()
@@ -65,7 +66,8 @@ class Load:
             except Exception as error:  # noqa: BLE001 - collected for the test
                 self.refused.append(str(error))
             await self._tell()
-            await asyncio.sleep(BEAT_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.over.wait(), BEAT_S)
 
 
 @contextlib.asynccontextmanager
@@ -76,14 +78,15 @@ async def under_load(grid: Grid, playwright: Playwright, sessions: int = 5) -> A
     await asyncio.gather(*(page.goto(PAGE) for page in pages))
     load = Load(list(browsers), [0] * sessions)
     tasks = [asyncio.create_task(load.click(number, page)) for number, page in enumerate(pages)]
-    tasks.append(asyncio.create_task(load.connect(grid, playwright)))
+    newcomer = asyncio.create_task(load.connect(grid, playwright))
     try:
         await load.goes_on()
         yield load
     finally:
+        load.over.set()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, newcomer, return_exceptions=True)
         for number, browser in enumerate(browsers):
             if number not in load.lost:
                 await browser.close()

@@ -115,7 +115,7 @@ class MasterGrid:
                 try:
                     control.connect(self.start["control"])
                     break
-                except FileNotFoundError:
+                except (FileNotFoundError, ConnectionRefusedError):
                     assert self.process.poll() is None, "the master ended before it listened"
             control.send(json.dumps({"t": "request", "name": name, "data": data or {}}).encode())
             answer: dict[str, Any] = json.loads(control.recv(1 << 20))

@@ -18,6 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import psutil
 import uvloop
 
 from grid import log as logging
@@ -75,8 +76,22 @@ class FakeWorker:
         if (self.behaviour != "slow" or data.get("now")) and not self.drain.done():
             self.drain.set_result(data)
 
+    async def succeed(self, node_pid: int) -> int:
+        """As after the death of another worker process: here without sessions that could go on."""
+        say("successor", worker=self.boot.worker_id, pid=os.getpid(), node=node_pid, ipc=self.boot.ipc.fileno())
+        self.control.event("draining", {"reason": "its worker died"})
+        if self.behaviour == "slow":
+            await self.drain
+        for process in [*psutil.Process(node_pid).children(recursive=True), psutil.Process(node_pid)]:
+            process.kill()
+        self.control.event("stopped", {})
+        await self.control.close("stopped")
+        return 0
+
     async def run(self) -> int:
         link = asyncio.create_task(self.control.run())
+        if self.boot.adopt_node_pid is not None:
+            return await self.succeed(self.boot.adopt_node_pid)
         if self.behaviour == "fail":
             self.control.event("failed", {"reason": "the browser is broken"})
             await self.control.close("failed")

@@ -196,3 +196,22 @@ def test_following_the_plan_comes_to_rest_with_what_is_wanted(there: list[Worker
             elif view.status is not S.AVAILABLE:
                 del now[worker_id]
     assert [view.recycle for view in now.values()] == [None] * workers
+
+
+def test_the_replacement_of_a_worker_that_leaves_soon_starts_before_it_drains() -> None:
+    soon = WorkerView("a", "chromium", WorkerStatus.AVAILABLE, leaves_soon=True)
+    fresh = WorkerView("b", "chromium", WorkerStatus.AVAILABLE)
+    wanted = {"chromium": Wanted(2)}
+    assert plan(wanted, [soon, fresh], 0, Limits()) == [Spawn("chromium")]
+    spare = WorkerView("c", "chromium", WorkerStatus.AVAILABLE)
+    assert plan(wanted, [soon, fresh, spare], 0, Limits()) == []
+
+
+def test_only_max_surge_spares_wait_at_once() -> None:
+    views = [WorkerView(name, "chromium", WorkerStatus.AVAILABLE, leaves_soon=True) for name in "ab"]
+    assert plan({"chromium": Wanted(2)}, views, 0, Limits(max_surge=1)) == [Spawn("chromium")]
+
+
+def test_a_pool_that_is_scaled_to_nothing_keeps_nobody_who_leaves_soon() -> None:
+    soon = WorkerView("a", "chromium", WorkerStatus.AVAILABLE, leaves_soon=True)
+    assert plan({"chromium": Wanted(0)}, [soon], 0, Limits()) == [Drain("a", "scaled down")]

@@ -1,0 +1,165 @@
+"""Drains by an operator: over the command line, and with nothing but redis-cli."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Playwright
+
+from tests.support.grid import Grid, eventually, eventually_async, running_grid
+
+WAITING = {"HEARTBEAT_INTERVAL": "0.5"}
+
+
+@pytest.fixture(scope="module")
+def two() -> Any:
+    """Two workers; every test gets them warm and without sessions."""
+    with running_grid("--chromium", "2", environment=WAITING) as grid:
+        yield grid
+
+
+@contextlib.asynccontextmanager
+async def one_session(grid: Grid, playwright: Playwright) -> AsyncIterator[tuple[Browser, str]]:
+    """A live session and the id of its worker."""
+    await eventually_async(lambda: available(grid) == 2, "both workers are warm", 60)
+    browser = await playwright.chromium.connect(grid.endpoint)
+    try:
+        yield browser, busy_worker(grid)
+    finally:
+        await browser.close()
+
+
+def available(grid: Grid) -> int:
+    return sum(worker["status"] == "available" for worker in grid.status()["workers"])
+
+
+def busy_worker(grid: Grid) -> str:
+    (field,) = [
+        field
+        for field, count in _pairs(grid.redis("HGETALL", "cluster:active_connections")).items()
+        if int(count) and grid.redis("HGET", f"worker:{field}", "status") == b"available"
+    ]
+    return field.partition(":")[2]
+
+
+def _pairs(flat: list[bytes]) -> dict[str, str]:
+    text = [part.decode() for part in flat]
+    return dict(zip(text[::2], text[1::2], strict=True))
+
+
+def is_draining(grid: Grid, worker: str) -> bool:
+    return bool(grid.redis("HGET", f"worker:chromium:{worker}", "status") == b"draining")
+
+
+async def pwgrid(grid: Grid, *arguments: str) -> Any:
+    return await asyncio.to_thread(grid.command, *arguments)
+
+
+async def test_a_drained_worker_keeps_its_session_and_gets_no_other(two: Grid, playwright: Playwright) -> None:
+    async with one_session(two, playwright) as (browser, worker):
+        waits = asyncio.create_task(pwgrid(two, "drain", worker, "--wait"))
+        await eventually_async(lambda: is_draining(two, worker), "it drains")
+        for _ in range(4):
+            other = await playwright.chromium.connect(two.endpoint)
+            assert int(two.redis("HGET", "cluster:active_connections", f"chromium:{worker}")) == 1
+            await other.close()
+        page = await browser.new_page()
+        assert await page.evaluate("6 * 7") == 42
+        assert not waits.done()
+        await browser.close()
+        done = await waits
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert "1 session left" in lines[0]
+        assert " s left" in lines[0]
+        assert lines[-1] == f"{worker}: gone, no session was cut"
+        assert worker not in {each["id"] for each in two.status()["workers"]}
+
+
+async def test_a_drain_that_runs_out_of_time_exits_1(playwright: Playwright) -> None:
+    with running_grid("--chromium", "1", environment={"DRAIN_TIMEOUT": "1"}) as grid:
+        browser = await playwright.chromium.connect(grid.endpoint)
+        done = await pwgrid(grid, "drain", "--all", "--wait")
+        assert done.returncode == 1
+        assert done.stdout.splitlines()[-1].endswith("1 session cut: its time ran out")
+        assert not browser.is_connected()
+
+
+async def test_a_second_drain_means_now(two: Grid, playwright: Playwright) -> None:
+    async with one_session(two, playwright) as (browser, worker):
+        gone = asyncio.Event()
+        browser.on("disconnected", lambda _: gone.set())
+        done = await pwgrid(two, "drain", worker)
+        assert (done.returncode, done.stdout) == (0, f"draining {worker}\n")
+        page = await browser.new_page()
+        assert await page.evaluate("6 * 7") == 42
+        done = await pwgrid(two, "drain", worker, "--wait")
+        assert done.returncode == 0, done.stdout
+        assert "told to end now" in done.stdout
+        async with asyncio.timeout(20):
+            await gone.wait()
+
+
+async def test_a_drain_now_does_not_wait(two: Grid, playwright: Playwright) -> None:
+    async with one_session(two, playwright) as (_, worker):
+        done = await pwgrid(two, "drain", worker, "--now", "--wait")
+        assert done.returncode == 0, done.stdout
+        assert "1 session cut: it was told to end now" in done.stdout
+
+
+async def test_redis_cli_alone_drains_at_the_next_heartbeat(two: Grid, playwright: Playwright) -> None:
+    async with one_session(two, playwright) as (browser, worker):
+        done = await pwgrid(two, "redis-cli", "SET", f"worker:cmd:chromium:{worker}", "shutdown", "EX", "60")
+        assert done.stdout.strip() == "OK", done.stderr
+        await eventually_async(lambda: is_draining(two, worker), "it drains")
+        assert (await pwgrid(two, "status")).stdout.count("asked over Redis") == 1
+        assert browser.is_connected()
+        await browser.close()
+        await eventually_async(lambda: not two.redis("EXISTS", f"worker:chromium:{worker}"), "it is gone")
+
+
+async def test_a_pool_is_drained_and_comes_back(two: Grid, playwright: Playwright) -> None:
+    await eventually_async(lambda: available(two) == 2, "both workers are warm", 60)
+    before = {worker["id"] for worker in two.status()["workers"]}
+    done = await pwgrid(two, "drain", "--pool", "chromium", "--wait")
+    assert done.returncode == 0, done.stdout
+    assert len(done.stdout.splitlines()) >= 4
+    browser = await playwright.chromium.connect(two.endpoint)
+    await browser.close()
+    assert not before & {worker["id"] for worker in two.status()["workers"]}
+
+
+async def test_who_is_not_there_cannot_be_drained(two: Grid) -> None:
+    for arguments, sentence in (
+        (("drain", "00000000"), "no worker matches 00000000"),
+        (("drain",), "name one of"),
+        (("drain", "--all", "--pool", "chromium"), "name one of"),
+    ):
+        done = await pwgrid(two, *arguments)
+        assert done.returncode != 0
+        assert sentence in done.stderr
+
+
+async def test_scaling_starts_and_ends_workers(two: Grid) -> None:
+    done = await pwgrid(two, "scale", "chromium=3")
+    assert done.stdout.startswith("chromium 3")
+    await eventually_async(lambda: available(two) == 3, "three serve", 60)
+    assert (await pwgrid(two, "scale", "chromium=2")).returncode == 0
+    await eventually_async(lambda: len(two.status()["workers"]) == 2, "two are left", 60)
+    refused = await pwgrid(two, "scale", "opera=1")
+    assert refused.returncode == 1
+    assert "there is no pool 'opera'" in refused.stderr
+
+
+async def test_sessions_are_shown_with_their_reasons(two: Grid, playwright: Playwright) -> None:
+    async with one_session(two, playwright) as (_, worker):
+        table = (await pwgrid(two, "sessions", "--status", "running")).stdout.splitlines()
+        assert len(table) == 2
+        assert worker in table[1]
+    eventually(lambda: two.active() == 0, "it has ended")
+    newest = (await pwgrid(two, "sessions", "--limit", "1")).stdout.splitlines()[1]
+    assert newest.split()[2:4] == [worker, "completed"]
+    as_json = (await pwgrid(two, "sessions", "--json", "--status", "completed")).stdout
+    assert f'"workerId": "{worker}"' in as_json

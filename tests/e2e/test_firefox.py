@@ -1,0 +1,52 @@
+"""Real Firefox, Playwright's own or a stock one, behind the same endpoint as Chromium."""
+
+import os
+import signal
+
+import pytest
+from playwright.async_api import Playwright
+
+from tests.conftest import books_are_balanced, need
+from tests.support.grid import eventually_async, running_grid
+
+
+async def test_firefox_and_chromium_are_told_apart_by_the_client_and_by_the_url(playwright: Playwright) -> None:
+    need("firefox")
+    need("chromium")
+    with running_grid("--chromium", "1", "--firefox", "1") as grid:
+        firefox = await playwright.firefox.connect(grid.endpoint)
+        chromium = await playwright.chromium.connect(grid.endpoint)
+        named = await playwright.firefox.connect(grid.endpoint + "/?browser=firefox")
+        agents = [
+            await (await browser.new_page()).evaluate("navigator.userAgent") for browser in (firefox, chromium, named)
+        ]
+        assert ["Firefox" in agent for agent in agents] == [True, False, True]
+        with pytest.raises(Exception, match="make them agree"):
+            await playwright.firefox.connect(grid.endpoint + "/?browser=chromium")
+        page = await firefox.new_page()
+        await page.goto("data:text/html,<title>hello</title>")
+        assert await page.title() == "hello"
+        for browser in (firefox, chromium, named):
+            await browser.close()
+        books_are_balanced(grid)
+
+
+async def test_nothing_is_left_of_a_firefox_whose_node_process_is_killed(playwright: Playwright) -> None:
+    need("firefox")
+    with running_grid("--chromium", "0", "--firefox", "1") as grid:
+        browser = await playwright.firefox.connect(grid.endpoint)
+        await browser.new_page()
+        (worker,) = grid.status()["workers"]
+        tree = {pid for pid, line in grid.processes().items() if f"/w/{worker['id']}/" in line}
+        assert tree
+        os.kill(worker["nodePid"], signal.SIGKILL)
+        await eventually_async(lambda: not tree & set(grid.processes()), "its Firefox is gone", 5)
+        await eventually_async(
+            lambda: (
+                [each["status"] for each in grid.status()["workers"] if each["id"] != worker["id"]] == ["available"]
+            ),
+            "a replacement serves",
+            60,
+        )
+        again = await playwright.firefox.connect(grid.endpoint)
+        await again.close()

@@ -1,0 +1,130 @@
+"""What ends a session: frozen clients, idle ones, long ones; each with its own recorded reason."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from typing import Any
+
+from playwright.async_api import Playwright
+
+from tests.conftest import books_are_balanced, need
+from tests.e2e.test_faults import CLIENT
+from tests.support.grid import Grid, eventually_async, running_grid
+from tests.support.redis import RedisServer
+
+
+def reasons(grid: Grid) -> set[tuple[bytes, bytes]]:
+    return {
+        (grid.redis("HGET", key, "status"), grid.redis("HGET", key, "reason"))
+        for key in grid.redis("KEYS", "session:*")
+    }
+
+
+async def test_a_frozen_client_is_closed_after_the_ping_timeout(playwright: Playwright) -> None:
+    need("chromium")
+    with running_grid("--chromium", "1", environment={"SESSION_PING_TIMEOUT": "3"}) as grid:
+        client = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(CLIENT), grid.endpoint],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert client.stdout is not None
+        with client.stdout:
+            assert await asyncio.to_thread(client.stdout.readline) == b"up\n"
+        os.killpg(client.pid, signal.SIGSTOP)
+        try:
+            await eventually_async(lambda: grid.active() == 0, "its slot is free")
+            assert reasons(grid) == {(b"failed", b"ping timeout")}
+        finally:
+            os.killpg(client.pid, signal.SIGKILL)
+            client.wait()
+        books_are_balanced(grid)
+
+
+async def test_an_idle_session_and_a_long_one_are_ended_with_their_own_reasons(playwright: Playwright) -> None:
+    need("chromium")
+    environment = {"SESSION_IDLE_TIMEOUT": "2", "SESSION_MAX_DURATION": "6"}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        idle, busy = [await playwright.chromium.connect(grid.endpoint) for _ in range(2)]
+        page = await busy.new_page()
+
+        async def work() -> None:
+            while busy.is_connected():
+                try:
+                    await page.evaluate("1")
+                except Exception:  # noqa: BLE001 - the end of the session may meet the evaluate half-way
+                    continue
+                await asyncio.sleep(0.2)
+
+        await asyncio.gather(work(), eventually_async(lambda: grid.active() == 0, "both are ended"))
+        assert not idle.is_connected()
+        assert reasons(grid) == {(b"failed", b"idle timeout"), (b"failed", b"maximum duration")}
+        books_are_balanced(grid)
+
+
+async def test_a_drain_that_runs_out_closes_what_is_left_and_says_why(playwright: Playwright) -> None:
+    need("chromium")
+    with running_grid("--chromium", "1", environment={"DRAIN_TIMEOUT": "1"}) as grid:
+        browser = await playwright.chromium.connect(grid.endpoint)
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        browser.on("disconnected", lambda _browser: ended.set_result(None))
+        (worker,) = grid.status()["workers"]
+        grid.redis("SET", f"worker:cmd:chromium:{worker['id']}", "shutdown", "EX", "60")
+        await asyncio.wait_for(ended, 30)
+        assert not browser.is_connected()
+        await eventually_async(lambda: reasons(grid) == {(b"failed", b"drain timeout")}, "the reason is recorded")
+        await eventually_async(
+            lambda: (
+                [each["id"] for each in grid.status()["workers"] if each["status"] == "available"]
+                not in ([], [worker["id"]])
+            ),
+            "a replacement serves",
+        )
+
+
+async def test_redis_that_comes_back_empty_learns_the_truth(playwright: Playwright) -> None:
+    need("chromium")
+    with running_grid("--chromium", "1", environment={"HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}) as grid:
+        browsers = [await playwright.chromium.connect(grid.endpoint) for _ in range(3)]
+        grid.redis("FLUSHALL")
+        await eventually_async(
+            lambda: grid.redis("HVALS", "cluster:active_connections") == [b"3"], "3 are active again"
+        )
+        for browser in browsers:
+            assert await (await browser.new_page()).evaluate("6 * 7") == 42
+            await browser.close()
+        await eventually_async(lambda: grid.active() == 0, "all are gone")
+        assert grid.redis("KEYS", "sessions:live:*") == []
+
+
+async def test_recycling_by_lifetime_lets_nobody_wait_long_and_fails_no_connect(playwright: Playwright) -> None:
+    need("chromium")
+    environment = {"MAX_LIFETIME_SESSIONS": "10"}
+    with running_grid("--chromium", "3", environment=environment) as grid:
+
+        async def client() -> None:
+            for _ in range(20):
+                browser = await playwright.chromium.connect(grid.endpoint)
+                await browser.close()
+
+        first = {worker["id"] for worker in grid.status()["workers"]}
+        await asyncio.gather(*(client() for _ in range(6)))
+        last = {worker["id"] for worker in grid.status()["workers"] if worker["status"] == "available"}
+        assert not first & last
+        outcomes = grid.redis("HGETALL", "sessions:outcomes")
+        assert outcomes == [b"completed", b"120"]
+        books_are_balanced(grid)
+
+
+async def test_an_external_redis_is_used_and_left_clean(playwright: Playwright, own_redis: RedisServer) -> None:
+    need("chromium")
+    environment = {"REDIS_URL": own_redis.url, "REDIS_KEY_PREFIX": "{pwgrid}:"}
+    with running_grid("--chromium", "1", environment=environment, prefix="{pwgrid}:") as grid:
+        assert grid.status()["redis"] == {"pid": None, "url": own_redis.url, "prefix": "{pwgrid}:"}
+        await (await playwright.chromium.connect(grid.endpoint)).close()
+    with closing(own_redis.client()) as client:
+        assert {key for key in client.command("KEYS", "*") if not key.startswith("{pwgrid}:session")} == set()

@@ -1,0 +1,128 @@
+"""SIGKILL and SIGSTOP of workers and browsers at each step of their life: books stay right, nothing is left."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from playwright.async_api import Playwright
+
+from tests.conftest import books_are_balanced, need
+from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.raw import connect, head
+
+# The fake browser server stands in for Playwright here: it starts late, or ignores what it is told, on demand.
+
+
+def workers(grid: Grid) -> dict[str, dict[str, Any]]:
+    return {worker["id"]: worker for worker in grid.status()["workers"]}
+
+
+def serves_without(grid: Grid, worker_id: str) -> bool:
+    found = workers(grid)
+    return worker_id not in found and any(worker["status"] == "available" for worker in found.values())
+
+
+def nothing_is_left_of(grid: Grid, worker_id: str) -> bool:
+    mark = f"/w/{worker_id}"
+    return not (grid.runtime / "w" / worker_id).exists() and not any(mark in line for line in grid.processes().values())
+
+
+def session_on(grid: Grid) -> Any:
+    """A raw WebSocket session on a fake browser server."""
+    sock = connect(grid.port)
+    sock.sendall(head())
+    assert sock.recv(4096).startswith(b"HTTP/1.1 101")
+    return sock
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_replaced() -> None:
+    with running_grid("--chromium", "1", environment={"FAKE_START_MS": "700"}, fake=True) as grid:
+        (first,) = workers(grid)
+        assert grid.command("drain", first).returncode == 0
+        starting = eventually(
+            lambda: next((each for each in workers(grid).values() if each["status"] == "starting"), None), "one starts"
+        )
+        os.kill(starting["pid"], signal.SIGKILL)
+        eventually(lambda: serves_without(grid, starting["id"]), "another one serves")
+        eventually(lambda: nothing_is_left_of(grid, starting["id"]), "nothing is left of it", 5)
+        books_are_balanced(grid)
+
+
+def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing() -> None:
+    with running_grid("--chromium", "1", fake=True) as grid:
+        (victim,) = workers(grid).values()
+        os.kill(victim["pid"], signal.SIGKILL)
+        eventually(lambda: serves_without(grid, victim["id"]), "another one serves")
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+        books_are_balanced(grid)
+
+
+def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end() -> None:
+    with running_grid("--chromium", "1", fake=True) as grid:
+        (victim,) = workers(grid).values()
+        with session_on(grid) as sock:
+            assert grid.command("drain", victim["id"]).returncode == 0
+            eventually(lambda: workers(grid)[victim["id"]]["status"] == "draining", "it drains")
+            os.kill(victim["pid"], signal.SIGKILL)
+            eventually(lambda: workers(grid)[victim["id"]]["pid"] != victim["pid"], "it is succeeded")
+            sock.sendall(b"\x89\x80\0\0\0\0")
+            assert sock.recv(16) == b"\x8a\x00"
+        eventually(lambda: serves_without(grid, victim["id"]), "it is gone")
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+        books_are_balanced(grid)
+
+
+def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
+    with running_grid("--chromium", "1", fake=True) as grid:
+        (victim,) = workers(grid).values()
+        with session_on(grid) as sock:
+            os.kill(victim["pid"], signal.SIGKILL)
+            successor = eventually(
+                lambda: next(
+                    (
+                        each
+                        for each in workers(grid).values()
+                        if each["id"] == victim["id"] and each["pid"] != victim["pid"]
+                    ),
+                    None,
+                ),
+                "it is succeeded",
+            )
+            os.kill(successor["pid"], signal.SIGKILL)
+            while sock.recv(4096):
+                pass
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+        books_are_balanced(grid)
+        (status,) = {grid.redis("HGET", key, "status") for key in grid.redis("KEYS", "session:*")}
+        assert status == b"failed"
+
+
+@pytest.mark.parametrize("environment", [{"FAKE_IGNORE_CLOSE": "1"}, {"FAKE_IGNORE_STOP": "1"}])
+def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(environment: dict[str, str]) -> None:
+    with running_grid("--chromium", "1", environment={"DRAIN_TIMEOUT": "0.5", **environment}, fake=True) as grid:
+        (victim,) = workers(grid).values()
+        with session_on(grid):
+            assert grid.command("drain", victim["id"]).returncode == 0
+            eventually(lambda: serves_without(grid, victim["id"]), "another one serves", 40)
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+        books_are_balanced(grid)
+
+
+async def test_a_frozen_browser_is_found_by_the_canary_and_recycled(playwright: Playwright) -> None:
+    need("chromium")
+    environment = {"CANARY_INTERVAL": "0.5", "CANARY_TIMEOUT": "1"}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        (victim,) = workers(grid).values()
+        browsers = [
+            pid for pid, line in grid.processes().items() if "--remote-debugging-pipe" in line and "--type=" not in line
+        ]
+        assert len(browsers) == 1
+        os.kill(browsers[0], signal.SIGSTOP)
+        await eventually_async(lambda: serves_without(grid, victim["id"]), "a replacement serves", 40)
+        await eventually_async(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+        assert "canary_failed" in grid.output()
+        browser = await playwright.chromium.connect(grid.endpoint)
+        assert await (await browser.new_page()).evaluate("6 * 7") == 42
+        await browser.close()
+        books_are_balanced(grid)

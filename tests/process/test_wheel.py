@@ -1,0 +1,25 @@
+"""The wheel carries what the code needs beside itself."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_wheel_carries_scripts_and_configuration(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("pwgrid-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder, suffix in (("lua", "lua"), ("config", "toml"), ("config", "conf")):
+        for path in (ROOT / folder).glob(f"*.{suffix}"):
+            assert f"grid/_resources/{folder}/{path.name}" in names
+    assert "grid/worker/launcher.cjs" in names

@@ -1,0 +1,138 @@
+"""The meter on this very process as its only worker, and a host whose memory the test decides."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from grid.config import Settings
+from grid.core.lifecycle import WorkerStatus
+from grid.core.plan import Limits
+from grid.master import memory
+from grid.master.memory import MemoryMeter
+from grid.master.tree import Table, Tree, process_table
+
+
+class OneChannel:
+    def __init__(self) -> None:
+        self.pushed: list[dict[str, Any]] = []
+
+    def push_state(self, state: dict[str, Any]) -> None:
+        self.pushed.append(state)
+
+
+class FakeWorkers:
+    """As much of Workers as the meter uses; its one worker is this test process."""
+
+    def __init__(self, *, started_at: float = 0.0) -> None:
+        self.killed: list[tuple[str, str]] = []
+        self.channel = OneChannel()
+        self.record = memory_record(started_at, self.channel)
+        self.records: dict[str, Any] = {"w": self.record}
+
+    def learn_trees(self) -> Table:
+        return process_table()
+
+    def kill(self, record: Any, reason: str) -> None:
+        record.status = WorkerStatus.LOST
+        self.killed.append((record.worker_id, reason))
+
+
+def memory_record(started_at: float, channel: OneChannel) -> Any:
+    from grid.master.worker_record import WorkerRecord
+
+    class OneChild:
+        pid = os.getpid()
+
+    arguments: tuple[Any, ...] = ("w", "chromium", OneChild(), None, None, Tree(os.getpid(), Path("/nowhere")))
+    record = WorkerRecord(*arguments, started_at)
+    record.status, record.channel, record.slots = WorkerStatus.AVAILABLE, channel, 5  # type: ignore[assignment]
+    return record
+
+
+def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> MemoryMeter:
+    config = SimpleNamespace(settings=Settings(**settings))  # type: ignore[arg-type]
+    return MemoryMeter(config, workers, lambda: available)  # type: ignore[arg-type]
+
+
+def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
+    workers = FakeWorkers()
+    meter = metered(workers)
+    meter.tick(100.0)
+    meter.tick(104.9)  # not due
+    assert [list(state) for state in workers.channel.pushed] == [["rssMib"]]
+    assert workers.record.memory.rss_mib == workers.channel.pushed[0]["rssMib"] > 10
+    assert meter.deadline() == 105.0
+
+
+def test_without_need_the_metric_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(pid: int, metric: str) -> int:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(memory, "memory_bytes", never)
+    for settings in ({}, {"max_worker_rss_mib": 100_000}, {"max_worker_rss_mib": 16, "memory_metric": "rss"}):
+        workers = FakeWorkers()
+        metered(workers, **settings).tick(100.0)
+        assert workers.record.memory.rss_mib
+
+
+@pytest.mark.parametrize("metric", ["rss", "pss", "uss"])
+def test_over_the_soft_limit_twice_marks_the_worker(metric: str) -> None:
+    workers = FakeWorkers()
+    meter = metered(workers, max_worker_rss_mib=16, memory_metric=metric)
+    meter.tick(100.0)
+    assert workers.record.recycle is None
+    meter.tick(105.0)
+    assert workers.record.recycle.startswith("memory: ")
+    assert workers.killed == []
+
+
+def test_over_the_hard_limit_kills_once() -> None:
+    workers = FakeWorkers()
+    meter = metered(workers, max_worker_rss_hard_mib=16)
+    meter.tick(100.0)
+    meter.tick(105.0)
+    assert workers.killed == [("w", "memory limit")]
+
+
+def test_age_does_not_wait_for_a_sample() -> None:
+    workers = FakeWorkers(started_at=100.0)
+    meter = metered(workers, max_worker_age=2.0)
+    meter.tick(100.0)
+    assert meter.deadline() == 102.0
+    meter.tick(102.0)
+    assert workers.record.recycle == "age: older than 2 s"
+    assert meter.deadline() == 105.0
+
+
+def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
+    workers = FakeWorkers()
+    available = [100]
+    config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
+    meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
+    meter.tick(100.0)
+    closed = meter.limits(Limits())
+    assert closed.no_spawns is not None
+    assert closed.memory_for == 0
+    assert meter.status_reply() == {"availableMib": 100, "guard": closed.no_spawns}
+    available[0] = 300
+    meter.tick(105.0)
+    assert meter.guard.reason is not None
+    available[0] = 100_000
+    meter.tick(110.0)
+    opened = meter.limits(Limits())
+    assert opened.no_spawns is None
+    assert opened.memory_for > 100
+
+
+def test_workers_that_started_since_the_sample_use_up_the_room() -> None:
+    workers = FakeWorkers(started_at=50.0)
+    meter = metered(workers)
+    meter.tick(100.0)
+    room = meter.limits(Limits()).memory_for
+    workers.records["new"] = memory_record(101.0, workers.channel)
+    assert meter.limits(Limits()).memory_for == room - 1

@@ -1,0 +1,56 @@
+"""What operators' commands make of their arguments and of what the master tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from grid.drain_command import describe_end, is_good, progress
+from grid.errors import GridError
+from grid.operate import read_scale, sessions_table
+
+
+def test_scale_reads_pools_and_figures() -> None:
+    assert read_scale(["chromium=4", "firefox=0"]) == {"chromium": 4, "firefox": 0}
+
+
+@pytest.mark.parametrize("text", ["chromium", "chromium=", "chromium=-1", "chromium=two", "=", "4"])
+def test_scale_refuses_what_is_no_figure(text: str) -> None:
+    with pytest.raises(GridError, match="POOL=N"):
+        read_scale([text])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "good"),
+    [
+        ({"cut": 0, "timedOut": False, "lost": None}, "w: gone, no session was cut", True),
+        ({"cut": 2, "timedOut": True, "lost": None}, "w: gone, 2 sessions cut: its time ran out", False),
+        ({"cut": 1, "timedOut": False, "lost": None}, "w: gone, 1 session cut: it was told to end now", True),
+        ({"cut": 0, "timedOut": False, "lost": "memory limit"}, "w: lost: memory limit", False),
+        (None, "w: gone, and nobody knows how", False),
+    ],
+)
+def test_the_end_of_a_drain_is_told(outcome: dict[str, object] | None, text: str, good: bool) -> None:
+    assert describe_end("w", outcome) == text
+    assert is_good(outcome) == good
+
+
+def test_progress_shows_sessions_and_time() -> None:
+    worker = {"id": "w", "status": "draining", "active": 2, "drainLeftS": 12.3}
+    assert progress(worker) == "w: draining, 2 sessions left, 12 s left"
+    assert progress({**worker, "active": 0}) == "w: draining, no session left"
+
+
+def test_sessions_are_listed_with_their_reason() -> None:
+    session = {
+        "id": "0123456789abcdef",
+        "browserType": "chromium",
+        "workerId": "89abcdef",
+        "status": "failed",
+        "reason": "memory limit",
+        "createdAt": 1_700_000_000.0,
+        "endedAt": 1_700_000_012.5,
+        "client": "127.0.0.1:5",
+    }
+    row = sessions_table([session]).splitlines()[1]
+    assert "12.5 s" in row
+    assert row.endswith("memory limit")

@@ -1,0 +1,144 @@
+"""When a worker is recycled or killed, and when the host guard closes, from literal figures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grid.core.recycle import (
+    STALE_AFTER_SAMPLES,
+    Footprint,
+    HostGuard,
+    RecycleLimits,
+    WorkerFigures,
+    expires_at,
+    over_hard,
+    recycle_reason,
+    room_for,
+)
+
+SOFT = RecycleLimits(soft_mib=1000)
+BOTH = RecycleLimits(soft_mib=1000, hard_mib=2000)
+OFF = RecycleLimits()
+
+
+def walk(limits: RecycleLimits, *samples: tuple[int, int | None]) -> Footprint:
+    """The footprint after samples of (RSS, reading of the metric or None)."""
+    memory = Footprint()
+    for rss_mib, memory_mib in samples:
+        memory = memory.sampled(limits, rss_mib, memory_mib)
+    return memory
+
+
+def reason(limits: RecycleLimits, memory: Footprint, age_s: float = 0.0) -> str | None:
+    return recycle_reason(limits, WorkerFigures(100.0, memory), 100.0 + age_s)
+
+
+@pytest.mark.parametrize(
+    ("samples", "is_recycled"),
+    [
+        ([], False),
+        ([(1500, 1001)], False),
+        ([(1500, 1001), (1500, 1001)], True),
+        ([(1500, 1000), (1500, 1000)], False),
+        ([(1500, 1001), (1500, 999), (1500, 1001)], False),
+        ([(1500, 1001), (900, None), (1500, 1001)], False),
+        ([(1500, 1001), (1500, None), (1500, 1001)], False),
+        ([(1500, 999), (1500, 1001), (1500, 1200)], True),
+    ],
+)
+def test_two_samples_running_over_the_soft_limit_recycle(
+    samples: list[tuple[int, int | None]], is_recycled: bool
+) -> None:
+    assert (reason(SOFT, walk(SOFT, *samples)) is not None) == is_recycled
+
+
+def test_the_reason_names_the_figure_and_the_limit() -> None:
+    assert reason(SOFT, walk(SOFT, (1500, 1100), (1600, 1234))) == "memory: 1234 MiB, the limit is 1000 MiB"
+
+
+def test_a_worker_that_is_too_old_is_recycled_and_memory_comes_first() -> None:
+    limits = RecycleLimits(soft_mib=1000, max_age_s=60.0)
+    assert reason(limits, Footprint(), 59.9) is None
+    assert reason(limits, Footprint(), 60.0) == "age: older than 60 s"
+    assert str(reason(limits, walk(limits, (1500, 1100), (1500, 1100)), 60.0)).startswith("memory")
+
+
+def test_without_limits_nothing_is_recycled_killed_or_read() -> None:
+    memory = walk(OFF, (50_000, 40_000), (50_000, 40_000))
+    assert reason(OFF, memory, 1e9) is None
+    assert not over_hard(OFF, memory)
+    assert not Footprint().needs_reading(OFF, 50_000)
+    assert expires_at(OFF, 5.0) == math.inf
+
+
+@pytest.mark.parametrize(("memory_mib", "is_over"), [(None, False), (2000, False), (2001, True)])
+def test_one_sample_over_the_hard_limit_is_enough(memory_mib: int | None, is_over: bool) -> None:
+    assert over_hard(BOTH, walk(BOTH, (3000, memory_mib))) == is_over
+
+
+@pytest.mark.parametrize(
+    ("samples", "rss_mib", "is_needed"),
+    [
+        ([], 1000, False),  # RSS within the limit: the metric is too
+        ([], 1001, True),
+        ([(1500, 400)], 2099, False),  # 600 MiB more would still be within the limit
+        ([(1500, 400)], 2101, True),
+        ([(1500, 400), (1200, None)], 1799, False),
+        ([(1500, 400), (1200, None)], 1801, True),  # what was given back may have been shared: growth counts from there
+        ([(1500, 1100)], 1500, True),  # over the limit it is always looked at
+        ([(1500, 400), (900, None)], 1001, True),
+    ],
+)
+def test_the_metric_is_read_only_when_it_could_be_over_a_limit(
+    samples: list[tuple[int, int | None]], rss_mib: int, is_needed: bool
+) -> None:
+    assert walk(SOFT, *samples).needs_reading(SOFT, rss_mib) == is_needed
+
+
+def test_an_old_reading_is_renewed() -> None:
+    memory = walk(SOFT, (1500, 400), *[(1500, None)] * (STALE_AFTER_SAMPLES - 1))
+    assert not memory.is_stale()
+    assert memory.sampled(SOFT, 1500, None).is_stale()
+    assert not memory.sampled(SOFT, 1500, 410).is_stale()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3000)), max_size=30))
+def test_private_growth_over_the_limit_is_never_missed(sizes: list[tuple[int, int]]) -> None:
+    """A tree with constant shared memory and any private memory: whenever PSS is over the limit, it is read."""
+    memory = Footprint()
+    shared = 500
+    for private, _ in sizes:
+        rss, pss = private + shared, private + shared // 2
+        is_read = memory.needs_reading(SOFT, rss)
+        assert is_read or pss <= SOFT.soft_mib
+        memory = memory.sampled(SOFT, rss, pss if is_read else None)
+
+
+def test_the_guard_closes_below_the_floor_and_opens_well_above_it() -> None:
+    guard = HostGuard(1000)
+    seen = [guard.observe(mib) is not None for mib in (5000, 1000, 999, 1000, 1249, 1250, 1000, 0)]
+    assert seen == [False, False, True, True, True, False, False, True]
+
+
+def test_the_guards_sentence_stays_the_same_while_it_is_closed() -> None:
+    guard = HostGuard(256)
+    sentence = guard.observe(10)
+    assert sentence == guard.observe(200) == guard.reason
+    assert "256 MiB" in str(sentence)
+    assert "320 MiB" in str(sentence)
+
+
+def test_a_floor_of_zero_is_off() -> None:
+    assert HostGuard(0).observe(0) is None
+
+
+@pytest.mark.parametrize(
+    ("available", "floor", "sizes", "room"),
+    [(4000, 256, [300, 500, 400], 9), (4000, 0, [], 7), (200, 256, [400], 0), (4000, 256, [0], 3744)],
+)
+def test_the_room_is_what_fits_above_the_floor(available: int, floor: int, sizes: list[int], room: int) -> None:
+    assert room_for(available, floor, sizes) == room
