@@ -101,6 +101,11 @@ def caught_up(status: WorkerStatus, told: object) -> WorkerStatus:
     return status
 
 
+def missed_its_drain(written: WorkerStatus, told: object) -> bool:
+    """Whether the former master wrote a drain down, and died before the worker heard of it."""
+    return written is WorkerStatus.DRAINING and told in (WorkerStatus.STARTING, WorkerStatus.AVAILABLE)
+
+
 def heard_again(status: WorkerStatus, event: WorkerEvent) -> WorkerStatus:
     """The status after an event that an adopted worker may be telling a second time: the former master's memory of it
     is gone, so a pair that is not in the table is old news."""

@@ -66,6 +66,7 @@ class WorkerRecord:
     version: str = ""
     adopted: bool = False
     claimed: bool = True
+    told_again: bool = False
 
     @property
     def is_live(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from grid.children import ChildState
-from grid.core.adoption import caught_up
+from grid.core.adoption import caught_up, missed_its_drain
 from grid.core.backoff import Run
 from grid.core.frames import Frame
 from grid.core.lifecycle import WorkerEvent, WorkerStatus
@@ -188,6 +188,10 @@ class Workers:
     def _catch_up(self, record: WorkerRecord, status: object) -> None:
         """An adopted worker says where it is; the former master knew."""
         was, record.status = record.status, caught_up(record.status, status)
+        if missed_its_drain(was, status) and not record.told_again:
+            record.told_again = True  # once: a drain that is asked for twice ends at once
+            timeout_s = self._config.settings.drain_timeout
+            self._send(record, "drain", {"reason": record.reason or "asked", "timeoutS": timeout_s, "now": False})
         if was is not record.status and record.status is WorkerStatus.AVAILABLE:
             record.served_since, record.available_by = record.forked_at, math.inf
         elif was is not record.status and record.status is WorkerStatus.DRAINING:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import tempfile
@@ -210,3 +211,48 @@ async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> 
             assert done.returncode == 2
             assert "cannot change while the grid runs: redis_key_prefix" in done.stderr
             assert serving(grid) == before
+
+
+async def test_a_drain_that_the_killed_master_had_only_written_down_is_asked_for_again() -> None:
+    need("chromium")
+    with running_grid("--chromium", "1") as grid:
+        before = serving(grid)
+        grid.kill_master()
+        (file,) = grid.runtime.glob("w/*/worker.json")
+        file.write_text(json.dumps({**json.loads(file.read_text()), "status": "draining", "reason": "new kernel"}))
+        grid.start_again()
+        await eventually_async(lambda: serving(grid).keys().isdisjoint(before.keys() - {"proxy"}), "it is replaced")
+        await eventually_async(lambda: len(grid.status()["workers"]) == 1, "the old one is gone")
+        assert "worker_lost" not in grid.output()
+
+
+async def test_a_proxy_and_a_redis_that_died_with_the_master_are_replaced_under_live_sessions(
+    playwright: Playwright,
+) -> None:
+    need("chromium")
+    environment = {"HEARTBEAT_INTERVAL": "1"}
+    with running_grid("--chromium", "2", environment=environment) as grid:
+        before = pids(grid)
+        async with under_load(grid, playwright) as load:
+            grid.process.kill()
+            os.kill(before["proxy"], signal.SIGKILL)
+            os.kill(before["redis"], signal.SIGKILL)
+            await asyncio.to_thread(grid.process.wait)
+            await asyncio.to_thread(grid.start_again)
+            await eventually_async(lambda: grid.active() >= 5, "the counters are true again")
+            after = pids(grid)
+            await load.goes_on()
+        assert load.lost == {}
+        assert {name for name in before if before[name] == after[name]} == before.keys() - {"proxy", "redis"}
+
+
+async def test_a_worker_that_does_not_come_back_is_ended_and_replaced() -> None:
+    need("chromium")
+    with running_grid("--chromium", "1", environment={"WORKER_LOST_THRESHOLD": "3"}) as grid:
+        before = serving(grid)
+        (hung,) = before.keys() - {"proxy"}
+        os.kill(before[hung], signal.SIGSTOP)
+        grid.kill_master()
+        grid.start_again()
+        await eventually_async(lambda: serving(grid).keys() - {"proxy"} > set(), "another one serves", 30)
+        await eventually_async(lambda: hung not in pids(grid), "the hung one is gone", 30)

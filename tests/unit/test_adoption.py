@@ -4,7 +4,18 @@ import itertools
 
 import pytest
 
-from grid.core.adoption import Adopt, End, Found, Remove, Retire, caught_up, heard_again, judge, written_status
+from grid.core.adoption import (
+    Adopt,
+    End,
+    Found,
+    Remove,
+    Retire,
+    caught_up,
+    heard_again,
+    judge,
+    missed_its_drain,
+    written_status,
+)
 from grid.core.lifecycle import TRANSITIONS, WorkerEvent, WorkerStatus
 
 
@@ -63,6 +74,21 @@ def test_news_move_an_adopted_worker_as_any_other_and_old_news_do_not(status: Wo
         assert heard_again(status, event) is WorkerStatus.STOPPED
     else:
         assert heard_again(status, event) is TRANSITIONS.get((status, event), status)
+
+
+@pytest.mark.parametrize(
+    ("written", "told", "missed"),
+    [
+        ("draining", "available", True),
+        ("draining", "starting", True),
+        ("draining", "draining", False),
+        ("available", "available", False),
+        ("stopped", "available", False),
+        ("draining", None, False),
+    ],
+)
+def test_a_drain_that_never_arrived_is_noticed(written: str, told: object, missed: bool) -> None:
+    assert missed_its_drain(WorkerStatus(written), told) is missed
 
 
 @pytest.mark.parametrize("written", ["draining", "stopped", "lost", "", "nonsense"])
