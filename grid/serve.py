@@ -81,6 +81,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             on_ready=partial(_on_ready, settings, extras),
             former=former,
             handover=handover,
+            prepare_pool=partial(_prepare_pool, browsers, settings),
             reload=partial(_reload, loaded, settings.port, browsers),
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
@@ -120,6 +121,11 @@ def _reload(
         logging.configure(settings.log_level, settings.log_format, "master")
 
     return settings, accept
+
+
+def _prepare_pool(browsers: dict[BrowserType, FoundBrowser], settings: Settings, browser_type: BrowserType) -> None:
+    """A pool gets its first workers while the grid runs. Raises BrowserMissing."""
+    browsers.setdefault(browser_type, find_browser(browser_type, settings))
 
 
 def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerBoot) -> int:

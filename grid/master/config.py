@@ -10,6 +10,7 @@ from typing import Any
 
 from grid.boot import ProxyBoot, WorkerBoot
 from grid.config import Settings
+from grid.core.types import BrowserType
 from grid.master.former import Former, Handover
 from grid.runtime_dir import RuntimeDir
 
@@ -43,6 +44,7 @@ class MasterConfig:
     `handover` what this process kept when it executed itself. `reload` reads the configuration again and
     gives it with what is to be called if it is taken. `check_argv` tries the code that `exec_argv` would run.
 
+    `prepare_pool(browser_type)` raises GridError when a pool that is scaled up from nothing cannot have workers.
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
     to; `on_problem(browser_type, reason)` when a pool cannot start. When `lifeline_fd` ends (EOF), the grid stops.
     """
@@ -62,6 +64,7 @@ class MasterConfig:
     reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
+    prepare_pool: Callable[[BrowserType], None] = _ignore
     on_progress: Callable[[str], None] = _ignore
     on_ready: Callable[[dict[str, Any]], None] = _ignore
     on_problem: Callable[[str, str], None] = _ignore

@@ -13,6 +13,7 @@ from grid import systemd
 from grid.core.frames import Frame
 from grid.core.plan import Action, Spawn, next_start, plan
 from grid.core.types import BROWSER_TYPES, BrowserType
+from grid.errors import GridError
 from grid.log import get_logger
 from grid.master.change import Changes, limits_of
 from grid.master.config import MasterConfig, RedisSpec, Roles
@@ -305,6 +306,8 @@ class Master:
                 raise ValueError(f"there is no pool {name!r:.40}; pools are {', '.join(self._pools)}")
             if type(workers) is not int or not 0 <= workers <= MAX_WORKERS:
                 raise ValueError(f"{name}: {workers!r:.40} is not a number of workers from 0 to {MAX_WORKERS}")
+            if workers > pool.workers == 0:
+                self._prepare(pool.browser_type)
             figures[pool.browser_type] = workers
         for browser_type, workers in figures.items():
             self._pools[browser_type].scale(workers)
@@ -345,6 +348,12 @@ class Master:
             execute(list(config.exec_argv), handover)
         finally:
             systemd.ready("serving")
+
+    def _prepare(self, browser_type: BrowserType) -> None:
+        try:
+            self._config.prepare_pool(browser_type)
+        except GridError as error:
+            raise ValueError(str(error)) from None
 
     def _own_pids(self) -> set[int]:
         services = {pid for pid in (self._redis.pid,) if pid is not None} | self._proxy.pids() | self._changes.pids()

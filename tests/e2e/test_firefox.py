@@ -50,3 +50,27 @@ async def test_nothing_is_left_of_a_firefox_whose_node_process_is_killed(playwri
         )
         again = await playwright.firefox.connect(grid.endpoint)
         await again.close()
+
+
+async def test_a_pool_may_be_scaled_up_from_nothing_and_down_again(playwright: Playwright) -> None:
+    need("firefox")
+    need("chromium")
+    with running_grid("--chromium", "1") as grid:
+        done = grid.command("scale", "firefox=1")
+        assert done.returncode == 0, done.stderr
+        await eventually_async(
+            lambda: (
+                [each["status"] for each in grid.status()["workers"] if each["browserType"] == "firefox"]
+                == ["available"]
+            ),
+            "it serves",
+            60,
+        )
+        await (await playwright.firefox.connect(grid.endpoint)).close()
+        assert grid.command("scale", "firefox=0").returncode == 0
+        await eventually_async(
+            lambda: "firefox" not in {each["browserType"] for each in grid.status()["workers"]}, "it is gone", 60
+        )
+        refused = grid.command("scale", "webkit=1")
+        assert (refused.returncode, "webkit" in refused.stderr.lower()) == (1, True)
+        books_are_balanced(grid)
