@@ -35,10 +35,15 @@ def wait(grid: RunningGrid, workers: Sequence[str], tell: Callable[[str], None])
             for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
                 ends.unregister(pidfd)
             found = status(grid)
-            outcomes |= {outcome["id"]: outcome for outcome in found["drained"]}  # the master keeps only the last ones
+            outcomes |= _outcomes(found)  # the master keeps only the last ones
+    outcomes |= _outcomes(found)  # of those that were gone before the first look
     for worker_id in workers:
         tell(describe_end(worker_id, outcomes.get(worker_id)))
     return all(is_good(outcomes.get(worker_id)) for worker_id in workers)
+
+
+def _outcomes(found: dict[str, Any]) -> dict[str, Any]:
+    return {outcome["id"]: outcome for outcome in found["drained"]}
 
 
 @contextlib.contextmanager
