@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help up test check format bench soak clean
+.PHONY: help up test check format bench soak chaos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -36,6 +36,12 @@ format: .venv/.pwgrid-dev  ## formats the code
 bench: .venv/.pwgrid-dev  ## measures against a direct connection and writes bench/RESULTS.md
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench $(ARGS)
+
+soak: .venv/.pwgrid-dev  ## random clients that close, vanish and freeze; then looks for leaks (make soak ARGS="--minutes 60")
+	@$(BIN)/python -m bench.soak $(ARGS)
+
+chaos: .venv/.pwgrid-dev  ## kills and stops processes at random under load (make chaos ARGS="--minutes 10 --seed 1")
+	@$(BIN)/python -m bench.chaos $(ARGS)
 
 clean:  ## removes what make has made
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -50,6 +50,7 @@ class MemoryMeter:
         """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit."""
         if self._config.settings is not self._settings:  # a reload
             self._follow(self._config.settings)
+            self._sampled_at = -math.inf  # the new guard shall know at once what the old one knew
         is_sample = now >= self._sample_at()
         if not is_sample and now < self._age_at():
             return

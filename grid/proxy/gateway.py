@@ -16,7 +16,7 @@ from grid.config import Settings
 from grid.core.types import BrowserType
 from grid.core.upgrade import Headers, Policy, Refusal, Wanted, browser_server_headers, decide
 from grid.proxy import responses
-from grid.proxy.handoff import HandoffFailed, Handoffs, tune
+from grid.proxy.handoff import HandoffFailed, Handoffs
 from grid.proxy.local import LocalSelection
 from grid.proxy.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
 from grid.proxy.roster import Roster
@@ -162,7 +162,6 @@ class Upgrade(asyncio.Protocol):
             deadline=asyncio.get_running_loop().time() + settings.worker_select_timeout,
             worker_id=wanted.worker_id,
         )
-        tune(self._transport.get_extra_info("socket"), settings.session_ping_timeout)
         head = browser_server_headers(self._headers, compression=gateway.wants_compression(self._transport))
         while not await self._served(ticket, head):
             gateway.counts.retried += 1

@@ -21,9 +21,9 @@ from grid.errors import RegistryUnavailable
 from grid.last_out import last_out
 from grid.proxy.api import Api
 from grid.proxy.gateway import Gateway
-from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs
-from grid.proxy.http_protocol import GridHttpProtocol
+from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from grid.proxy.local import LocalSelection
+from grid.proxy.opening import Opening
 from grid.proxy.queue import Queue, Ticket
 from grid.proxy.responses import no_capacity, stopping
 from grid.proxy.roster import Roster
@@ -44,7 +44,15 @@ GRACE_S: Final = 5.0
 
 
 class GridServer(uvicorn.Server):
-    """uvicorn's server without its signal handlers: signals are the master's business."""
+    """uvicorn's server without its signal handlers (the master's business) and without its ten ticks a second."""
+
+    def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def main_loop(self) -> None:
+        """Waits for the stop; uvicorn's own loop renews a Date header and counts requests, neither of which we use."""
+        await self._stop.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -94,7 +102,7 @@ class Proxy:
         server = self._server = GridServer(
             uvicorn.Config(
                 Api(self, settings.token, settings.allowed_origins).application(),
-                http=GridHttpProtocol.bound_to(self.gateway.take_upgrade),
+                http=Opening.bound_to(self.gateway.take_upgrade),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -103,8 +111,11 @@ class Proxy:
                 date_header=False,
                 backlog=BACKLOG,
                 timeout_graceful_shutdown=int(GRACE_S),
-            )
+            ),
+            self._stop,
         )
+        for listener in self.boot.listeners:
+            tune(listener, settings.session_ping_timeout)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         self._start_side_task(self.control.run(), "control link")
         self._start_side_task(self._keep_registry(), "registry")
@@ -116,6 +127,8 @@ class Proxy:
         self.queue.close(stopping())
         server.should_exit = True
         await serving
+        if self.gateway.in_hand:
+            await asyncio.wait(self.gateway.in_hand, timeout=GRACE_S)
         self.handoffs.close()
         for task in list(self._side_tasks):
             if task.get_name() != "control link":

@@ -120,6 +120,9 @@ class Queue(Generic[Slot]):
         loop = asyncio.get_running_loop()
         ticket.granted = loop.create_future()
         line.append(ticket)
+        # The registry tells of slots that come free only while it knows of somebody who wants one: ask for this
+        # ticket, too, although others wait before it.
+        self.wake(ticket.browser_type)
         try:
             async with asyncio.timeout_at(ticket.deadline):
                 return await ticket.granted

@@ -66,16 +66,37 @@ async def test_slots_that_come_free_go_to_those_who_came_first() -> None:
     tasks[2].cancel()
 
 
+async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
+    """It tells of free slots only while it knows that somebody has asked in vain since the last one."""
+    slots = Slots(0)
+    asked: list[str] = []
+
+    async def select(ticket: Ticket[str]) -> str | None:
+        asked.append(ticket.session_id)
+        return await slots.select(ticket)
+
+    queue = Queue(select, slots.give_back, 10)
+    tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    asked.clear()
+    tasks += await stand_in_line(queue, ticket("c"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert asked == ["a"]  # all three look alike: one question stands for them
+    for task in tasks:
+        task.cancel()
+
+
 async def test_a_newcomer_does_not_pass_those_who_wait() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)
     first = await stand_in_line(queue, ticket("a"))
     slots.free = 1  # free, but nobody has been woken yet
-    second = await stand_in_line(queue, ticket("b"))
-    queue.wake("chromium")
+    second = asyncio.create_task(queue.acquire(ticket("b")))
     await first[0]
-    assert slots.given == ["a"]
-    second[0].cancel()
+    assert (slots.given, queue.waiting()) == (["a"], 1)
+    second.cancel()
 
 
 async def test_a_slot_that_comes_free_between_the_answer_and_the_line_is_not_missed() -> None:

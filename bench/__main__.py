@@ -1,0 +1,68 @@
+"""`python -m bench [names] [--quick]`: runs benches, prints their tables; a full run writes bench/RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import resource
+import shlex
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from bench.harness import Bench, MachineMeter, Options, Outcome, progress, report
+
+NAMES = ("upgrade", "traffic", "evaluate", "sessions", "idle", "status", "recover", "drain")
+COMING = ("recycle", "meter")
+"""Benches of what the grid does not do yet: run by name only."""
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main() -> int:
+    """Returns the exit code: 0 all targets met, 1 one missed, 2 a bench failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"which: {', '.join(NAMES)} (all), {', '.join(COMING)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
+    parser.add_argument("--output", type=Path, help="write the report here")
+    given = parser.parse_args()
+    if unknown := set(given.names) - {*NAMES, *COMING}:
+        parser.error(f"no bench of this name: {', '.join(sorted(unknown))}; there are {', '.join(NAMES + COMING)}")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    machine = MachineMeter()
+    outcomes = [_run(name, Options(given.quick)) for name in given.names or NAMES]
+    command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+    text = report(outcomes, command, machine)
+    output = given.output or (None if given.names or given.quick else RESULTS)
+    if output:
+        output.write_text(text)
+    print(text)
+    if any(outcome.failure for outcome in outcomes):
+        return 2
+    return int(any(row.verdict == "MISS" for outcome in outcomes for row in outcome.rows))
+
+
+def _run(name: str, options: Options) -> Outcome:
+    bench: Bench = importlib.import_module(f"bench.{name}").BENCH
+    outcome = Outcome(bench)
+    progress(f"{name} …")
+    started = time.monotonic()
+    try:
+        outcome.rows = bench.run(options)
+    except Exception as error:  # noqa: BLE001 - the others shall still run, and the report tells
+        traceback.print_exc()
+        lines = str(error).splitlines() or [""]
+        outcome.failure = f"{type(error).__name__}: " + " … ".join(dict.fromkeys([lines[0], lines[-1]]))
+    outcome.seconds = time.monotonic() - started
+    for row in outcome.rows:
+        progress(f"  {row.what}: {row.grid} | {row.baseline} | {row.comes_to} {row.verdict}")
+    progress(f"{name}: {outcome.seconds:.0f} s")
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,292 @@
+"""The load client: raw sockets, no library, in a process of its own so that its CPU is not anybody else's.
+
+Run as `python -m bench.client`; reads one JSON order a line, answers one JSON line. `Client` is the other end of that.
+A target is [host, port, path].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STALL_S = 30.0
+_END = b"\r\n\r\n"
+
+Target = tuple[str, int, str]
+
+
+def head(target: Target, playwright_version: str) -> bytes:
+    """What Playwright's own client sends (node's `ws`), with compression offered."""
+    host, port, path = target
+    return (
+        f"GET {path} HTTP/1.1\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"User-Agent: Playwright/{playwright_version} (x64; debian 12) python/3.11\r\n"
+        "x-playwright-browser: chromium\r\nx-playwright-proxy: \r\n"
+        f"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\nHost: {host}:{port}\r\n\r\n"
+    ).encode()
+
+
+class Client:
+    """The load client's process, driven from the bench."""
+
+    def __init__(self, playwright_version: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.client", playwright_version],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def order(self, do: str, **arguments: Any) -> Any:
+        """One order and its answer. Raises RuntimeError with the client's own words when it failed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": "the client ended"}
+        if "error" in answer:
+            raise RuntimeError(f"load client: {answer['error']}")
+        return answer["ok"]
+
+    def close(self) -> None:
+        """Ends the process, and with it every connection that it holds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._process.stdout.close()
+
+
+@contextlib.contextmanager
+def load_client(playwright_version: str) -> Iterator[Client]:
+    """A load client for the length of the block."""
+    client = Client(playwright_version)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+# What runs in the client's process
+
+
+def upgrade(target: Target, request: bytes) -> socket.socket:
+    """A connection whose upgrade has been answered with 101. Raises OSError with the answer otherwise."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(STALL_S)
+        sock.connect(target[:2])
+        sock.sendall(request)
+        answer = sock.recv(4096)
+        while _END not in answer:
+            chunk = sock.recv(4096)
+            if not chunk:
+                break
+            answer += chunk
+        if not answer.startswith(b"HTTP/1.1 101"):
+            raise OSError(f"no upgrade: {answer[:300]!r}")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def latency(target: Target, count: int, pause_ms: float) -> list[float]:
+    """Milliseconds from connect() to the complete 101, one after the other; each is closed before a pause."""
+    request = head(target, sys.argv[1])
+    clock = time.perf_counter
+    taken = []
+    for _ in range(count):
+        started = clock()
+        sock = upgrade(target, request)
+        taken.append((clock() - started) * 1000)
+        sock.close()
+        time.sleep(pause_ms / 1000)  # the server's work for the end must not fall into the next one's time
+    return taken
+
+
+class _Burst:
+    """`count` connects, `at_once` of them under way all the time."""
+
+    def __init__(self, target: Target, count: int, at_once: int) -> None:
+        self.address = (target[0], target[1])
+        self.request = head(target, sys.argv[1])
+        self.left = count
+        self.at_once = at_once
+        self.open: dict[int, tuple[socket.socket, float]] = {}
+        self.poll = select.epoll()
+        self.taken: list[float] = []
+        self.failures: list[str] = []
+
+    def start(self) -> None:
+        self.left -= 1
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.open[sock.fileno()] = (sock, time.perf_counter())
+        sock.connect_ex(self.address)
+        try:
+            sock.send(self.request)  # on loopback the connection is mostly there by now
+        except BlockingIOError:
+            self.poll.register(sock, select.EPOLLOUT)
+        else:
+            self.poll.register(sock, select.EPOLLIN)
+
+    def run(self) -> float:
+        started = time.perf_counter()
+        for _ in range(min(self.at_once, self.left)):
+            self.start()
+        while self.open:
+            events = self.poll.poll(STALL_S)
+            if not events:
+                raise OSError(f"{len(self.open)} upgrades without an answer for {STALL_S:g} s")
+            for fd, event in events:
+                self.step(fd, event)
+        self.poll.close()
+        return time.perf_counter() - started
+
+    def step(self, fd: int, event: int) -> None:
+        sock, started = self.open[fd]
+        if event == select.EPOLLOUT:
+            sock.send(self.request)
+            self.poll.modify(fd, select.EPOLLIN)
+            return
+        try:
+            answer = sock.recv(4096)
+        except ConnectionError as error:
+            answer = repr(error).encode()
+        # One segment carries the whole answer here; a split one would show as a failure, not as a false success.
+        if answer.startswith(b"HTTP/1.1 101") and _END in answer:
+            self.taken.append((time.perf_counter() - started) * 1000)
+        else:
+            self.failures.append(answer[:200].decode("latin-1"))
+        del self.open[fd]
+        sock.close()
+        if self.left:
+            self.start()
+
+
+def burst(target: Target, count: int, at_once: int) -> dict[str, Any]:
+    """Connects per second and each one's milliseconds at a steady number under way; failures are told."""
+    each = _Burst(target, count, at_once)
+    seconds = each.run()
+    return {"seconds": seconds, "ms": each.taken, "failures": each.failures}
+
+
+def frame(size: int, opcode: int = 2) -> bytes:
+    """A masked client frame; the mask is zero, so that it costs neither side anything."""
+    length = bytes([128 | size]) if size < 126 else b"\xfe" + size.to_bytes(2) if size < 65536 else b""
+    length = length or b"\xff" + size.to_bytes(8)
+    return bytes([128 | opcode]) + length + bytes(4) + bytes(size)
+
+
+def _answer_bytes(size: int) -> int:
+    return size + (2 if size < 126 else 4 if size < 65536 else 10)
+
+
+def _echo(sock: socket.socket, message: bytes, into: memoryview) -> None:
+    sock.sendall(message)
+    got = 0
+    while got < len(into):
+        n = sock.recv_into(into[got:])
+        if not n:
+            raise OSError("the server ended the session")
+        got += n
+
+
+def traffic(targets: list[Target], rounds: int, pings: int, messages: int) -> list[dict[str, list[float]]]:
+    """For each target: by round, the median microseconds of 100-byte round trips and MiB/s of 1 MiB echoes."""
+    links = []
+    for target in targets:
+        sock = upgrade(target, head(target, sys.argv[1]))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        links.append(sock)
+    small, large = frame(100), frame(1 << 20)
+    small_answer, large_answer = (
+        memoryview(bytearray(_answer_bytes(100))),
+        memoryview(bytearray(_answer_bytes(1 << 20))),
+    )
+    found: list[dict[str, list[float]]] = [{"us": [], "mib_s": []} for _ in links]
+    clock = time.perf_counter
+    for number in range(rounds + 1):
+        for turn in range(len(links)):
+            index = (turn + number) % len(links)
+            sock = links[index]
+            trips = []
+            for _ in range(pings):
+                started = clock()
+                _echo(sock, small, small_answer)
+                trips.append(clock() - started)
+            started = clock()
+            for _ in range(messages):
+                _echo(sock, large, large_answer)
+            seconds = clock() - started
+            if number:  # the first round warms up
+                found[index]["us"].append(sorted(trips)[len(trips) // 2] * 1e6)
+                found[index]["mib_s"].append(messages / seconds)
+    for sock in links:
+        sock.close()
+    return found
+
+
+_held: list[socket.socket] = []
+
+
+def hold(target: Target, count: int) -> int:
+    """Opens sessions and keeps them; returns how many are held now."""
+    request = head(target, sys.argv[1])
+    _held.extend(upgrade(target, request) for _ in range(count))
+    return len(_held)
+
+
+def drop() -> int:
+    """Closes what is held."""
+    for sock in _held:
+        sock.close()
+    dropped = len(_held)
+    _held.clear()
+    return dropped
+
+
+_ORDERS: dict[str, Callable[..., Any]] = {
+    "latency": latency,
+    "burst": burst,
+    "traffic": traffic,
+    "hold": hold,
+    "drop": drop,
+}
+
+
+def main() -> None:
+    """Serves orders until its input ends."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        arguments = {name: _target(value) for name, value in order.items() if name != "do"}
+        try:
+            answer = {"ok": _ORDERS[order["do"]](**arguments)}
+        except OSError as error:
+            answer = {"error": str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _target(value: Any) -> Any:
+    """JSON has no tuples: a target comes as a list."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [tuple(each) for each in value]
+    return tuple(value) if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""What all benches share: figures from /proc, statistics, result rows and their table. Measures nothing itself."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+Verdict = Literal["pass", "MISS", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How thorough a run is. `quick` only shows that everything works."""
+
+    quick: bool = False
+
+    def pick(self, full: int, quick: int) -> int:
+        """The number of rounds (or the like) for this run."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: both sides of it, what they come to, and what was wanted. No target: told for information."""
+
+    what: str
+    grid: str
+    baseline: str = ""
+    comes_to: str = ""
+    target: str = ""
+    verdict: Verdict = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One bench: its name, the sentence that says what is compared with what, and the work."""
+
+    name: str
+    compares: str
+    run: Callable[[Options], list[Row]]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one bench."""
+
+    bench: Bench
+    rows: list[Row] = field(default_factory=list)
+    seconds: float = 0.0
+    failure: str = ""
+
+
+# Statistics
+
+
+def median(values: Sequence[float]) -> float:
+    """The median."""
+    return statistics.median(values)
+
+
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile: the value that at least 99 % do not exceed."""
+    return sorted(values)[max(0, -(-len(values) * 99 // 100) - 1)]
+
+
+def within(value: float, limit: float) -> Verdict:
+    """The verdict on an upper limit."""
+    return "pass" if value <= limit else "MISS"
+
+
+def at_least(value: float, limit: float) -> Verdict:
+    """The verdict on a lower limit."""
+    return "pass" if value >= limit else "MISS"
+
+
+# Processes
+
+
+def cpu_us(pid: int) -> float:
+    """CPU of all live threads of a process so far, in microseconds (finer than the ticks of /proc/<pid>/stat)."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        total += int((task / "schedstat").read_text().split()[0])
+    return total / 1000
+
+
+def cpu_ticks(pid: int) -> int:
+    """CPU of a process so far, user and system, in ticks of /proc/<pid>/stat."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+class CpuMeter:
+    """The CPU that named processes use between `start` and `read`."""
+
+    def __init__(self, pids: dict[str, int]) -> None:
+        self.pids = pids
+        self.used: dict[str, float] = dict.fromkeys(pids, 0.0)
+        self._before: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Counts from now on."""
+        self._before = {name: cpu_us(pid) for name, pid in self.pids.items()}
+
+    def stop(self) -> None:
+        """Adds what was used since `start` to `used` (microseconds)."""
+        for name, pid in self.pids.items():
+            self.used[name] += cpu_us(pid) - self._before[name]
+
+
+def memory_kib(pid: int) -> dict[str, int]:
+    """`pss` and `uss` of a process in KiB."""
+    found = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split()[:2]
+        found[name.rstrip(":")] = int(value)
+    return {"pss": found["Pss"], "uss": found["Private_Clean"] + found["Private_Dirty"]}
+
+
+def open_files(pid: int) -> int:
+    """How many descriptors a process has."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+class MachineMeter:
+    """The time since it was made, and how many cores were busy meanwhile with what is not ours."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._before = _busy_s() - _ours_s()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._started
+
+    def by_others(self) -> float:
+        """Cores; what other programs took of the machine disturbs every figure."""
+        return max(0.0, _busy_s() - _ours_s() - self._before) / self.seconds
+
+
+def _busy_s() -> float:
+    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + softirq) * TICK_S
+
+
+def _ours_s() -> float:
+    """CPU of this process and of all that has ended below it."""
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    )
+
+
+# The report
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What the figures depend on."""
+    from bench.servers import chromium, driver
+
+    browser = subprocess.run([chromium(), "--version"], capture_output=True, text=True, check=False)
+    node = subprocess.run([driver().node, "--version"], capture_output=True, text=True, check=True)
+    return {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("uvloop", "uvicorn", "httptools", "hiredis", "playwright")},
+        "node": node.stdout.strip().lstrip("v"),
+        "chromium": (browser.stdout.strip() or "?").removeprefix("Chromium ") + f" ({Path(chromium()).name})",
+        "kernel": platform.release(),
+        "cores": str(os.cpu_count()),
+        "cpu": _cpu_model(),
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(": ")[2]
+    return platform.machine()
+
+
+_COLUMNS = ("what", "grid", "baseline", "comes to", "target", "result")
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """A Markdown table of the rows."""
+    cells = [_COLUMNS, *((r.what, r.grid, r.baseline, r.comes_to, r.target, r.verdict) for r in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
+    ]
+    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
+
+
+QUIET_CORES = 0.15
+
+_WIDTH = 118
+_READING = (
+    "Written by `make bench`; do not edit. Every figure stands beside a baseline from the same run, taken in "
+    "turns with it in small rounds: medians are over rounds, p99 is over all single values. Compare ratios and "
+    "differences, not the absolute figures of this machine. The grid has its default settings (log level info), "
+    "except the number of workers and slots that a bench says, and that no worker is recycled for its number of "
+    "sessions."
+)
+
+
+def report(outcomes: Sequence[Outcome], command: str, machine: MachineMeter) -> str:
+    """RESULTS.md."""
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    missed = [row.what for row in rows if row.verdict == "MISS"]
+    failed = [outcome.bench.name for outcome in outcomes if outcome.failure]
+    passed = sum(row.verdict == "pass" for row in rows)
+    summary = f"{passed} of {passed + len(missed)} targets are met"
+    if missed:
+        summary += ". Missed: " + "; ".join(missed)
+    if failed:
+        summary += f". Did not run to their end: {', '.join(failed)}"
+    found = ", ".join(f"{name} {version}" for name, version in versions().items())
+    today = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [
+        "# Benchmarks",
+        "",
+        *textwrap.wrap(_READING, _WIDTH),
+        "",
+        f"`{command}`, {today}, {machine.seconds:.0f} s  ",
+        f"{found}  ",
+        f"Other programs kept {machine.by_others():.2f} of {os.cpu_count()} cores busy meanwhile. {_trust(machine)}",
+        "",
+        f"**{summary}.**" + (" A quick run: too few rounds for a verdict." if "--quick" in command else ""),
+    ]
+    for outcome in outcomes:
+        lines += ["", f"## {outcome.bench.name}", "", *textwrap.wrap(outcome.bench.compares, _WIDTH), ""]
+        lines += table(outcome.rows) if outcome.rows else []
+        if outcome.failure:
+            lines += ["", f"**This bench failed:** {outcome.failure}"]
+    return "\n".join(lines) + "\n"
+
+
+def progress(text: str) -> None:
+    """A line for who waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _trust(machine: MachineMeter) -> str:
+    if machine.by_others() <= QUIET_CORES:
+        return "That is quiet enough."
+    return "That is too much: run it again on a quiet machine."

@@ -1,0 +1,97 @@
+"""Bench: whole sessions with a real Chromium, five at once and one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from playwright.async_api import Browser, Playwright, async_playwright
+
+from bench.harness import Bench, Options, Row, at_least, median, progress, within
+from bench.servers import direct_server, grid_of
+
+AT_ONCE = 5
+PAGE = "data:text/html,<title>bench</title><h1>bench</h1>"
+
+
+def run(options: Options) -> list[Row]:
+    """All rows of this bench."""
+    with direct_server() as server, grid_of(environment={"MAX_CONCURRENT_SESSIONS": str(AT_ONCE)}) as grid:
+        return asyncio.run(_run({"direct": server.endpoint, "grid": grid.endpoint}, options))
+
+
+async def _run(endpoints: dict[str, str], options: Options) -> list[Row]:
+    rounds, count = options.pick(24, 2), options.pick(20, 10)
+    rates: dict[str, list[float]] = {side: [] for side in endpoints}
+    first: dict[str, list[float]] = {side: [] for side in endpoints}
+    async with async_playwright() as playwright:
+        for endpoint in endpoints.values():
+            await _sessions(playwright, endpoint, AT_ONCE)
+        for number in range(rounds):
+            for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
+                rates[side].append(count / await _sessions(playwright, endpoints[side], count))
+            progress(f"  round {number + 1} of {rounds}: {rates['grid'][-1]:.1f}/s, direct {rates['direct'][-1]:.1f}/s")
+        for number in range(options.pick(80, 6)):
+            for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
+                first[side].append(await _first_page(playwright, endpoints[side]))
+    rate = median(rates["grid"]) / median(rates["direct"])
+    slower = median(first["grid"]) / median(first["direct"])
+    return [
+        Row(
+            f"sessions per second, {AT_ONCE} at once",
+            f"{median(rates['grid']):.2f}/s",
+            f"{median(rates['direct']):.2f}/s direct",
+            f"{rate:.3f} ×",
+            "at least 0.97 ×",
+            at_least(rate, 0.97),
+        ),
+        Row(
+            "time to the first page, one after the other, median",
+            f"{median(first['grid']):.1f} ms",
+            f"{median(first['direct']):.1f} ms direct",
+            f"{slower:.3f} ×",
+            "at most 1.03 ×",
+            within(slower, 1.03),
+        ),
+    ]
+
+
+async def _first_page(playwright: Playwright, endpoint: str) -> float:
+    """Milliseconds from connect to a page that has been loaded."""
+    started = time.perf_counter()
+    browser = await _loaded(playwright, endpoint)
+    taken = (time.perf_counter() - started) * 1000
+    await browser.close()
+    return taken
+
+
+async def _loaded(playwright: Playwright, endpoint: str) -> Browser:
+    browser = await playwright.chromium.connect(endpoint)
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(PAGE)
+    return browser
+
+
+async def _sessions(playwright: Playwright, endpoint: str, count: int) -> float:
+    """Seconds for `count` sessions, AT_ONCE at once."""
+    numbers: Iterator[int] = iter(range(count))
+
+    async def runner() -> None:
+        for _ in numbers:
+            browser = await _loaded(playwright, endpoint)
+            await browser.close()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(runner() for _ in range(AT_ONCE)))
+    return time.perf_counter() - started
+
+
+BENCH = Bench(
+    "sessions",
+    "connect, context, page, goto (a data URL), close with Playwright's own client. Both sides have one browser "
+    "of the same executable; the grid's worker has its default of five slots, so a slot's way back is in the "
+    "figure too.",
+    run,
+)

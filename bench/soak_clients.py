@@ -1,0 +1,279 @@
+"""The soak's clients: what users and their machines do to a grid. A behaviour raises what went wrong for it.
+
+Run as `python -m bench.soak_clients raw|playwright ENDPOINT SEED` it is one client in a process of its own, which can
+be killed and stopped; it says `open` once its session is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from bench.client import ROOT, STALL_S, Target, frame, head, upgrade
+
+_CLOSE, _PING, _PONG = 8, 9, 10
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Failed(Exception):
+    """A client did not get what it should have got."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a client needs to know."""
+
+    target: Target
+    endpoint: str
+    playwright_version: str
+    ping_timeout_s: float
+    stopped: threading.Event
+
+    def pause(self, seconds: float) -> None:
+        """Waits, or less when the soak ends."""
+        self.stopped.wait(seconds)
+
+    def session(self) -> socket.socket:
+        """An open session. Raises Failed with the refusal."""
+        try:
+            return upgrade(self.target, head(self.target, self.playwright_version))
+        except OSError as error:
+            raise Failed(str(error)) from None
+
+
+Behaviour = Callable[[World, random.Random], None]
+
+
+# Raw clients in this process
+
+
+def polite(world: World, dice: random.Random) -> None:
+    """Pings, waits, closes with a close frame and reads the answer to its end."""
+    with world.session() as sock:
+        for _ in range(dice.randrange(1, 10)):
+            sock.sendall(frame(dice.randrange(0, 126), _PING))
+            if not sock.recv(4096):
+                raise Failed("the session ended by itself")
+            world.pause(dice.random() * 0.1)
+        sock.sendall(frame(2, _CLOSE)[:-2] + b"\x03\xe8")
+        _read_to_end(sock)
+
+
+def leaves(world: World, dice: random.Random) -> None:
+    """Closes the connection without a word (FIN)."""
+    with world.session():
+        world.pause(dice.random() * 0.5)
+
+
+def vanishes(world: World, dice: random.Random) -> None:
+    """Resets the connection (RST)."""
+    with world.session() as sock:
+        world.pause(dice.random() * 0.5)
+        _reset(sock)
+
+
+def gives_up(world: World, dice: random.Random) -> None:
+    """Goes while it connects, after 0 to 10 ms."""
+    with _connection(world) as sock:
+        sock.sendall(head(world.target, world.playwright_version))
+        time.sleep(dice.choice([0, 0.0001, 0.0005, 0.002, 0.01]))
+        if dice.random() < 0.5:
+            _reset(sock)
+
+
+def stammers(world: World, dice: random.Random) -> None:
+    """Sends half a head, or nothing at all, and goes."""
+    with _connection(world) as sock:
+        request = head(world.target, world.playwright_version)
+        sock.sendall(request[: dice.randrange(len(request) - 1)])
+        world.pause(dice.random())
+        if dice.random() < 0.5:
+            _reset(sock)
+
+
+def babbles(world: World, dice: random.Random) -> None:
+    """Sends garbage instead of a head."""
+    with _connection(world) as sock:
+        sock.sendall(dice.randbytes(dice.randrange(1, 20_000)) + b"\r\n\r\n")
+        _read_to_end(sock)
+
+
+def breaks_the_protocol(world: World, dice: random.Random) -> None:
+    """Sends an unmasked frame in an open session."""
+    with world.session() as sock:
+        sock.sendall(b"\x82\x05" + dice.randbytes(5))
+        _read_to_end(sock)
+
+
+# Clients in processes of their own
+
+
+def freezes(world: World, dice: random.Random) -> None:
+    """A raw client whose process is stopped until the grid has ended its session."""
+    with _Process(world, "raw", dice) as client:
+        client.stop()
+        time.sleep(2.5 * world.ping_timeout_s)  # at the soak's end too: the session must end by itself
+        client.go_on()
+        said = client.line()
+    if "ping timeout" not in said:
+        raise Failed(f"a frozen client was told {said!r}")
+
+
+def works(world: World, dice: random.Random) -> None:
+    """A real Playwright client that works for a while and closes."""
+    with _Process(world, "playwright", dice) as client:
+        said = client.line()
+    if said != "done":
+        raise Failed(f"a Playwright client said {said!r}")
+
+
+def is_killed(world: World, dice: random.Random) -> None:
+    """A real Playwright client that is SIGKILLed in the middle of its work."""
+    with _Process(world, "playwright", dice):
+        world.pause(dice.random())
+
+
+def freezes_at_work(world: World, dice: random.Random) -> None:
+    """A real Playwright client that is stopped for good in the middle of its work."""
+    with _Process(world, "playwright", dice) as client:
+        client.stop()
+        world.pause(2.5 * world.ping_timeout_s)
+
+
+RAW: dict[Behaviour, int] = {
+    polite: 6,
+    leaves: 4,
+    vanishes: 4,
+    gives_up: 8,
+    stammers: 2,
+    babbles: 1,
+    breaks_the_protocol: 1,
+    freezes: 1,
+}
+"""Behaviours and their weights."""
+
+REAL: dict[Behaviour, int] = {works: 6, is_killed: 3, freezes_at_work: 1}
+
+
+class _Process:
+    """A client in a process group of its own, killed at the block's end."""
+
+    def __init__(self, world: World, kind: str, dice: random.Random) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.soak_clients", kind, world.endpoint, str(dice.randrange(1 << 30))],
+            cwd=ROOT,
+            env={**os.environ, "BENCH_PLAYWRIGHT": world.playwright_version},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> _Process:
+        said = self.line()
+        if said != "open":
+            self.__exit__()
+            raise Failed(f"a client could not open its session: {said}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def line(self) -> str:
+        """The next line that the client says, "" at its end. Raises Failed when it says nothing for too long."""
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], 2 * STALL_S)
+        if not readable:
+            raise Failed("a client says nothing any more")
+        return self._process.stdout.readline().strip()
+
+    def stop(self) -> None:
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+
+def _connection(world: World) -> socket.socket:
+    return socket.create_connection(world.target[:2], timeout=STALL_S)
+
+
+def _reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+def _read_to_end(sock: socket.socket) -> bytes:
+    received = b""
+    try:
+        while chunk := sock.recv(65536):
+            received += chunk
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        raise Failed("the grid does not close a connection that it should") from None
+    return received
+
+
+# What runs in such a process
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _raw(endpoint: str, dice: random.Random) -> None:
+    """Answers pings until the session ends; says why it ended."""
+    parts = urlsplit(endpoint)
+    target = (str(parts.hostname), parts.port or 80, "/")
+    with upgrade(target, head(target, os.environ["BENCH_PLAYWRIGHT"])) as sock:
+        _say("open")
+        sock.settimeout(None)
+        buffered = b""
+        while chunk := sock.recv(65536):
+            buffered += chunk
+            while len(buffered) >= 2 and len(buffered) >= 2 + buffered[1]:
+                opcode, payload = buffered[0] & 15, buffered[2 : 2 + buffered[1]]
+                buffered = buffered[2 + buffered[1] :]
+                if opcode == _CLOSE:
+                    return _say(f"closed {int.from_bytes(payload[:2])} {payload[2:].decode()}")
+                if opcode == _PING:
+                    with contextlib.suppress(OSError):  # what follows in the buffer says why it is closed
+                        sock.sendall(frame(len(payload), _PONG)[: -len(payload) or None] + payload)
+        _say("ended without a close frame")
+    return None
+
+
+def _playwright(endpoint: str, dice: random.Random) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.connect(endpoint)
+        page = browser.new_context().new_page()
+        page.goto("data:text/html,<title>soak</title><canvas></canvas>")
+        _say("open")
+        for _ in range(dice.randrange(1, 8)):
+            size = dice.randrange(1, 300_000)
+            assert len(page.evaluate("size => 'x'.repeat(size)", size)) == size
+            page.wait_for_timeout(dice.random() * 200)
+        page.screenshot()
+        browser.close()
+    _say("done")
+
+
+if __name__ == "__main__":
+    {"raw": _raw, "playwright": _playwright}[sys.argv[1]](sys.argv[2], random.Random(int(sys.argv[3])))
