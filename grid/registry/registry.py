@@ -43,7 +43,18 @@ __all__ = [
     "WorkerRecord",
 ]
 
-SCRIPTS: Final = ("selector", "register", "heartbeat", "start", "release", "rollback", "drain", "unregister", "reaper")
+SCRIPTS: Final = (
+    "selector",
+    "register",
+    "heartbeat",
+    "start",
+    "release",
+    "rollback",
+    "drain",
+    "command",
+    "unregister",
+    "reaper",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +263,11 @@ class Registry:
         keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
         return bool(await self.client.run(self._scripts["drain"], keys, ()))
 
-    async def send_drain(self, browser_type: BrowserType, worker_id: str) -> None:
-        """Leaves the shutdown command for the worker's next heartbeat, and publishes it."""
-        command = f"{self._prefix}worker:cmd:{browser_type}:{worker_id}"
-        ttl_ms = int(self._lifetimes.command_ttl_s * 1000)
-        await self.client.pipeline([("SET", command, "shutdown", "PX", ttl_ms), ("PUBLISH", command, "shutdown")])
+    async def send_drain(self, browser_type: BrowserType, worker_id: str) -> bool:
+        """Leaves the shutdown command for the worker's next heartbeat, and publishes it. False if nobody is there."""
+        worker = f"{browser_type}:{worker_id}"
+        keys = (f"{self._prefix}worker:{worker}", f"{self._prefix}worker:cmd:{worker}")
+        return bool(await self.client.run(self._scripts["command"], keys, (self._lifetimes.command_ttl_s,)))
 
     async def unregister(self, browser_type: BrowserType, worker_id: str, reason: str) -> int:
         """Removes the worker; sessions that it still has fail for `reason`. Returns how many those were."""

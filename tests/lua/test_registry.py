@@ -204,6 +204,16 @@ async def test_connecting_waits_for_a_redis_that_comes_late(own_redis: RedisServ
     await registry.close()
 
 
+async def test_a_drain_that_comes_after_the_worker_has_left_leaves_nothing(
+    registry: Registry, redis: RedisServer
+) -> None:
+    await registry.register(WORKER)
+    assert await registry.send_drain("chromium", "aabbccdd")
+    await registry.unregister("chromium", "aabbccdd", "worker stopped")
+    assert not await registry.send_drain("chromium", "aabbccdd")
+    assert [key for key in redis.command("KEYS", "*") if "cmd" in key] == []
+
+
 async def test_lifetimes_are_what_the_keys_get(own_redis: RedisServer, clock: Clock) -> None:
     lifetimes = Lifetimes(key_ttl_s=7, command_ttl_s=8, history_ttl_s=9, record_ttl_s=11, history_max=2)
     registry = Registry(own_redis.url, timeout_s=BOUND_S, lifetimes=lifetimes, now=clock)

@@ -1,0 +1,12 @@
+-- Leaves the shutdown command for a worker's next heartbeat, if the worker is registered: one that has left reads nothing
+-- any more, and the command would lie about until its TTL ends. Stands alone.
+--
+-- KEYS  1 worker:{type}:{id}      2 worker:cmd:{type}:{id}      (full names, with the prefix if there is one)
+-- ARGV  1 TTL of the command, seconds
+-- Returns 1 if the command was left and published, 0 if there is no such worker.
+-- Keys  those given; publishes on the channel of the second one's name. Idempotent.
+
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('SET', KEYS[2], 'shutdown', 'PX', string.format('%.0f', tonumber(ARGV[1]) * 1000))
+redis.call('PUBLISH', KEYS[2], 'shutdown')
+return 1
