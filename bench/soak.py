@@ -133,7 +133,7 @@ def figures(grid: Grid) -> Figures:
         "processes": _counted(_kind(command) for command in _processes(grid).values()),
         "connections to the grid's port": str(_connections(grid.port)),
         "temporary files": _counted(_temporary(grid)),
-        "/dev/shm": str(len(os.listdir("/dev/shm"))),
+        "/dev/shm": str(sum("chromium" in name.lower() for name in os.listdir("/dev/shm"))),
     }
     for name, pid in _watched(grid, status).items():
         found[f"open files: {name}"] = _counted(_open_kinds(pid))

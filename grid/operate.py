@@ -21,6 +21,7 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
     """The running grid that is meant. Raises GridError when there is none, or several and no port was given."""
     if port is None and (endpoint := os.environ.get("PWGRID_WS_ENDPOINT")):
         port = urlsplit(endpoint).port
+    runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
     if not running:
         raise GridError(
@@ -97,6 +98,7 @@ def status_table(found: dict[str, Any]) -> str:
     )
     host = found["host"]
     lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
+    lines += [f"PROBLEM: {problem}" for problem in found.get("problems", ())]
     pools: list[tuple[str, ...]] = [("POOL", "WANTED", "AVAILABLE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")]
     for pool in found["pools"]:
         mine = [worker for worker in found["workers"] if worker["browserType"] == pool["browserType"]]

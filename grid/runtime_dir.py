@@ -24,6 +24,8 @@ log = get_logger()
 MAX_SOCKET_PATH_BYTES: Final = 107
 _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
+SERVICE_BASE: Final = Path("/run/pwgrid")
+"""What RUNTIME_DIRECTORY is in our systemd unit; an operator's shell does not know it."""
 _TRIES: Final = 100
 _TRY_MS: Final = 20
 
@@ -63,9 +65,9 @@ def process_start_time(pid: int) -> int | None:
 
 
 def find_running(setting: str | None = None) -> list[RunningGrid]:
-    """The grids of this user that are running, those in the configured and in the default base, by path."""
+    """The grids that are running, those in the configured base, the default one and the service's, by path."""
     found: dict[Path, RunningGrid] = {}
-    for base in {base_dir(setting), default_base()}:
+    for base in {base_dir(setting), default_base(), SERVICE_BASE}:
         for lock in base.glob(f"*/{_LOCK}"):
             holder = _read_lock(lock)
             if holder is not None and lock.parent.name.isdigit():

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from grid.core.lifecycle import WorkerStatus
 from grid.master.config import MasterConfig
+from grid.master.disk import disk_problem
 from grid.master.memory import MemoryMeter
 from grid.master.pool import Pool
 from grid.master.proxies import Proxies
@@ -57,6 +58,7 @@ class Reporter:
             ],
             "workers": [record.status_reply() for record in self._workers.records.values()],
             "drained": list(self._workers.drains.recent),
+            "problems": [problem for problem in (disk_problem(config.runtime.directory),) if problem],
             "stopping": stopping,
         }
 

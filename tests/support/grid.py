@@ -111,7 +111,8 @@ class Grid:
     @property
     def runtime(self) -> Path:
         """The runtime directory."""
-        return next(self.temporary.glob(f"pwgrid-*/{self.port}"))
+        base = self.environment.get("PWGRID_RUNTIME_DIR")
+        return Path(base) / str(self.port) if base else next(self.temporary.glob(f"pwgrid-*/{self.port}"))
 
     def active(self) -> int:
         """Live sessions by Redis' own counters."""

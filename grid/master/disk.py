@@ -1,0 +1,25 @@
+"""Looks whether the runtime directory has room; frees nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+FLOOR_MIB: Final = 16
+_MIB: Final = 1024 * 1024
+
+
+def disk_problem(directory: Path) -> str | None:
+    """What an operator should know of the file system below `directory`; None when there is room."""
+    try:
+        found = os.statvfs(directory)
+    except OSError as error:
+        return f"the runtime directory {directory} cannot be read: {error.strerror}"
+    free_mib = found.f_bavail * found.f_frsize // _MIB
+    if free_mib >= FLOOR_MIB:
+        return None
+    return (
+        f"only {free_mib} MiB are left for the runtime directory {directory}: live sessions go on, but browsers cannot "
+        "write profiles and downloads, and new workers may not start; free some space"
+    )
