@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,12 @@ from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.core.lifetime import is_nearly_used_up, is_used_up
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from grid.last_out import last_out
-from grid.registry.registry import Lifetimes, Registry, WorkerRecord
+from grid.registry.registry import WorkerRecord
+from grid.worker import watch
+from grid.worker.books import Books
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
 from grid.worker.handoff_server import Answer, HandoffServer
-from grid.worker.sessions import Journal, Slots
+from grid.worker.sessions import Slots
 
 log = structlog.get_logger()
 
@@ -38,9 +40,6 @@ CLOSE_GRACE_S: Final = 5.0
 
 STOP_S: Final = 10.0
 ADOPT_S: Final = 5.0
-SETTLE_S: Final = 8.0
-CANARY_TRIES: Final = 2
-PING_S: Final = 3.0
 EXIT_FAILED: Final = 1
 
 
@@ -62,10 +61,9 @@ class Worker:
         self.settings = boot.settings
         self.status = WorkerStatus.STARTING
         self.slots = Slots(boot.settings.max_concurrent_sessions, self._on_freed)
-        self.journal = Journal()
+        self.books = Books(boot, self.slots, self._record)
         self.started_at = time.time()
         self.rss_mib: int | None = None
-        self.registry: Registry | None = None
         self.server: BrowserServer | None = None
         self.handoff: HandoffServer | None = None
         self._outcome = {"cut": 0, "timedOut": False}
@@ -105,22 +103,14 @@ class Worker:
     # Phases
 
     async def _start(self) -> None:
-        settings = self.settings
-        self.registry = await Registry.connect(
-            self.boot.redis_url,
-            prefix=settings.redis_key_prefix,
-            timeout_s=settings.redis_timeout,
-            attempts=settings.redis_retry_attempts,
-            delay_s=settings.redis_retry_delay,
-            lifetimes=Lifetimes.of(settings),
-        )
+        await self.books.open()
         if self.boot.ipc_child is not None:
             await self._launch(self.boot.ipc_child)
         else:
             await self._take_over()
         self._start_side_task(self._beat(), "heartbeat")
         self._start_side_task(self._watch_browser_server(), "browser server watch")
-        self._start_side_task(self._watch_liveness(), "browser server liveness")
+        self._start_side_task(self._end_when_hung(), "browser server liveness")
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
@@ -135,10 +125,11 @@ class Worker:
         self._tell_launched(self.server)
         self.handoff = HandoffServer(boot.directory / "handoff.sock", self._on_offer)
         self._step(WorkerEvent.WARMED)
-        await self._registered().register(self._record())
+        await self.books.register()
         self.control.event("available", {})
         log.info("worker_available", browser=self.server.ready.browser_version, node=self.server.pid)
-        self._start_side_task(self._watch_health(), "canary")
+        if settings.canary_interval > 0:
+            self._start_side_task(self._recycle_when_sick(), "canary")
 
     async def _take_over(self) -> None:
         """The worker before us died, its browser server lives on: see its sessions to their end, admit no new ones."""
@@ -160,8 +151,8 @@ class Worker:
             self.slots.adopt(session_id, now)
         self._tell_launched(self.server)
         self.ask_drain("its worker died")
-        record = replace(self._record(), status=WorkerStatus.DRAINING.value)
-        await self._registered().register(record, active=len(live), lifetime=self.slots.lifetime, sessions=live)
+        self._step(WorkerEvent.DRAIN_ASKED)
+        await self.books.register(live)
         log.warning("browser_server_taken_over", node=self.server.pid, sessions=len(live))
 
     def _tell_launched(self, server: BrowserServer) -> None:
@@ -185,8 +176,7 @@ class Worker:
         self._step(WorkerEvent.DRAIN_ASKED)
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         self.control.event("draining", {"reason": drain.reason})
-        registry = self._registered()
-        self.journal.write(lambda: registry.mark_draining(self.boot.browser_type, self.boot.worker_id))
+        self.books.draining()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain.timeout_s):
                 await self._first(self.slots.empty(), self._now.wait())
@@ -207,32 +197,18 @@ class Worker:
         self.control.stopping()
         if self.handoff is not None:
             self.handoff.close()
-        if self.registry is not None:
-            await self._settle_books(self.registry)
+        await self.books.leave()
         for task in self._side_tasks:
             if task.get_name() != "control link":
                 task.cancel()
         if self.server is not None:
             await self.server.stop(self._stop_s)
-        if self.registry is not None:
-            await self.registry.close()
+        await self.books.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
         self.control.event("stopped", self._outcome)
         await self.control.close("stopped")
         if self.control.is_lost:
             last_out(self.boot.runtime)
-
-    async def _settle_books(self, registry: Registry) -> None:
-        """Writes what is not written yet, and takes leave. A Redis that is away is waited for, but not for long: what
-        is left then the proxy and the reaper put right, as for a worker that died."""
-        await self.journal.settle()
-        try:
-            async with asyncio.timeout(SETTLE_S):
-                while not await self.journal.replay():
-                    await registry.client.wait_connected()
-                await registry.unregister(self.boot.browser_type, self.boot.worker_id, "worker stopped")
-        except (TimeoutError, RegistryUnavailable) as error:
-            log.warning("left_without_leave", error=str(error), unwritten=repr(self.journal))
 
     # What happens to it
 
@@ -274,8 +250,7 @@ class Worker:
                 answer("gone")
                 return
             answer(None)
-            registry = self._registered()
-            self.journal.write(lambda: registry.start(session_id))
+            self.books.started(session_id)
             self._watch_lifetime()
             log.debug("session_started", session=session_id, client=client)
 
@@ -292,14 +267,7 @@ class Worker:
         session = self.slots.end(closed.session_id)
         if session is None and self.boot.adopt_node_pid is None:
             return  # told twice; but one that ended before we took over is still to be recorded
-        status = "completed" if closed.by == "client" else "failed"
-        registry = self._registered()
-        self.journal.write(
-            lambda: registry.release(
-                closed.session_id, status, closed.reason, bytes_in=closed.bytes_in, bytes_out=closed.bytes_out
-            )
-        )
-        log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
+        self.books.ended(closed)
 
     def _on_freed(self) -> None:
         if self.handoff is not None:
@@ -316,74 +284,36 @@ class Worker:
             self._finish(SessionClosed(session_id, 0, 0, "browser", "browser server lost"))
         self._on_gone("browser server lost")
 
-    async def _watch_liveness(self) -> None:
-        """A browser server that does not answer for too long is hung: its sessions are, too, so the whole tree goes."""
+    async def _end_when_hung(self) -> None:
+        """A hung browser server has hung sessions: the whole tree goes."""
         assert self.server is not None
-        limit_s = self.settings.worker_lost_threshold
-        while True:
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self.server.ping()
-            except TimeoutError:
-                log.error("browser_server_hung", silent_s=limit_s, sessions=len(self.slots.live))
-                for session_id in list(self.slots.live):
-                    self._finish(SessionClosed(session_id, 0, 0, "grid", "hung"))
-                self._stop_s = 0.0
-                self.ask_drain("browser server hung", 0.0, planned=False)
-                return
-            await asyncio.sleep(PING_S)
+        await watch.hang(self.server, self.settings.worker_lost_threshold)
+        log.error("browser_server_hung", sessions=len(self.slots.live))
+        for session_id in list(self.slots.live):
+            self._finish(SessionClosed(session_id, 0, 0, "grid", "hung"))
+        self._stop_s = 0.0
+        self.ask_drain("browser server hung", 0.0, planned=False)
 
-    async def _watch_health(self) -> None:
-        """Tries the browser whenever the worker is idle; twice in vain in a row, and the worker is recycled."""
+    async def _recycle_when_sick(self) -> None:
         assert self.server is not None
-        while self.settings.canary_interval > 0:
-            await asyncio.sleep(self.settings.canary_interval)
-            evidence: list[str] = []
-            while not self.slots.live and len(evidence) < CANARY_TRIES:
-                result = await self.server.canary(self.settings.canary_timeout)
-                if result.ok:
-                    break
-                evidence.append(result.error)
-                log.warning("canary_failed", error=result.error, ms=result.duration_ms)
-            if len(evidence) == CANARY_TRIES:
-                self.ask_drain(f"canary failed: {evidence[-1]}")
-                return
-
-    # Registry
+        settings = self.settings
+        evidence = await watch.sickness(
+            self.server, lambda: not self.slots.live, settings.canary_interval, settings.canary_timeout
+        )
+        self.ask_drain(f"canary failed: {evidence}")
 
     async def _beat(self) -> None:
-        registry = self._registered()
         while True:
             await asyncio.sleep(self.settings.heartbeat_interval)
             try:
-                await self._beat_once(registry)
+                reply = await self.books.beat()
             except RegistryUnavailable as error:
                 log.warning("heartbeat_missed", error=str(error))
+            else:
+                if reply is not None and reply.command == "shutdown":
+                    self.ask_drain("asked over Redis")
 
-    async def _beat_once(self, registry: Registry) -> None:
-        if not await self.journal.replay():
-            return
-        live, lifetime = list(self.slots.live), self.slots.lifetime
-        reply = await registry.heartbeat(
-            self.boot.browser_type,
-            self.boot.worker_id,
-            status=self.status.value,
-            sessions=live,
-            lifetime=lifetime,
-            rss_mib=self.rss_mib,
-        )
-        if not reply.known:
-            live, lifetime = list(self.slots.live), self.slots.lifetime
-            log.warning("registered_again", active=len(live), lifetime=lifetime)
-            await registry.register(self._record(), active=len(live), lifetime=lifetime, sessions=live)
-        if reply.repaired:
-            log.error("counter_repaired", by=reply.repaired)
-        if reply.command == "shutdown" and not self._drain.done():
-            self.ask_drain("asked over Redis")
-
-    def _registered(self) -> Registry:
-        assert self.registry is not None
-        return self.registry
+    # What it says of itself
 
     def _record(self) -> WorkerRecord:
         boot, settings = self.boot, self.settings
@@ -401,8 +331,6 @@ class Worker:
             pid=os.getpid(),
             rss_mib=self.rss_mib,
         )
-
-    # Small things
 
     def _step(self, event: WorkerEvent) -> None:
         self.status = advance(self.status, event)
