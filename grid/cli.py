@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,10 +68,10 @@ def main() -> None:
     """A grid of real Playwright browsers on this host, behind one endpoint."""
 
 
-def _load(config_file: Path | None, flags: dict[str, Any]) -> Any:
+def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Any:
     from grid.config import load
 
-    return load(config_file, os.environ, {name: value for name, value in flags.items() if value is not None})
+    return load(config_file, environment, {name: value for name, value in flags.items() if value is not None})
 
 
 @main.command()
@@ -100,12 +100,12 @@ def run(context: click.Context, /, config_file: Path | None, command: tuple[str,
     \b
     pwgrid run --chromium 2 -- npx playwright test
     """
-    from grid.run_command import run_command
+    from grid.run_command import grid_environment, run_command
 
     flags["port"] = flags["port"] or 0
     if "LOG_LEVEL" not in os.environ:  # a CI log is about the command
         flags["log_level"] = flags["log_level"] or "warning"
-    _load(config_file, flags)  # complain here, not in the child
+    _load(config_file, flags, grid_environment())  # complain here, not in the child
     given = {**flags, "config_file": config_file}
     sys.exit(run_command(_as_arguments(context.command, given), command, os.environ))
 

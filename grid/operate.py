@@ -156,11 +156,17 @@ def sessions_table(found: list[dict[str, Any]]) -> str:
 def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
     """Becomes redis-cli on the grid's Redis."""
     from grid.registry.embedded import find_redis_cli
+    from grid.registry.url import parse_url
 
     url = ask(grid, "redis")["url"]
     binary = find_redis_cli()
-    where = ["-s", urlsplit(url).path] if url.startswith("unix:") else ["-u", url]
-    os.execv(binary, [str(binary), *where, *arguments])
+    address = parse_url(url)
+    where = ["-s", address.unix_path] if address.unix_path else ["-h", address.host, "-p", str(address.port)]
+    where += ["-n", str(address.database)] if address.database else []
+    where += ["--tls"] if address.tls else []
+    where += ["--user", address.username] if address.username else []
+    secret = {"REDISCLI_AUTH": address.password} if address.password else {}  # not an argument: ps shows those
+    os.execve(binary, [str(binary), *where, *arguments], {**os.environ, **secret})
 
 
 def _redis(grid: RunningGrid) -> tuple[str, str]:

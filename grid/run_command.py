@@ -18,6 +18,15 @@ NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 
 
+_OTHERS_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
+"""Of the application under test: the private grid has a Redis of its own."""
+
+
+def grid_environment() -> dict[str, str]:
+    """What the private grid sees of our environment."""
+    return {name: value for name, value in os.environ.items() if name not in _OTHERS_REDIS}
+
+
 class _Interrupted(Exception):
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -32,6 +41,7 @@ class PrivateGrid:
         fds = ["--ready-fd", str(ready_out), "--lifeline-fd", str(life_in)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "grid", "serve", *serve_arguments, *fds],
+            env=grid_environment(),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             pass_fds=(ready_out, life_in),
@@ -69,7 +79,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
     def forward(signum: int, _frame: FrameType | None) -> None:
         if child is None:
             raise _Interrupted(signum)
-        if signum != signal.SIGINT:  # the terminal has sent that one to the command itself
+        if signum != signal.SIGINT or not _is_in_foreground():  # the terminal sends that one to the command itself
             child.send_signal(signum)
 
     for signum in (signal.SIGINT, *_FORWARDED):
@@ -93,3 +103,10 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
         for signum in (signal.SIGINT, *_FORWARDED):
             signal.signal(signum, signal.SIG_IGN)
         grid.stop()
+
+
+def _is_in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # no terminal
+        return False

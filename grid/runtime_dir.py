@@ -128,6 +128,10 @@ class RuntimeDir:
         """Leave everything where it is at the end: children live on in it."""
         self._is_kept = True
 
+    def own(self) -> None:
+        """Remove it at the end after all."""
+        self._is_kept = False
+
     @property
     def control_path(self) -> Path:
         """The master's control socket."""

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from grid import __version__, systemd
 from grid import log as logging
+from grid.address import base_url
 from grid.boot import WorkerBoot
 from grid.browsers import FoundBrowser, find_browser
 from grid.config import Loaded, Settings
@@ -63,7 +64,9 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url, former = _redis_url(settings, runtime), Former()
         stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
-        held.enter_context(runtime.locked(_endpoint(settings), stock, handover.lock if handover else None))
+        held.enter_context(runtime.locked(base_url(settings), stock, handover.lock if handover else None))
+        if handover or former.spared():
+            runtime.keep()  # a start that fails touches nothing that lives there
         if not listeners and former.proxy is None:
             listeners = _open(settings, held)
         config = MasterConfig(
@@ -75,7 +78,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             open_listeners=partial(_open, settings, held),
             roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
             version=__version__,
-            endpoint=_endpoint(settings),
+            endpoint=base_url(settings),
             lifeline_fd=extras.lifeline_fd,
             on_progress=_say,
             on_ready=partial(_on_ready, settings, extras),
@@ -86,6 +89,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
+        runtime.own()
         gc.collect()
         return Master(config).run()
 
@@ -150,15 +154,10 @@ def _redis(settings: Settings, runtime: RuntimeDir) -> RedisSpec | None:
     return RedisSpec(server.argv, server.socket_path)
 
 
-def _endpoint(settings: Settings) -> str:
-    host = settings.advertised_host or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    return f"ws://[{host}]:{settings.port}" if ":" in host else f"ws://{host}:{settings.port}"
-
-
 def _connect_url(settings: Settings) -> str:
     if not settings.token:
-        return _endpoint(settings)
-    parts = urlsplit(_endpoint(settings))
+        return base_url(settings)
+    parts = urlsplit(base_url(settings))
     return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token)}"))
 
 
@@ -171,9 +170,9 @@ def _on_ready(settings: Settings, extras: Extras, summary: dict[str, Any]) -> No
     )
     default = settings.default_browser_type
     systemd.ready(pools)
-    _say(f"ready: {_endpoint(settings)} | {pools} | connect with {default}.connect({_endpoint(settings)!r})")
+    _say(f"ready: {base_url(settings)} | {pools} | connect with {default}.connect({base_url(settings)!r})")
     if extras.ready_fd is not None:
-        ready = {"endpoint": _endpoint(settings), "connect": _connect_url(settings), "pid": os.getpid()}
+        ready = {"endpoint": base_url(settings), "connect": _connect_url(settings), "pid": os.getpid()}
         with os.fdopen(extras.ready_fd, "w") as out:
             out.write(json.dumps(ready) + "\n")
 

@@ -83,13 +83,13 @@ class Changes:
             self._check = Check(self._loop, self._config.check_argv, self._config.runtime.directory, self._checked)
         except OSError as error:
             raise ValueError(f"cannot start the check of the new code: {error.strerror or error}") from None
-        log.info("upgrade_checking", command=list(self._config.check_argv))
+        log.info("upgrade_checking")
         return answer
 
     def _checked(self, problem: str | None) -> None:
         self._check = None
         if problem is None:
-            log.info("upgrade_executing", command=list(self._config.exec_argv))
+            log.info("upgrade_executing")
             workers = sum(1 for record in self._workers.records.values() if record.is_live)
             self._answer.reply({"workers": workers, "from": self._config.version})
             try:

@@ -257,10 +257,13 @@ class Master:
             log.warning("event_unknown", process="proxy", name=name)
 
     def _on_drain_asked(self, data: Frame) -> None:
-        reason = str(data.get("reason", "asked by the proxy"))
         for record in select(self._workers.records.values(), data):
-            if record.is_live:
-                self._workers.drain(record, reason)
+            self._drain_as_asked(record, str(data.get("reason", "asked by the proxy")), now=False)
+
+    def _drain_as_asked(self, record: WorkerRecord, reason: str, *, now: bool) -> None:
+        """An operator wants it; who asks a second time does not want to wait."""
+        now, record.asked = now or record.asked, True
+        self._workers.drain(record, reason, now=now)
 
     def _adopt(self, former: Former) -> None:
         """Go on with what a former master has left; the rest of it was ended before we came here."""
@@ -292,9 +295,7 @@ class Master:
         if not records and not data.get("all"):
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
         for record in records:
-            # Who asks a second time does not want to wait.
-            now, record.asked = bool(data.get("now")) or record.asked, True
-            self._workers.drain(record, str(data.get("reason", "operator")), now=now)
+            self._drain_as_asked(record, str(data.get("reason", "operator")), now=bool(data.get("now")))
         return {"draining": [record.worker_id for record in records]}
 
     def _scale_request(self, data: Frame) -> Frame:

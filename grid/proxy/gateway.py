@@ -149,6 +149,9 @@ class Upgrade(asyncio.Protocol):
         except ClientGone:
             gateway.counts.abandoned += 1
             self._transport.abort()
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this client must not wait for ever
+            log.error("upgrade_failed", error=repr(error), client=self._client())
+            self._transport.abort()
 
     async def _serve(self, wanted: Wanted) -> None:
         gateway, settings = self._gateway, self._gateway.settings
@@ -210,7 +213,7 @@ class Upgrade(asyncio.Protocol):
                 f"{gateway.settings.max_queue} clients wait for a slot already: come back later, or add workers"
             ) from None
         except WaitedTooLong:
-            reason = gateway.roster.host_guard or gateway.roster.not_ready()
+            reason = gateway.roster.host_guard or gateway.roster.shortage(ticket.browser_type)
             if reason is not None:
                 raise responses.no_capacity(reason) from None
             raise responses.waited_too_long(ticket.browser_type, gateway.settings.worker_select_timeout) from None

@@ -41,7 +41,7 @@ class HandoffLink:
         except OSError:
             self._sock.close()
             raise
-        self._unsent: deque[tuple[bytes, int]] = deque()
+        self._unsent: deque[tuple[str, bytes, int]] = deque()
         self._pending: dict[str, asyncio.Future[None]] = {}
         self.closed = False
         loop.add_reader(self._sock, self._read_answers)
@@ -56,14 +56,16 @@ class HandoffLink:
         """
         answer: asyncio.Future[None] = self._loop.create_future()
         self._pending[session_id] = answer
-        self._unsent.append((packet, fd))
+        self._unsent.append((session_id, packet, fd))
         if len(self._unsent) == 1:
             self._write()
         return answer
 
     def forget(self, session_id: str) -> None:
-        """The caller no longer waits for this answer."""
+        """The caller no longer waits for this answer, and may close the socket: a packet not sent yet stays here."""
         self._pending.pop(session_id, None)
+        if self._unsent:
+            self._unsent = deque(each for each in self._unsent if each[0] != session_id)
 
     def close(self, reason: str) -> None:
         """Ends the link and fails what is pending with `reason`."""
@@ -81,7 +83,7 @@ class HandoffLink:
 
     def _write(self) -> None:
         while self._unsent:
-            packet, fd = self._unsent[0]
+            _, packet, fd = self._unsent[0]
             try:
                 self._sock.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
             except BlockingIOError:
@@ -144,7 +146,8 @@ class Handoffs:
             async with asyncio.timeout(HANDOFF_TIMEOUT_S + _LATE_ANSWER_S):
                 await answer
         except TimeoutError:
-            self.drop(worker_id, "the worker does not answer")
+            # The link stays: later offers on it have deadlines of their own. To fail them now would give their clients
+            # to another worker while this one may still wake up and take them.
             self._on_silent(worker_id)
             raise HandoffFailed("the worker does not answer") from None
         finally:

@@ -169,21 +169,18 @@ class Proxy:
 
     def _on_slots(self, browser_type: BrowserType | None) -> None:
         self.queue.wake(browser_type)
-        if browser_type is None and self._without_redis:
-            self._without_redis = False
-            log.info("selecting_with_redis_again")
         if browser_type is None and self._lost:  # Redis is back: who went meanwhile may not have been able to say so
             self._start_side_task(self._bury_the_lost(), "bury")
 
     def _on_freed(self, worker_id: str) -> None:
         self.local.freed(worker_id)
-        if not self.registry.client.connected:
+        if self._without_redis:
             self.queue.wake()
 
     async def _select(self, ticket: Ticket[Selection]) -> Selection | None:
         settings = self.settings
         try:
-            return await self.registry.select(
+            selection = await self.registry.select(
                 ticket.browser_type,
                 max_concurrent=settings.max_concurrent_sessions,
                 max_lifetime=settings.max_lifetime_sessions,
@@ -199,6 +196,8 @@ class Proxy:
                 self._without_redis = True
                 log.warning("selecting_without_redis", error=str(error))
             return self.local.choose(ticket, self._unfit())
+        self._without_redis = False
+        return selection
 
     async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
         try:
@@ -221,6 +220,8 @@ class Proxy:
         self.queue.pause(self.roster.host_guard is not None)
         if self.roster.stopping:
             self.queue.close(stopping())
+        elif not self._stop.is_set():
+            self.queue.reopen()  # the master that stopped died of something else, and another one took over
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name in ("worker_lost", "worker_gone"):
@@ -304,7 +305,8 @@ class Proxy:
         self._side_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("side_task_failed", task=task.get_name(), error=repr(error))
-            self._stop.set()
+            if task.get_name() in ("control link", "registry"):  # without the others the proxy serves on
+                self._stop.set()
 
 
 def report(reaped: Reaped, reason: str) -> None:

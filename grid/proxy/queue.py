@@ -112,6 +112,10 @@ class Queue(Generic[Slot]):
                 if ticket.granted is not None and not ticket.granted.done():
                     ticket.granted.set_exception(refusal)
 
+    def reopen(self) -> None:
+        """Clients may come again."""
+        self._refusal = None
+
     async def _wait_in(self, line: list[Ticket[Slot]], ticket: Ticket[Slot]) -> Slot:
         if self._refusal is not None:
             raise self._refusal
@@ -127,6 +131,9 @@ class Queue(Generic[Slot]):
             async with asyncio.timeout_at(ticket.deadline):
                 return await ticket.granted
         except TimeoutError:
+            granted = ticket.granted
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
+                return granted.result()  # in the very turn of the deadline: the slot is ours
             raise WaitedTooLong from None
         finally:
             if ticket in line:

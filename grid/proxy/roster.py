@@ -72,12 +72,15 @@ class Roster:
             return self.host_guard
         if not self.offered():
             return "the master has not reported its pools yet"
-        missing = [
-            f"no {browser_type} worker is available" + (f": {pool.reason}" if pool.reason else "")
-            for browser_type, pool in self.pools.items()
-            if pool.wanted > 0 and pool.available == 0
-        ]
-        return "; ".join(missing) or None
+        missing = [self.shortage(browser_type) for browser_type, pool in self.pools.items() if pool.wanted > 0]
+        return "; ".join(each for each in missing if each) or None
+
+    def shortage(self, browser_type: BrowserType) -> str | None:
+        """Why no session of this type can be taken at all; None when a worker serves."""
+        pool = self.pools.get(browser_type)
+        if pool is None or pool.available > 0:
+            return None
+        return f"no {browser_type} worker is available" + (f": {pool.reason}" if pool.reason else "")
 
 
 def _minor(worker: Mapping[str, Any]) -> str | None:

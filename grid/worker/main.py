@@ -17,6 +17,7 @@ import uvloop
 
 from grid import __version__
 from grid import log as logging
+from grid.address import base_url
 from grid.boot import WorkerBoot
 from grid.browsers import FoundBrowser
 from grid.control_client import ControlClient
@@ -316,12 +317,11 @@ class Worker:
     # What it says of itself
 
     def _record(self) -> WorkerRecord:
-        boot, settings = self.boot, self.settings
-        host = settings.advertised_host or settings.host
+        boot = self.boot
         return WorkerRecord(
             browser_type=boot.browser_type,
             worker_id=boot.worker_id,
-            ws_endpoint=f"ws://{host}:{settings.port}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
+            ws_endpoint=f"{base_url(self.settings)}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
             status=self.status.value,
             started_at=self.started_at,
             slots=self.slots.slots,

@@ -11,6 +11,7 @@ import structlog
 from grid.core.admission import Offer, RefusalReason, refusal
 from grid.core.lifecycle import WorkerStatus
 from grid.errors import RegistryUnavailable
+from grid.registry.resp import RegistryError
 
 log = structlog.get_logger()
 
@@ -88,14 +89,14 @@ class Journal:
     def __init__(self) -> None:
         self._kept: deque[Write] = deque(maxlen=MAX_UNWRITTEN)
         self._under_way: set[asyncio.Task[None]] = set()
-        self._replaying = False
+        self._replaying = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Journal kept={len(self._kept)} under_way={len(self._under_way)}>"
 
     def write(self, write: Write) -> None:
         """Starts the write now, or keeps it behind those that could not be made yet."""
-        if self._kept or self._replaying:
+        if self._kept or self._replaying.locked():
             self._kept.append(write)
             return
         task = asyncio.create_task(self._attempt(write))
@@ -104,15 +105,15 @@ class Journal:
 
     async def replay(self) -> bool:
         """Makes the kept writes. True when none is left, so that what Redis says is true again."""
-        self._replaying = True
-        try:
+        async with self._replaying:
             while self._kept:
-                await self._kept[0]()
+                try:
+                    await self._kept[0]()
+                except RegistryError as error:
+                    log.error("registry_write_dropped", error=str(error))  # it would block the line for ever
+                except RegistryUnavailable:
+                    return False
                 self._kept.popleft()
-        except RegistryUnavailable:
-            return False
-        finally:
-            self._replaying = False
         return True
 
     async def settle(self) -> None:
@@ -123,6 +124,8 @@ class Journal:
     async def _attempt(self, write: Write) -> None:
         try:
             await write()
+        except RegistryError as error:
+            log.error("registry_write_dropped", error=str(error))
         except RegistryUnavailable as error:
             log.warning("registry_write_kept", error=str(error))
             self._kept.append(write)

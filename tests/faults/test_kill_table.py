@@ -8,8 +8,9 @@ from typing import Any
 from playwright.async_api import Playwright
 
 from tests.conftest import books_are_balanced, need
-from tests.support.grid import Grid, eventually_async, running_grid
+from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.load import under_load
+from tests.support.raw import connect, head
 
 
 def worker_with_sessions(grid: Grid) -> dict[str, Any]:
@@ -151,4 +152,26 @@ async def test_sigkill_of_a_browser_costs_only_its_own_sessions(playwright: Play
         ]
         assert set(failed) <= {b"browser server lost"}
         assert len(failed) >= len(load.lost)
+        books_are_balanced(grid)
+
+
+def test_a_redis_that_refuses_writes_is_as_good_as_away() -> None:
+    """Out of memory, Redis answers every script with an error. The fake browser server stands in for Playwright."""
+    environment = {"HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}
+    with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
+        before = {worker["id"] for worker in grid.status()["workers"]}
+        with connect(grid.port) as old:
+            old.sendall(head())
+            assert old.recv(4096).startswith(b"HTTP/1.1 101")
+            grid.redis("CONFIG", "SET", "maxmemory", "1")
+            for _ in range(3):
+                with connect(grid.port) as new:
+                    new.sendall(head())
+                    assert new.recv(4096).startswith(b"HTTP/1.1 101")
+            eventually(lambda: "registry_write_kept" in grid.output(), "a write was refused")
+            grid.redis("CONFIG", "SET", "maxmemory", "0")
+            old.sendall(b"\x89\x80\0\0\0\0")
+            assert old.recv(16) == b"\x8a\x00"
+        eventually(lambda: grid.active() == 0, "the books are true again")
+        assert {worker["id"] for worker in grid.status()["workers"]} == before
         books_are_balanced(grid)

@@ -158,6 +158,31 @@ async def test_the_wait_ends_at_the_deadline_and_leaves_the_line() -> None:
     assert queue.waiting() == 0
 
 
+async def test_a_slot_that_is_granted_in_the_turn_of_the_deadline_is_taken() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    loop = asyncio.get_running_loop()
+    late = ticket("a", deadline=loop.time() + 0.02)
+    (task,) = await stand_in_line(queue, late)
+    assert late.granted is not None
+    loop.call_at(late.deadline - 0.001, late.granted.set_result, "w")
+
+    def block_the_loop() -> None:  # past the deadline, so that grant and deadline come up in one turn
+        while loop.time() < late.deadline + 0.005:
+            pass
+
+    loop.call_at(late.deadline - 0.01, block_the_loop)
+    assert await task == "w"
+
+
+async def test_a_queue_that_was_closed_may_open_again() -> None:
+    slots = Slots(1)
+    queue = Queue(slots.select, slots.give_back, 10)
+    queue.close(RuntimeError("stopping"))
+    queue.reopen()
+    assert await queue.acquire(ticket("a")) == "w"
+
+
 async def test_a_full_line_refuses_the_next() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 1)

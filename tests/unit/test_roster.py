@@ -41,6 +41,11 @@ def test_a_pool_without_an_available_worker_makes_the_grid_not_ready_and_says_wh
     assert roster().not_ready() == "no firefox worker is available: firefox did not start: no display"
 
 
+def test_a_shortage_is_that_of_the_type_that_is_asked_for() -> None:
+    assert roster().shortage("chromium") is None
+    assert roster().shortage("firefox") == "no firefox worker is available: firefox did not start: no display"
+
+
 def test_every_pool_available_is_ready() -> None:
     assert roster(pools={"chromium": {"wanted": 1, "available": 1, "reason": None}}).not_ready() is None
 

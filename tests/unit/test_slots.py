@@ -7,6 +7,7 @@ import pytest
 from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerStatus
 from grid.errors import RegistryUnavailable
+from grid.registry.resp import RegistryError
 from grid.worker.sessions import Journal, Slots
 
 OPEN = WorkerStatus.AVAILABLE
@@ -70,6 +71,33 @@ class Registry:
         if self.away:
             raise RegistryUnavailable("away")
         self.written.append(what)
+
+
+async def test_a_write_that_redis_will_never_take_does_not_block_the_others() -> None:
+    registry, journal = Registry(), Journal()
+
+    async def poison() -> None:
+        raise RegistryError("WRONGTYPE")
+
+    registry.away = True
+    journal.write(lambda: registry.write("1"))
+    await journal.settle()
+    journal.write(poison)
+    journal.write(lambda: registry.write("2"))
+    registry.away = False
+    assert await journal.replay()
+    assert registry.written == ["1", "2"]
+
+
+async def test_two_replays_at_once_make_each_write_once() -> None:
+    registry, journal = Registry(), Journal()
+    registry.away = True
+    for what in "123":
+        journal.write(lambda what=what: registry.write(what))  # type: ignore[misc]
+    await journal.settle()
+    registry.away = False
+    assert await asyncio.gather(journal.replay(), journal.replay()) == [True, True]
+    assert registry.written == list("123")
 
 
 async def test_writes_are_kept_in_order_while_redis_is_away_and_replayed_before_newer_ones() -> None:
