@@ -16,7 +16,7 @@ from grid.config import Settings
 from grid.core.types import BrowserType
 from grid.core.upgrade import Headers, Policy, Refusal, Wanted, browser_server_headers, decide
 from grid.proxy import responses
-from grid.proxy.handoff import HandoffFailed, Handoffs
+from grid.proxy.handoff import HandoffFailed, Handoffs, is_answered
 from grid.proxy.local import LocalSelection
 from grid.proxy.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
 from grid.proxy.roster import Roster
@@ -26,6 +26,9 @@ log = structlog.get_logger()
 
 MAX_EARLY_BYTES: Final = 64 * 1024
 """What a client may send behind its head before it has our answer (a correct one sends nothing)."""
+
+ANSWER_GRACE_S: Final = 0.05
+"""For a browser server that has the socket of a client, and whose worker died, to answer. It takes it 1 ms."""
 
 
 @dataclass(slots=True)
@@ -194,7 +197,12 @@ class Upgrade(asyncio.Protocol):
             log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
             if not gateway.workers.local.refused(selection, failure.reason):
                 ticket.excluded.add(selection.worker_id)
+            if failure.in_doubt and await self._is_served_already():
+                log.warning("handed_off_unheard", worker=selection.worker_id, session=ticket.session_id)
+                self._transport.abort()
+                return True
             await gateway.queue.give_back(ticket)
+            ticket.session_id = secrets.token_hex(8)  # the old one may be on record as ended
             if self._transport.is_closing():
                 raise ClientGone from None
             self._transport.resume_reading()
@@ -203,6 +211,15 @@ class Upgrade(asyncio.Protocol):
         log.debug("handed_off", worker=selection.worker_id, session=ticket.session_id)
         self._transport.abort()  # closes our copy of the socket; the connection lives on in the browser server
         return True
+
+    async def _is_served_already(self) -> bool:
+        """Whether a browser server has answered on our client's connection, although we were not told.
+
+        It may have had the socket from a worker that died before it could say so. Two browser servers on one connection
+        would be the end of it, so a browser server that is just about to answer gets a moment; nothing tells of that.
+        """
+        await asyncio.sleep(ANSWER_GRACE_S)
+        return is_answered(self._transport.get_extra_info("socket"))
 
     async def _acquire(self, ticket: Ticket[Selection]) -> Selection:
         gateway = self._gateway

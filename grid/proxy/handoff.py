@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,14 +17,17 @@ HANDOFF_TIMEOUT_S: Final = 2.0
 
 _ANSWER_BYTES: Final = 4096
 _LATE_ANSWER_S: Final = 0.25
+_DATA_SEGS_OUT: Final = 156
 
 
 class HandoffFailed(Exception):
     """The worker did not take the session: its own word (`draining`, `full`, `late`), or what befell the link."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.in_doubt = in_doubt
+        """Nobody said no: a browser server may have the socket all the same."""
 
 
 class HandoffLink:
@@ -78,7 +82,7 @@ class HandoffLink:
         self._unsent.clear()
         for answer in self._pending.values():
             if not answer.done():
-                answer.set_exception(HandoffFailed(reason))
+                answer.set_exception(HandoffFailed(reason, in_doubt=True))
         self._pending.clear()
 
     def _write(self) -> None:
@@ -119,7 +123,8 @@ class HandoffLink:
         if message["ok"]:
             answer.set_result(None)
         else:
-            answer.set_exception(HandoffFailed(str(message["reason"])))
+            reason = str(message["reason"])
+            answer.set_exception(HandoffFailed(reason, in_doubt=reason == "gone"))
 
 
 class Handoffs:
@@ -149,7 +154,7 @@ class Handoffs:
             # The link stays: later offers on it have deadlines of their own. To fail them now would give their clients
             # to another worker while this one may still wake up and take them.
             self._on_silent(worker_id)
-            raise HandoffFailed("the worker does not answer") from None
+            raise HandoffFailed("the worker does not answer", in_doubt=True) from None
         finally:
             link.forget(session_id)
 
@@ -174,6 +179,18 @@ class Handoffs:
                 raise HandoffFailed(f"the worker is gone ({error.strerror})") from None
             self._links[worker_id] = link
         return link
+
+
+def is_answered(sock: socket.socket) -> bool:
+    """Whether data was sent on this connection, by us or by any process that has a copy of the socket.
+
+    The kernel counts it (tcpi_data_segs_out of struct tcp_info in linux/tcp.h, since 4.6). False for Unix sockets.
+    """
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGS_OUT + 4)
+    except OSError:
+        return False
+    return len(info) >= _DATA_SEGS_OUT + 4 and struct.unpack_from("I", info, _DATA_SEGS_OUT)[0] > 0
 
 
 def tune(listener: socket.socket, ping_timeout_s: float) -> None:

@@ -28,6 +28,7 @@ from grid.proxy.queue import Queue, Ticket
 from grid.proxy.responses import no_capacity, stopping
 from grid.proxy.roster import Roster
 from grid.registry.registry import Lifetimes, Reaped, Registry, Selection
+from grid.waiting import first_of
 
 log = structlog.get_logger()
 
@@ -82,6 +83,7 @@ class Proxy:
         self._orphaned: set[str] = set()
         self._silent: dict[str, asyncio.TimerHandle] = {}
         self._stop = asyncio.Event()
+        self._told = asyncio.Event()
         self._server: GridServer | None = None
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.control = ControlClient(
@@ -119,6 +121,8 @@ class Proxy:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         self._start_side_task(self.control.run(), "control link")
         self._start_side_task(self._keep_registry(), "registry")
+        # Before the master's first word we know no pool, and would refuse who has waited in the backlog.
+        await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
         self.control.event("listening", {})
         stopped = asyncio.create_task(self._stop.wait())
@@ -215,6 +219,7 @@ class Proxy:
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.roster.replace(state)
+        self._told.set()
         self._orphaned &= self.roster.workers.keys()
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)

@@ -27,6 +27,7 @@ from grid.core.lifetime import is_nearly_used_up, is_used_up
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from grid.last_out import last_out
 from grid.registry.registry import WorkerRecord
+from grid.waiting import first_of
 from grid.worker import watch
 from grid.worker.books import Books
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
@@ -180,7 +181,7 @@ class Worker:
         self.books.draining()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain.timeout_s):
-                await self._first(self.slots.empty(), self._now.wait())
+                await first_of(self.slots.empty(), self._now.wait())
         if not self.slots.live:
             return
         self._outcome = {"cut": len(self.slots.live), "timedOut": not self._now.is_set()}
@@ -358,16 +359,6 @@ class Worker:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("side_task_failed", task=task.get_name(), error=repr(error))
             self.ask_drain(f"{task.get_name()} failed: {error!r}", planned=False)
-
-    @staticmethod
-    async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
-        """Returns when the first of these ends; the others are cancelled."""
-        tasks = [asyncio.ensure_future(wait) for wait in waits]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
 
 
 def run_worker(boot: WorkerBoot, browser: FoundBrowser) -> int:

@@ -1,0 +1,365 @@
+"""`python -m bench.chaos --minutes N --seed S`: kills and stops what a grid consists of, at random, under load.
+
+A session may be lost only when its own browser server was killed, a connect refused only when the proxy that had it
+was: the kernel is asked who that is. At the end nothing is left. Exit code 1 on anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.chaos_clients import Book, client_ports_at, playwright_lane, raw_lane
+from bench.servers import NEVER, ask, driver
+from grid.errors import GridError
+from tests.support.grid import Grid, eventually
+
+WORKERS = 2
+RAW_LANES, PLAYWRIGHT_LANES = 4, 2
+LOST_S = 8.0
+"""More than a new master takes to start on a slow machine, or the workers would leave before it."""
+
+WHOLE_S = 60.0
+PAUSE_S = 1.5
+TAIL = 120
+EXPECTED = ("completed: ", "failed: browser server lost", "never started, ")
+"""Ends of records. A lease stays unused when the proxy is killed, or when Redis was stopped before it answered."""
+
+
+class Chaos:
+    """One run: the grid, what has been done to it, and what may be done next."""
+
+    def __init__(self, grid: Grid, file: Path, seed: int, book: Book) -> None:
+        self.grid = grid
+        self.book = book
+        self._file = file
+        self._dice = random.Random(f"{seed} steps")
+        self._hurt: set[str] = set()
+        self._deck: list[Callable[[], str]] = []
+        self._reloads = 0
+        self.done: Counter[str] = Counter()
+
+    def step(self) -> None:
+        """One thing is done to the grid; returns when it is whole again. Each kind once before any twice."""
+        if not self._deck:
+            self._deck = [
+                self._kill_proxy,
+                self._kill_worker,
+                self._hang_worker,
+                self._stop_worker_for_a_while,
+                self._kill_redis,
+                self._stop_redis_for_a_while,
+                self._kill_browser_server,
+                self._kill_master,
+                self._reload,
+                self._drain,
+            ]
+            self._dice.shuffle(self._deck)
+        do = self._deck.pop()
+        name = do.__name__.strip("_").replace("_", " ")
+        self.book.step = f"step {self.done.total() + 1} ({name})"
+        self.done[name] += 1
+        detail = do()
+        print(f"{time.monotonic() - self.book.began:6.1f} s  {name}: {detail}", flush=True)
+        began = time.monotonic()
+        try:
+            eventually(self.is_whole, "the grid is whole again", WHOLE_S)
+        except AssertionError as error:
+            self.book.fault(f"{error}: {self._status()}")
+        print(f"          whole after {time.monotonic() - began:.1f} s", flush=True)
+        time.sleep(self._dice.random() * PAUSE_S)
+
+    def is_whole(self) -> bool:
+        """All workers that are wanted serve, and so do the proxy and Redis, as far as the master knows."""
+        status = self._status()
+        if not status:
+            return False
+        workers = [each for each in status["workers"] if each["status"] == "available" and each["id"] not in self._hurt]
+        return len(workers) == WORKERS and bool(status["proxy"]["pid"] and status["redis"]["pid"])
+
+    def _status(self) -> dict[str, Any]:
+        with contextlib.suppress(GridError):
+            return ask(self.grid, "status")
+        return {}
+
+    def _worker(self) -> dict[str, Any]:
+        """A worker that serves; a successor never does, so that none is killed: it would have no successor."""
+        workers = [each for each in self._status()["workers"] if each["status"] == "available"]
+        worker: dict[str, Any] = self._dice.choice(sorted(workers, key=lambda each: each["pid"]))
+        return worker
+
+    def _kill_proxy(self) -> str:
+        pid = self._status()["proxy"]["pid"]
+        with _held_still(pid):
+            found = self.book.excuse(client_ports_at(pid, self.grid.port), self.grid.port, "proxy killed")
+            os.kill(pid, signal.SIGKILL)
+        return f"{pid}, {found} clients in its hands"
+
+    def _kill_worker(self) -> str:
+        worker = self._worker()
+        self._hurt.add(worker["id"])
+        os.kill(worker["pid"], signal.SIGKILL)
+        return f"{worker['id']}, {worker['active']} sessions"
+
+    def _hang_worker(self) -> str:
+        worker = self._worker()
+        self._hurt.add(worker["id"])
+        os.kill(worker["pid"], signal.SIGSTOP)
+        eventually(lambda: _state(worker["pid"]) in ("", "Z"), "a hung worker is killed", WHOLE_S)
+        return f"{worker['id']}, {worker['active']} sessions"
+
+    def _stop_worker_for_a_while(self) -> str:
+        worker, seconds = self._worker(), self._dice.uniform(0.2, LOST_S / 3)
+        _stopped_for(worker["pid"], seconds)
+        return f"{worker['id']}, {seconds:.1f} s"
+
+    def _kill_redis(self) -> str:
+        pid = self._status()["redis"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        return str(pid)
+
+    def _stop_redis_for_a_while(self) -> str:
+        pid, seconds = self._status()["redis"]["pid"], self._dice.uniform(0.5, 5)
+        _stopped_for(pid, seconds)
+        return f"{pid}, {seconds:.1f} s"
+
+    def _kill_browser_server(self) -> str:
+        worker = self._worker()
+        self._hurt.add(worker["id"])
+        pid = worker["nodePid"]
+        with _held_still(pid):
+            found = self.book.excuse(client_ports_at(pid, self.grid.port), self.grid.port, "browser server killed")
+            os.kill(pid, signal.SIGKILL)
+        return f"of {worker['id']}, {found} clients on it"
+
+    def _kill_master(self) -> str:
+        self.grid.kill_master()
+        seconds = self._dice.random()
+        time.sleep(seconds)
+        began = time.monotonic()
+        self.grid.start_again()
+        return f"{seconds:.1f} s without, the new one took {time.monotonic() - began:.1f} s"
+
+    def _reload(self) -> str:
+        self._reloads += 1
+        before = {each["id"] for each in self._status()["workers"]}
+        # The first concerns the proxy alone, the second the workers.
+        what = [("queue", "max_queue = {}"), ("canary", "canary_interval = {}")][self._reloads % 2]
+        self._file.write_text(f"{_file_text()}\n[{what[0]}]\n{what[1].format(100 + self._reloads)}\n")
+        done = self.grid.command("reload")
+        if done.returncode:
+            self.book.fault(f"reload: {done.stderr}")
+        if "recycling" in done.stdout:
+            self._hurt |= before
+        return done.stdout.strip()
+
+    def _drain(self) -> str:
+        worker = self._worker()
+        self._hurt.add(worker["id"])
+        done = self.grid.command("drain", worker["id"])
+        if done.returncode:
+            self.book.fault(f"drain: {done.stdout}{done.stderr}")
+        return f"{worker['id']}, {worker['active']} sessions"
+
+
+def _file_text() -> str:
+    return f"[pools]\nchromium_workers = {WORKERS}\n"
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def _held_still(pid: int) -> Iterator[None]:
+    """What the process has in its hands is what it has when it is killed."""
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: _state(pid) in ("T", "", "Z"), "it is stopped")
+    yield
+
+
+def _stopped_for(pid: int, seconds: float) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW_LANES, log: str = "") -> bool:
+    """One run with its report on stdout, and the grid's log in the file `log`. True when there was no fault."""
+    given = {
+        "WORKER_LOST_THRESHOLD": f"{LOST_S:g}",
+        "HEARTBEAT_INTERVAL": "1",
+        "DRAIN_TIMEOUT": "60",
+        "MAX_CONCURRENT_SESSIONS": str(raw_lanes + PLAYWRIGHT_LANES + 2),  # one worker can do it alone
+        "MAX_LIFETIME_SESSIONS": NEVER,
+    }
+    with tempfile.TemporaryDirectory(prefix="pgc-", dir="/tmp") as directory:
+        file = Path(directory) / "grid.toml"
+        file.write_text(_file_text())
+        grid = Grid("--config", str(file), environment=given, fake=fake)
+        book = Book()
+        run = Chaos(grid, file, seed, book)
+        try:
+            with _load(grid, seed, raw_lanes, 0 if fake else PLAYWRIGHT_LANES, book):
+                eventually(run.is_whole, "all workers serve", WHOLE_S)
+                until = time.monotonic() + minutes * 60
+                while time.monotonic() < until:
+                    run.step()
+            book.step += " and the end of all clients"
+            _books_are_balanced(grid, book)
+            ended = _ends(grid)
+            output = grid.output()
+            _stops_without_a_trace(grid, book)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the report says after which step
+            book.fault(f"{type(error).__name__}: {error}")
+            ended = Counter()
+            output = "" if grid.log.closed else grid.output()
+        finally:
+            grid.kill_everything()
+    if log:
+        Path(log).write_text(output)
+    for how in ended:
+        if not how.startswith(EXPECTED):
+            book.fault(f"{ended[how]} sessions are recorded as {how}")
+    _report(book, run.done, ended, f"chaos of {minutes:g} min, seed {seed}, {'fake' if fake else 'real'} browsers")
+    if book.faults:
+        print(f"\nthe grid's last lines:\n{_tail(output)}")
+    return not book.faults
+
+
+@contextlib.contextmanager
+def _load(grid: Grid, seed: int, raw_lanes: int, playwright_lanes: int, book: Book) -> Iterator[None]:
+    """Clients for the length of the block; afterwards every one of them has come to its end."""
+    stopped = threading.Event()
+    target, version = ("127.0.0.1", grid.port, "/"), driver().version
+    threads = [
+        threading.Thread(target=raw_lane, args=(target, version, random.Random(f"{seed} raw {n}"), book, stopped))
+        for n in range(raw_lanes)
+    ]
+    threads += [
+        threading.Thread(target=playwright_lane, args=(grid.endpoint, random.Random(f"{seed} pw {n}"), book, stopped))
+        for n in range(playwright_lanes)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+
+
+def _books_are_balanced(grid: Grid, book: Book) -> None:
+    """No slot taken, nothing live, no session in between, and no trace of a worker that is gone."""
+    checks: dict[str, Callable[[], Any]] = {
+        "counters are not 0": grid.active,
+        "sessions:live": lambda: grid.redis("KEYS", "sessions:live:*"),
+        "sessions in between": lambda: [each for each in _ends(grid) if "pending: " in each or "running: " in each],
+        "records or counters of workers that are gone": lambda: _strangers(grid),
+    }
+    for what, left in checks.items():
+        try:
+            eventually(_none(left), what, WHOLE_S)
+        except AssertionError:
+            book.fault(f"{what}: {left()}")
+
+
+def _none(left: Callable[[], Any]) -> Callable[[], bool]:
+    return lambda: not left()
+
+
+def _ends(grid: Grid) -> Counter[str]:
+    """How the recorded sessions ended: status and reason, and whether they ever ran."""
+    ended: Counter[str] = Counter()
+    for key in grid.redis("KEYS", "session:*"):
+        status, reason, started = (
+            each.decode() if each else "" for each in grid.redis("HMGET", key, "status", "reason", "startedAt")
+        )
+        never = "" if started or status == "completed" else "never started, "
+        ended[f"{never}{status}: {reason}"] += 1
+    return ended
+
+
+def _strangers(grid: Grid) -> list[str]:
+    alive = {f"chromium:{each['id']}" for each in ask(grid, "status")["workers"]}
+    fields = [
+        field.decode()
+        for name in ("cluster:active_connections", "cluster:lifetime_connections")
+        for field in grid.redis("HKEYS", name)
+    ]
+    fields += [key.decode().removeprefix("worker:") for key in grid.redis("KEYS", "worker:chromium:*")]
+    return [each for each in fields if each not in alive]
+
+
+def _stops_without_a_trace(grid: Grid, book: Book) -> None:
+    try:
+        code = grid.stop()
+    except AssertionError as error:
+        return book.fault(str(error).partition("\n")[0])
+    if code:
+        book.fault(f"the grid stopped with exit code {code}")
+    return None
+
+
+def _report(book: Book, done: Counter[str], ended: Counter[str], title: str) -> None:
+    print(f"\n{title}\n")
+    rows: list[tuple[str, object]] = [
+        ("steps", f"{done.total()}: {', '.join(f'{name} {n}' for name, n in sorted(done.items()))}"),
+        ("connects", book.connects),
+        ("sessions served", f"{book.served}, of which {book.vanished} clients vanished"),
+        ("sessions lost", _counted(book.lost)),
+        ("connects refused", _counted(book.refused)),
+        ("longest connect", f"{book.longest_connect_s:.2f} s, during or after {book.longest_after}"),
+        ("session records", _counted(ended)),
+        ("faults", len(book.faults) or "none"),
+    ]
+    for name, value in rows:
+        print(f"{name:<18}{value}")
+    for fault in book.faults:
+        print(f"FAULT {fault}")
+
+
+def _counted(what: Counter[str]) -> str:
+    return ", ".join(f"{n} × {name}" for name, n in what.most_common()) or "none"
+
+
+def _tail(output: str) -> str:
+    return "\n".join(output.splitlines()[-TAIL:])
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--fake", action="store_true", help="a fake browser server instead of Chromium; raw clients only"
+    )
+    parser.add_argument("--raw", type=int, default=RAW_LANES, help="raw clients at once")
+    parser.add_argument("--log", default="", help="a file for the grid's whole log")
+    given = parser.parse_args()
+    good = chaos(given.minutes, given.seed, fake=given.fake, raw_lanes=given.raw, log=given.log)
+    if not good:
+        again = f"--minutes {given.minutes:g} --seed {given.seed} --raw {given.raw}" + " --fake" * given.fake
+        print(f"\nagain: python -m bench.chaos {again}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
