@@ -174,15 +174,17 @@ class Grid:
 
 
 def processes_marked(mark: str) -> dict[int, str]:
-    """Live processes (no zombies) with `mark` in their environment."""
+    """Live processes (no zombies) with `mark` in their environment or command line."""
     needle = mark.encode()
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            if needle in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            command = (entry / "cmdline").read_bytes()
+            # Redis overwrites its environment when it sets its title, but that names its socket.
+            if command and (needle in command or needle in (entry / "environ").read_bytes()):
+                found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
     return found
 
 
