@@ -242,7 +242,12 @@ def _try_launch(browser: FoundBrowser, settings: Settings, say: Say) -> None:
 async def _launch_once(spec: LaunchSpec, timeout_s: float) -> str:
     ours, theirs = socket.socketpair()
     server = await BrowserServer.start(
-        spec, ours, theirs, on_closed=lambda _closed: None, on_gone=lambda _reason: None, timeout_s=timeout_s
+        spec,
+        ours,
+        theirs,
+        on_closed=lambda _closed, _on_record: None,
+        on_gone=lambda _reason: None,
+        timeout_s=timeout_s,
     )
     await server.stop(10)
     return server.ready.browser_version

@@ -56,14 +56,16 @@ class Books:
         registry = self._registry
         self._journal.write(lambda: registry.start(session_id))
 
-    def ended(self, closed: SessionClosed) -> None:
-        """The session is over: completed when its client ended it, else failed for the reason."""
+    def ended(self, closed: SessionClosed, on_record: Callable[[], None]) -> None:
+        """The session is over: completed when its client ended it, else failed for the reason. `on_record` is called
+        once Redis has it; a worker that dies before that leaves it to its successor."""
         registry = self._registry
         status = "completed" if closed.by == "client" else "failed"
         self._journal.write(
             lambda: registry.release(
                 closed.session_id, status, closed.reason, bytes_in=closed.bytes_in, bytes_out=closed.bytes_out
-            )
+            ),
+            on_record,
         )
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
 

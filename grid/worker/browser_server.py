@@ -45,7 +45,9 @@ class CanaryResult:
     duration_ms: int
 
 
-OnClosed = Callable[[SessionClosed], None]
+OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
+"""Gets the end, and what to call once it is on record: until then a successor of ours is told of it, too."""
+
 OnGone = Callable[[str], None]
 
 
@@ -265,10 +267,10 @@ class BrowserServer:
             self._untold.append(callback)
 
     def _deliver(self, message: Message) -> None:
-        self._on_closed(
-            SessionClosed(message["session"], message["bytesIn"], message["bytesOut"], message["by"], message["reason"])
+        closed = SessionClosed(
+            message["session"], message["bytesIn"], message["bytesOut"], message["by"], message["reason"]
         )
-        self._channel.send({"do": "ack", "idx": message["idx"]})
+        self._on_closed(closed, lambda: self._channel.send({"do": "ack", "idx": message["idx"]}))
 
     def _tell_gone(self, reason: str) -> None:
         if self._gone or self._stopping:

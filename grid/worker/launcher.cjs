@@ -55,12 +55,7 @@ function onMessage(message, socket) {
     case 'close':
       return void sessions.get(message.session)?.end('grid', message.reason, message.code);
     case 'ack':
-      for (const idx of unacknowledged.keys()) {
-        if (idx > message.idx)
-          break;
-        unacknowledged.delete(idx);
-      }
-      return;
+      return void unacknowledged.delete(message.idx);
     case 'ping':
       return say({ say: 'pong', id: message.id });
     case 'canary':

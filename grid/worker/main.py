@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -265,11 +265,12 @@ class Worker:
         if is_used_up(lifetime, limit):
             self.ask_drain("lifetime limit")
 
-    def _finish(self, closed: SessionClosed) -> None:
+    def _finish(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         session = self.slots.end(closed.session_id)
         if session is None and self.boot.adopt_node_pid is None:
-            return  # told twice; but one that ended before we took over is still to be recorded
-        self.books.ended(closed)
+            on_record()  # told twice; but one that ended before we took over is still to be recorded
+            return
+        self.books.ended(closed, on_record)
 
     def _on_freed(self) -> None:
         if self.handoff is not None:

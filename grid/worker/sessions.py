@@ -17,6 +17,11 @@ log = structlog.get_logger()
 
 Write = Callable[[], Awaitable[object]]
 
+
+def _nothing() -> None:
+    pass
+
+
 MAX_UNWRITTEN: Final = 10_000
 """Registry writes kept while Redis is away; past it the oldest go, and the next heartbeat repairs what they meant."""
 
@@ -87,19 +92,20 @@ class Journal:
     """Registry writes in their order. While Redis is away they are kept, and replayed before anything newer."""
 
     def __init__(self) -> None:
-        self._kept: deque[Write] = deque(maxlen=MAX_UNWRITTEN)
+        self._kept: deque[tuple[Write, Callable[[], None]]] = deque(maxlen=MAX_UNWRITTEN)
         self._under_way: set[asyncio.Task[None]] = set()
         self._replaying = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Journal kept={len(self._kept)} under_way={len(self._under_way)}>"
 
-    def write(self, write: Write) -> None:
-        """Starts the write now, or keeps it behind those that could not be made yet."""
+    def write(self, write: Write, on_done: Callable[[], None] = _nothing) -> None:
+        """Starts the write now, or keeps it behind those that could not be made yet. `on_done` is called once it is
+        made, or refused for good."""
         if self._kept or self._replaying.locked():
-            self._kept.append(write)
+            self._kept.append((write, on_done))
             return
-        task = asyncio.create_task(self._attempt(write))
+        task = asyncio.create_task(self._attempt(write, on_done))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -107,13 +113,17 @@ class Journal:
         """Makes the kept writes. True when none is left, so that what Redis says is true again."""
         async with self._replaying:
             while self._kept:
+                first = self._kept[0]
+                write, on_done = first
                 try:
-                    await self._kept[0]()
+                    await write()
                 except RegistryError as error:
                     log.error("registry_write_dropped", error=str(error))  # it would block the line for ever
                 except RegistryUnavailable:
                     return False
-                self._kept.popleft()
+                if self._kept and self._kept[0] is first:  # else it went meanwhile, as the oldest of too many
+                    self._kept.popleft()
+                on_done()
         return True
 
     async def settle(self) -> None:
@@ -121,11 +131,13 @@ class Journal:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def _attempt(self, write: Write) -> None:
+    async def _attempt(self, write: Write, on_done: Callable[[], None]) -> None:
         try:
             await write()
         except RegistryError as error:
             log.error("registry_write_dropped", error=str(error))
         except RegistryUnavailable as error:
             log.warning("registry_write_kept", error=str(error))
-            self._kept.append(write)
+            self._kept.append((write, on_done))
+            return
+        on_done()

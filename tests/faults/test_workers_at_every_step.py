@@ -73,6 +73,27 @@ def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_thei
         books_are_balanced(grid)
 
 
+def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_successor() -> None:
+    with running_grid("--chromium", "1", environment={"HEARTBEAT_INTERVAL": "1"}, fake=True) as grid:
+        (victim,) = workers(grid).values()
+        redis = grid.status()["redis"]["pid"]
+        first, second = session_on(grid), session_on(grid)
+        eventually(lambda: len(grid.redis("KEYS", "sessions:live:*")) == 1 and grid.active() == 2, "both are live")
+        os.kill(redis, signal.SIGSTOP)
+        first.close()
+        # Its end waits in the frozen Redis' own buffer; the end of the second one is known to the worker alone.
+        eventually(lambda: "registry_write_kept" in grid.output(), "the worker knows that Redis is away")
+        second.close()
+        eventually(lambda: workers(grid)[victim["id"]]["active"] == 0, "both have ended")
+        os.kill(victim["pid"], signal.SIGKILL)
+        eventually(lambda: workers(grid).get(victim["id"], victim)["pid"] != victim["pid"], "it is succeeded")
+        os.kill(redis, signal.SIGCONT)
+        eventually(lambda: serves_without(grid, victim["id"]), "it is gone", 40)
+        books_are_balanced(grid)
+        ends = [grid.redis("HMGET", key, "status", "reason") for key in grid.redis("KEYS", "session:*")]
+        assert ends == [[b"completed", b"client disconnected"]] * 2
+
+
 def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
     with running_grid("--chromium", "1", fake=True) as grid:
         (victim,) = workers(grid).values()

@@ -32,6 +32,7 @@ from tests.support.front_door import (
     browser_server,
     ended,
     front_door,
+    into,
     private_directory,
     processes_of,
     spec,
@@ -56,7 +57,7 @@ each_browser = pytest.mark.parametrize(
 async def start(launch: LaunchSpec, timeout_s: float = BOUND_S) -> BrowserServer:
     ours, theirs = socket.socketpair()
     return await BrowserServer.start(
-        launch, ours, theirs, on_closed=lambda _: None, on_gone=lambda _: None, timeout_s=timeout_s
+        launch, ours, theirs, on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=timeout_s
     )
 
 
@@ -456,7 +457,7 @@ async def main():
     ours, theirs, session = (socket.socket(fileno=int(fd)) for fd in sys.argv[2:5])
     server = await BrowserServer.start(
         replace(spec(Path(sys.argv[1])), drain_timeout_s=float(sys.argv[5])), ours, theirs,
-        on_closed=lambda _: None, on_gone=lambda _: None, timeout_s=30,
+        on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=30,
     )
     await server.hand_over("a" * 16, session.fileno(), HEAD)
     session.close()
@@ -498,7 +499,7 @@ async def test_a_successor_adopts_the_browser_server_and_its_sessions() -> None:
             orphan.master_copy,
             orphan.node_pid,
             directory / "tmp",
-            on_closed=closed.put_nowait,
+            on_closed=into(closed),
             on_gone=lambda _: None,
             timeout_s=BOUND_S,
         )
@@ -528,7 +529,7 @@ async def test_a_session_that_ended_without_a_worker_is_reported_to_the_successo
             orphan.master_copy,
             orphan.node_pid,
             directory / "tmp",
-            on_closed=closed.put_nowait,
+            on_closed=into(closed),
             on_gone=lambda _: None,
             timeout_s=BOUND_S,
         )
@@ -549,7 +550,7 @@ async def test_a_browser_that_crashed_without_a_worker_is_told_to_the_successor(
             orphan.master_copy,
             orphan.node_pid,
             directory / "tmp",
-            on_closed=closed.put_nowait,
+            on_closed=into(closed),
             on_gone=gone.set_result,
             timeout_s=BOUND_S,
         )
@@ -567,7 +568,7 @@ async def test_half_a_line_of_the_dead_worker_does_not_confuse_node() -> None:
             orphan.master_copy,
             orphan.node_pid,
             directory / "tmp",
-            on_closed=lambda _: None,
+            on_closed=lambda _closed, _on_record: None,
             on_gone=lambda _: None,
             timeout_s=BOUND_S,
         )
@@ -587,7 +588,7 @@ async def test_a_dead_browser_server_cannot_be_adopted() -> None:
                 orphan.master_copy,
                 orphan.node_pid,
                 directory / "tmp",
-                on_closed=lambda _: None,
+                on_closed=lambda _closed, _on_record: None,
                 on_gone=lambda _: None,
                 timeout_s=BOUND_S,
             )

@@ -223,8 +223,7 @@ function onMessage(message, socket) {
   if (message.do === 'close' && !env.FAKE_IGNORE_CLOSE)
     sessions.get(message.session)?.end('grid', message.reason, message.code);
   else if (message.do === 'ack')
-    for (const idx of [...unacknowledged.keys()].filter(each => each <= message.idx))
-      unacknowledged.delete(idx);
+    unacknowledged.delete(message.idx);
   else if (message.do === 'ping')
     say({ say: 'pong', id: message.id });
   else if (message.do === 'sync') {

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import psutil
 from grid.browsers import find_browser
 from grid.config import Settings
 from grid.core.types import BrowserType
-from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
+from grid.worker.browser_server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
 from grid.worker.process_tree import readable
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
@@ -81,6 +81,16 @@ def private_directory() -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def into(queue: asyncio.Queue[SessionClosed]) -> OnClosed:
+    """Puts the ends of sessions into a queue, and says of each at once that it is on record."""
+
+    def on_closed(closed: SessionClosed, on_record: Callable[[], None]) -> None:
+        queue.put_nowait(closed)
+        on_record()
+
+    return on_closed
+
+
 @contextlib.asynccontextmanager
 async def browser_server(
     browser_type: BrowserType = "chromium", *, fake: bool = False, **changes: Any
@@ -94,7 +104,7 @@ async def browser_server(
             spec(directory, browser_type, fake=fake, **changes),
             ours,
             theirs,
-            on_closed=queue.put_nowait,
+            on_closed=into(queue),
             on_gone=gone.set_result,
             timeout_s=BOUND_S,
         )

@@ -115,3 +115,18 @@ async def test_writes_are_kept_in_order_while_redis_is_away_and_replayed_before_
     journal.write(lambda: registry.write("5"))
     await journal.settle()
     assert registry.written == list("12345")
+
+
+async def test_a_write_is_done_only_once_redis_has_it() -> None:
+    registry, journal = Registry(), Journal()
+    done: list[str] = []
+    registry.away = True
+    journal.write(lambda: registry.write("1"), lambda: done.append("1"))
+    await journal.settle()
+    journal.write(lambda: registry.write("2"), lambda: done.append("2"))
+    assert (await journal.replay(), done) == (False, [])
+    registry.away = False
+    assert (await journal.replay(), done) == (True, ["1", "2"])
+    journal.write(lambda: registry.write("3"), lambda: done.append("3"))
+    await journal.settle()
+    assert done == ["1", "2", "3"]
