@@ -40,7 +40,9 @@ end
 local stale_s, prefix, session_id = tonumber(given(5, 30)), given(6, ''), given(7)
 local only, wanted_version = given(12), string.match(given(11, ''), '^%d+%.%d+')
 local excluded = {}
-for id in string.gmatch(given(10, ''), '[^,]+') do excluded[id] = true end
+if given(10) then
+  for id in string.gmatch(ARGV[10], '[^,]+') do excluded[id] = true end
+end
 
 local session_key = session_id and prefix .. 'session:' .. session_id
 if session_id then
@@ -88,14 +90,14 @@ end
 
 local serving, eligible, worker_prefix = 0, {}, prefix .. 'worker:'
 for field, live in pairs(active) do
-  local worker = call('HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion')
+  local worker = call('HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint')
   local beat = worker[1] == 'available' and tonumber(worker[2])
   if beat and now - beat <= stale_s then
     serving = serving + 1
     local slots = tonumber(worker[3])
     if live < max_active and (not slots or live < slots) and (lifetime[field] or 0) < max_lifetime
       and passes(field, worker[4]) then
-      eligible[field] = true
+      eligible[field] = worker[5]
     end
   end
 end
@@ -120,9 +122,8 @@ repeat
     if session_id then call('SET', prefix .. 'slots:wanted:' .. browser_type, 1) end
     return false
   end
-  local key = worker_prefix .. chosen
-  endpoint = call('PTTL', key) >= 0 and call('HGET', key, 'wsEndpoint')
-  eligible[chosen] = nil -- without TTL or endpoint: the next best
+  endpoint = call('PTTL', worker_prefix .. chosen) >= 0 and eligible[chosen]
+  eligible[chosen] = nil -- without a TTL: the next best
 until endpoint
 
 call('HINCRBY', active_hash, chosen, 1)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from grid.config import Settings
+from grid.core.known_heads import KnownHeads
 from grid.core.types import BrowserType
 from grid.core.upgrade import Headers, Policy, Refusal, Wanted, browser_server_headers, decide
 from grid.proxy import responses
@@ -29,6 +30,10 @@ MAX_EARLY_BYTES: Final = 64 * 1024
 
 ANSWER_GRACE_S: Final = 0.05
 """For a browser server that has the socket of a client, and whose worker died, to answer. It takes it 1 ms."""
+
+
+Peer = tuple[str, int] | None
+"""A client's address and port; None where it has none any more, or is on a Unix socket."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class Gateway:
         handoffs: Handoffs,
         workers: "Workers",
     ) -> None:
+        self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.workers = workers
         self.roster = roster
@@ -70,6 +76,7 @@ class Gateway:
         self.counts = Counts()
         self.in_hand: set[asyncio.Task[None]] = set()
         self._policy: Policy | None = None
+        self._known_heads = KnownHeads()
 
     def policy(self) -> Policy:
         """What is allowed and offered now; cached until the roster changes."""
@@ -86,36 +93,55 @@ class Gateway:
     def roster_changed(self) -> None:
         """The policy depends on the roster."""
         self._policy = None
+        self._known_heads.forget_all()
 
-    def take_upgrade(self, transport: asyncio.Transport, target: bytes, headers: Headers, rest: bytes) -> None:
+    def take_known(self, transport: asyncio.Transport, data: bytes) -> bool:
+        """Takes over a connection whose first bytes are a head that was found good before; False if they are not."""
+        peer = transport.get_extra_info("peername")
+        found = self._known_heads.find(data, compression=self._may_compress(transport, peer))
+        if found is None:
+            return False
+        wanted, lines = found
+        Upgrade(self, transport, peer).begin(wanted, lines)
+        return True
+
+    def take_upgrade(
+        self, transport: asyncio.Transport, target: bytes, headers: Headers, rest: bytes, raw: bytes = b""
+    ) -> None:
         """Takes over a connection whose upgrade head is complete (TakeUpgrade of the HTTP protocol)."""
-        upgrade = Upgrade(self, transport, target, headers, rest)
-        transport.set_protocol(upgrade)
-        task = asyncio.create_task(upgrade.run())
-        self.in_hand.add(task)
-        task.add_done_callback(self.in_hand.discard)
+        peer = transport.get_extra_info("peername")
+        compression = self._may_compress(transport, peer)
+        upgrade = Upgrade(self, transport, peer, rest)
+        try:
+            wanted = decide(target, headers, self.policy())
+        except Refusal as refusal:
+            upgrade.refuse(refusal)
+            return
+        lines = browser_server_headers(headers, compression=compression)
+        self._known_heads.keep(raw, wanted, lines, compression=compression)
+        upgrade.begin(wanted, lines)
 
-    def wants_compression(self, transport: asyncio.Transport) -> bool:
+    def _may_compress(self, transport: asyncio.Transport, peer: Peer) -> bool:
         """Whether the client may have permessage-deflate: by setting, or not when it is on this very host."""
         if self.settings.compression != "auto":
             return self.settings.compression == "on"
-        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        return bool(peer and local and peer[0] != local[0] and not peer[0].startswith("127."))
+        if not peer or peer[0].startswith("127."):
+            return False
+        local = transport.get_extra_info("sockname")
+        return bool(local and peer[0] != local[0])
 
 
 class Upgrade(asyncio.Protocol):
     """One client between its upgrade head and the handoff."""
 
-    def __init__(
-        self, gateway: Gateway, transport: asyncio.Transport, target: bytes, headers: Headers, early: bytes
-    ) -> None:
+    def __init__(self, gateway: Gateway, transport: asyncio.Transport, peer: Peer, early: bytes = b"") -> None:
         self._gateway = gateway
         self._transport = transport
-        self._target = target
-        self._headers = headers
+        self._client = f"{peer[0]}:{peer[1]}" if peer else "unknown"
         self._early = early
         self._gone = False
         self._ticket: Ticket[Selection] | None = None
+        transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -135,42 +161,49 @@ class Upgrade(asyncio.Protocol):
         if self._ticket is not None:
             self._gateway.queue.abandon(self._ticket)
 
-    async def run(self) -> None:
-        """Serves the upgrade; answers with a refusal where there is one."""
+    def begin(self, wanted: Wanted, head: bytes) -> None:
+        """Starts to serve the upgrade. `head`: the header lines that the browser server shall get."""
+        gateway = self._gateway
+        if gateway.roster.stopping:
+            self.refuse(responses.stopping())
+            return
+        self._ticket = Ticket(
+            session_id=secrets.token_hex(8),
+            browser_type=wanted.browser_type,
+            playwright_version=wanted.playwright_version,
+            client=self._client,
+            deadline=gateway.loop.time() + gateway.settings.worker_select_timeout,
+            worker_id=wanted.worker_id,
+        )
+        if wanted.worker_id is None:
+            gateway.queue.ask(self._ticket)  # the registry is at work while the task below gets its turn
+        task = gateway.loop.create_task(self._run(wanted, self._ticket, head))
+        gateway.in_hand.add(task)
+        task.add_done_callback(gateway.in_hand.discard)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answers that there will be no session, and why."""
+        self._gateway.counts.refused += 1
+        log.info("upgrade_refused", status=refusal.status, error=refusal.error, client=self._client)
+        if not self._transport.is_closing():
+            self._transport.write(responses.render(refusal))
+            self._transport.close()
+
+    async def _run(self, wanted: Wanted, ticket: Ticket[Selection], head: bytes) -> None:
         gateway = self._gateway
         try:
-            wanted = decide(self._target, self._headers, gateway.policy())
-            if gateway.roster.stopping:
-                raise responses.stopping()
-            await self._serve(wanted)
+            if wanted.worker_id is not None:
+                await self._check_endpoint(wanted, wanted.worker_id)
+            while not await self._served(ticket, head):
+                gateway.counts.retried += 1
         except Refusal as refusal:
-            gateway.counts.refused += 1
-            log.info("upgrade_refused", status=refusal.status, error=refusal.error, client=self._client())
-            if not self._transport.is_closing():
-                self._transport.write(responses.render(refusal))
-                self._transport.close()
+            self.refuse(refusal)
         except ClientGone:
             gateway.counts.abandoned += 1
             self._transport.abort()
         except Exception as error:  # noqa: BLE001 - a bug of ours: this client must not wait for ever
-            log.error("upgrade_failed", error=repr(error), client=self._client())
+            log.error("upgrade_failed", error=repr(error), client=self._client)
             self._transport.abort()
-
-    async def _serve(self, wanted: Wanted) -> None:
-        gateway, settings = self._gateway, self._gateway.settings
-        if wanted.worker_id is not None:
-            await self._check_endpoint(wanted, wanted.worker_id)
-        ticket = self._ticket = Ticket[Selection](
-            session_id=secrets.token_hex(8),
-            browser_type=wanted.browser_type,
-            playwright_version=wanted.playwright_version,
-            client=self._client(),
-            deadline=asyncio.get_running_loop().time() + settings.worker_select_timeout,
-            worker_id=wanted.worker_id,
-        )
-        head = browser_server_headers(self._headers, compression=gateway.wants_compression(self._transport))
-        while not await self._served(ticket, head):
-            gateway.counts.retried += 1
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """The secret in a worker's own endpoint is what its registration says; nobody guesses another one's."""
@@ -182,13 +215,13 @@ class Upgrade(asyncio.Protocol):
     async def _served(self, ticket: Ticket[Selection], head: bytes) -> bool:
         """One lease and one handoff. False when the worker did not take the session and another one shall be tried."""
         gateway = self._gateway
+        fd = self._transport.get_extra_info("socket").fileno()
         selection = await self._acquire(ticket)
         if self._gone or self._transport.is_closing():
             await gateway.queue.give_back(ticket)
             raise ClientGone
         # From here the browser server reads this socket; a byte that we read would be missing there.
         self._transport.pause_reading()
-        fd = self._transport.get_extra_info("socket").fileno()
         try:
             await gateway.handoffs.hand_over(
                 selection.worker_id, ticket.session_id, ticket.client, head + self._early, fd
@@ -234,7 +267,3 @@ class Upgrade(asyncio.Protocol):
             if reason is not None:
                 raise responses.no_capacity(reason) from None
             raise responses.waited_too_long(ticket.browser_type, gateway.settings.worker_select_timeout) from None
-
-    def _client(self) -> str:
-        peer = self._transport.get_extra_info("peername")
-        return f"{peer[0]}:{peer[1]}" if peer else "unknown"

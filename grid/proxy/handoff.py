@@ -31,7 +31,8 @@ class HandoffFailed(Exception):
 
 
 class HandoffLink:
-    """One SEQPACKET connection to a worker. A packet is JSON, a newline, the rewritten head, and the socket itself.
+    """One SEQPACKET connection to a worker. A packet is a line (session, deadline, client), the rewritten head, and the
+    socket itself.
 
     `on_freed` is called when the worker says that it was full and has a slot again.
     """
@@ -143,8 +144,7 @@ class Handoffs:
     async def hand_over(self, worker_id: str, session_id: str, client: str, head: bytes, fd: int) -> None:
         """Moves the socket `fd` to the worker. Raises HandoffFailed; the socket is then still ours alone."""
         link = self._link(worker_id)
-        offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, "client": client}
-        packet = json.dumps(offer).encode() + b"\n" + head
+        packet = f"{session_id} {time.monotonic() + HANDOFF_TIMEOUT_S:.6f} {client}\n".encode() + head
         answer = link.send(session_id, packet, fd)
         try:
             # The worker's deadline is the shorter one, so that it never takes a socket that we have given up on.

@@ -13,8 +13,9 @@ from grid.proxy.responses import render
 HEAD_TIMEOUT_S: Final = 10.0
 LINGER_S: Final = 2.0
 
-TakeUpgrade = Callable[[asyncio.Transport, bytes, Headers, bytes], None]
-"""Gets the transport, the request target, the header pairs and the bytes that came behind the head."""
+TakeUpgrade = Callable[[asyncio.Transport, bytes, Headers, bytes, bytes], None]
+"""Gets the transport, the request target, the header pairs, the bytes that came behind the head, and all of it as it
+came in one piece; b"" if it did not."""
 
 
 class GridHttpProtocol(HttpToolsProtocol):
@@ -59,7 +60,7 @@ class GridHttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             if self._should_upgrade() and not self._refused:
                 self.connections.discard(self)
-                self.take_upgrade(self.transport, self.url, self.headers, data[upgrade.args[0] :])
+                self.take_upgrade(self.transport, self.url, self.headers, data[upgrade.args[0] :], b"")
             return
         except httptools.HttpParserError:
             self._refuse(Refusal(400, "this is not HTTP/1.1: connect with a Playwright client to ws://<host>:<port>/"))

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from typing import Any, Final
 
 import structlog
@@ -104,7 +104,7 @@ class Proxy:
         server = self._server = GridServer(
             uvicorn.Config(
                 Api(self, settings.token, settings.allowed_origins).application(),
-                http=Opening.bound_to(self.gateway.take_upgrade),
+                http=Opening.bound_to(self.gateway.take_known, self.gateway.take_upgrade),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -181,20 +181,24 @@ class Proxy:
         if self._without_redis:
             self.queue.wake()
 
-    async def _select(self, ticket: Ticket[Selection]) -> Selection | None:
+    def _select(self, ticket: Ticket[Selection]) -> Coroutine[Any, Any, Selection | None]:
         settings = self.settings
+        answer = self.registry.select(
+            ticket.browser_type,
+            max_concurrent=settings.max_concurrent_sessions,
+            max_lifetime=settings.max_lifetime_sessions,
+            session_id=ticket.session_id,
+            lease_s=LEASE_S,
+            client=ticket.client,
+            exclude=ticket.excluded | self._unfit(),
+            version=ticket.playwright_version,
+            worker_id=ticket.worker_id,
+        )
+        return self._selected(ticket, answer)
+
+    async def _selected(self, ticket: Ticket[Selection], answer: Awaitable[Selection | None]) -> Selection | None:
         try:
-            selection = await self.registry.select(
-                ticket.browser_type,
-                max_concurrent=settings.max_concurrent_sessions,
-                max_lifetime=settings.max_lifetime_sessions,
-                session_id=ticket.session_id,
-                lease_s=LEASE_S,
-                client=ticket.client,
-                exclude=ticket.excluded | self._unfit(),
-                version=ticket.playwright_version,
-                worker_id=ticket.worker_id,
-            )
+            selection = await answer
         except RegistryUnavailable as error:
             if not self._without_redis:
                 self._without_redis = True

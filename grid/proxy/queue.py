@@ -35,6 +35,8 @@ class Ticket(Generic[Slot]):
     worker_id: str | None = None
     excluded: set[str] = field(default_factory=set)
     granted: "asyncio.Future[Slot] | None" = None
+    asked: tuple[int, Awaitable[Slot | None]] | None = None
+    """The answer of the registry that is on its way, and what the count of wake-ups was before."""
 
     def looks_like(self) -> tuple[str | None, str | None, frozenset[str]]:
         """Tickets that look alike get the same answer from the registry at the same moment."""
@@ -70,20 +72,25 @@ class Queue(Generic[Slot]):
         types = BROWSER_TYPES if browser_type is None else (browser_type,)
         return sum(len(self._lines[each]) for each in types)
 
+    def ask(self, ticket: Ticket[Slot]) -> None:
+        """Asks the registry at once, unless others wait already. The answer is for `acquire`, which must follow."""
+        if self._refusal is None and not self._paused and not self._lines[ticket.browser_type]:
+            ticket.asked = self._wakes[ticket.browser_type], self._select(ticket)
+
     async def acquire(self, ticket: Ticket[Slot]) -> Slot:
         """A slot for this ticket. Raises QueueFull, WaitedTooLong, or what the queue was closed with."""
-        if self._refusal is not None:
-            raise self._refusal
-        line = self._lines[ticket.browser_type]
-        if not line and not self._paused:
-            wakes = -1
-            # A slot may come free between the registry's answer and our standing in line: then ask again.
-            while wakes != self._wakes[ticket.browser_type]:
-                wakes = self._wakes[ticket.browser_type]
-                slot = await self._select(ticket)
-                if slot is not None:
-                    return slot
-        return await self._wait_in(line, ticket)
+        wakes = -1
+        # A slot may come free between the registry's answer and our standing in line: then ask again.
+        while wakes != self._wakes[ticket.browser_type]:
+            if ticket.asked is None:
+                self.ask(ticket)
+            if ticket.asked is None:
+                break
+            (wakes, answer), ticket.asked = ticket.asked, None
+            slot = await answer
+            if slot is not None:
+                return slot
+        return await self._wait_in(self._lines[ticket.browser_type], ticket)
 
     def abandon(self, ticket: Ticket[Slot]) -> None:
         """The client of this ticket has gone: it waits no longer. A lease that is on its way is given back."""

@@ -7,8 +7,8 @@ import contextlib
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, cast
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, cast
 
 import hiredis
 import structlog
@@ -211,8 +211,27 @@ class RedisClient:
     async def run(self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]) -> Reply:
         """Runs a script by its digest; one that Redis has forgotten is sent anew. Raises as `call` does."""
         protocol = self._protocol or await self._first_connection()
+        return await self._send(protocol, script, keys, arguments)
+
+    def begin(
+        self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
+    ) -> Coroutine[Any, Any, Reply]:
+        """As `run`, and where there is a connection the command is on its way when this returns."""
+        protocol = self._protocol
+        if protocol is None or protocol.closed.done():
+            return self.run(script, keys, arguments)
+        return self._send(protocol, script, keys, arguments)
+
+    def _send(
+        self, protocol: RedisProtocol, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
+    ) -> Coroutine[Any, Any, Reply]:
         tail = (len(keys), *keys, *arguments)
-        reply = await protocol.send(pack("EVALSHA", script.digest, *tail))[0]
+        return self._answered(protocol, script, tail, protocol.send(pack("EVALSHA", script.digest, *tail))[0])
+
+    async def _answered(
+        self, protocol: RedisProtocol, script: Script, tail: tuple[Argument, ...], answer: asyncio.Future[Reply]
+    ) -> Reply:
+        reply = await answer
         if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
             reply = await protocol.send(pack("EVAL", script.source, *tail))[0]
         return checked(reply)

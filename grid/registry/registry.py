@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from grid.config import Settings
 from grid.core.types import BROWSER_TYPES, BrowserType
@@ -148,7 +148,7 @@ class Registry:
 
     # Sessions
 
-    async def select(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
+    def select(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
         self,
         browser_type: BrowserType,
         *,
@@ -161,12 +161,14 @@ class Registry:
         version: str | None = None,
         worker_id: str | None = None,
         fields: Mapping[str, str] | None = None,
-    ) -> Selection | None:
+    ) -> Coroutine[Any, Any, Selection | None]:
         """Chooses a worker and holds a slot in it for `lease_s` seconds; None when no worker is eligible.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
         do, `fields` go into the session's record. A session that was selected before gets the same answer; if its
         worker is excluded now, that lease is taken back. None also for a session that has run already.
+
+        The command is on its way when this returns, before it is awaited: time is dear here.
         """
         life = self._lifetimes
         extra: list[Argument] = [text for pair in (fields or {}).items() for text in pair]
@@ -180,7 +182,11 @@ class Registry:
         )
         wish = (session_id, lease_s, client, ",".join(exclude), version or "", worker_id or "")
         rest = (life.record_ttl_s, life.history_max, life.command_ttl_s, "proxy", self._instance, *extra)
-        endpoint: str | None = await self._run("selector", *rule, *wish, *rest)
+        answer = self.client.begin(self._scripts["selector"], self._counters, (*rule, *wish, *rest))
+        return self._selected(answer)
+
+    async def _selected(self, answer: Awaitable[Reply]) -> Selection | None:
+        endpoint: str | None = await answer
         return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
 
     async def start(self, session_id: str) -> bool:

@@ -1,5 +1,8 @@
 """The worker's end of the handoff: takes sockets that proxies send and answers each. Decides nothing."""
 
+from __future__ import annotations
+
+import array
 import asyncio
 import json
 import os
@@ -15,6 +18,7 @@ from grid.core.admission import Offer
 log = structlog.get_logger()
 
 _PACKET_BYTES: Final = 160 * 1024
+_CONTROL_BYTES: Final = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 _BACKLOG: Final = 64
 
 Answer = Callable[[str | None], None]
@@ -38,6 +42,7 @@ class HandoffServer:
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
         self._links: set[socket.socket] = set()
+        self._buffer = memoryview(bytearray(_PACKET_BYTES))
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
@@ -70,25 +75,29 @@ class HandoffServer:
 
     def _read(self, link: socket.socket) -> None:
         try:
-            packet, fds, _, _ = socket.recv_fds(link, _PACKET_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+            # Into a buffer that is there: one of this size made for each packet is made of fresh pages.
+            size, ancillary, _, _ = link.recvmsg_into([self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
             self._drop(link)
             return
-        if not packet:
+        if not size:
             self._drop(link)
             return
-        self._take(link, packet, fds)
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        self._take(link, bytes(self._buffer[:size]), fds)
 
-    def _take(self, link: socket.socket, packet: bytes, fds: list[int]) -> None:
+    def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:
         try:
             line, _, head = packet.partition(b"\n")
-            message = json.loads(line)
-            offer = Offer(str(message["session"]), float(message["deadline"]))
-            client = str(message["client"])
+            session_id, deadline, client = line.decode().split(" ")
+            offer = Offer(session_id, float(deadline))
             (fd,) = fds
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             for each in fds:
                 os.close(each)
             log.error("handoff_packet_corrupt", error=repr(error))
