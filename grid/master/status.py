@@ -83,7 +83,12 @@ class Reporter:
     def _pool(self, pool: Pool) -> dict[str, Any]:
         records = self._workers.of(pool.browser_type)
         available = sum(1 for record in records if record.status is WorkerStatus.AVAILABLE)
-        return {"wanted": pool.workers, "available": available, "reason": pool.reason}
+        return {
+            "wanted": pool.workers,
+            "available": available,
+            "reason": pool.reason,
+            "drainTimeouts": self._workers.drains.timeouts[pool.browser_type],
+        }
 
 
 def without_password(url: str) -> str:

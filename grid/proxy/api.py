@@ -13,6 +13,8 @@ from starlette.routing import Route
 from grid import __version__
 from grid.core.upgrade import Refusal, check_origin, check_token
 from grid.errors import RegistryUnavailable
+from grid.proxy.gateway import Counts
+from grid.proxy.metrics import CONTENT_TYPE, exposition
 from grid.proxy.responses import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S
 from grid.proxy.roster import Roster
 from grid.registry.registry import Registry, SessionRecord
@@ -31,6 +33,10 @@ class Grid(Protocol):
 
     roster: Roster
     registry: Registry
+
+    @property
+    def counts(self) -> Counts:
+        """What the gateway has done."""
 
     def waiting(self) -> int:
         """Clients in the queue."""
@@ -92,9 +98,13 @@ class Api:
         retry_after_s = RETRY_AFTER_STOPPING_S if roster.stopping else RETRY_AFTER_S
         return JSONResponse({"status": "not ready", "error": reason}, 503, {"Retry-After": str(retry_after_s)})
 
-    async def _metrics(self, _request: Request) -> Response:
-        active, _ = await self._grid.registry.counters()
-        return JSONResponse({"activeConnections": sum(active.values())})
+    async def _metrics(self, request: Request) -> Response:
+        grid = self._grid
+        if "application/json" in request.headers.get("accept", ""):
+            active, _ = await grid.registry.counters()
+            return JSONResponse({"activeConnections": sum(active.values())})
+        text = exposition(await grid.registry.snapshot(), grid.roster, grid.counts, grid.waiting())
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def _status(self, _request: Request) -> Response:
         found = await self._grid.registry.snapshot()

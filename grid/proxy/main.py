@@ -20,7 +20,7 @@ from grid.core.types import BrowserType
 from grid.errors import RegistryUnavailable
 from grid.last_out import last_out
 from grid.proxy.api import Api
-from grid.proxy.gateway import Gateway
+from grid.proxy.gateway import Counts, Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from grid.proxy.local import LocalSelection
 from grid.proxy.opening import Opening
@@ -152,6 +152,11 @@ class Proxy:
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Has the master tell a worker to end one of its sessions."""
         self.control.event("end_session", {"workerId": worker_id, "sessionId": session_id, "reason": reason})
+
+    @property
+    def counts(self) -> Counts:
+        """What the gateway has done."""
+        return self.gateway.counts
 
     def waiting(self) -> int:
         """Clients in the queue."""

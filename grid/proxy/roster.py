@@ -9,11 +9,13 @@ from grid.core.types import BROWSER_TYPES, BrowserType
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """`wanted` and `available` count workers; `reason` says why the pool is short of them."""
+    """`wanted` and `available` count workers; `reason` says why the pool is short of them; `drain_timeouts` counts the
+    drains that cut sessions."""
 
     wanted: int
     available: int
     reason: str | None
+    drain_timeouts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,10 @@ class Roster:
         pools = state.get("pools", {})
         self.pools = {
             browser_type: PoolView(
-                pools[browser_type]["wanted"], pools[browser_type]["available"], pools[browser_type].get("reason")
+                pools[browser_type]["wanted"],
+                pools[browser_type]["available"],
+                pools[browser_type].get("reason"),
+                pools[browser_type].get("drainTimeouts", 0),
             )
             for browser_type in BROWSER_TYPES
             if browser_type in pools

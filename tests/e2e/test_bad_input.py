@@ -2,12 +2,14 @@
 
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Page, Playwright
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.grid import Grid, running_grid
 from tests.support.raw import answer, connect, head, read_all
@@ -112,6 +114,14 @@ async def test_metrics_count_live_sessions(grid: Grid, playwright: Playwright) -
     status, headers, body = active()
     assert (status, headers["content-type"]) == (200, "application/json")
     assert b'"activeConnections":1' in body
+    status, headers, body = grid.get("/metrics", Accept="text/plain")
+    assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
+    figures = Counter[str]()
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            figures[sample.name] += int(sample.value)
+    assert figures["pwgrid_active_sessions"] == figures["pwgrid_ready"] == 1
+    assert figures["pwgrid_counter_repairs_total"] == 0
     await browser.close()
 
 
