@@ -155,8 +155,8 @@ def sessions_table(found: list[dict[str, Any]]) -> str:
 
 def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
     """Becomes redis-cli on the grid's Redis."""
+    from grid.redis_address import parse_url
     from grid.registry.embedded import find_redis_cli
-    from grid.registry.url import parse_url
 
     url = ask(grid, "redis")["url"]
     binary = find_redis_cli()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from grid.core.lifecycle import WorkerStatus
 from grid.master.config import MasterConfig
@@ -15,6 +14,7 @@ from grid.master.pool import Pool
 from grid.master.proxies import Proxies
 from grid.master.redis_child import RedisChild
 from grid.master.workers import Workers
+from grid.redis_address import parse_url
 
 
 class Reporter:
@@ -44,7 +44,7 @@ class Reporter:
             "proxy": {"pid": proxy.pid},
             "redis": {
                 "pid": redis.pid,
-                "url": without_password(config.redis_url),
+                "url": str(parse_url(config.redis_url)),
                 "prefix": config.settings.redis_key_prefix,
                 **({"error": redis.problem} if redis.problem else {}),
             },
@@ -89,12 +89,3 @@ class Reporter:
             "reason": pool.reason,
             "drainTimeouts": self._workers.drains.timeouts[pool.browser_type],
         }
-
-
-def without_password(url: str) -> str:
-    """`url` fit to be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))

@@ -9,10 +9,10 @@ from typing import Final
 import hiredis
 
 from grid.errors import RegistryUnavailable
+from grid.redis_address import RedisAddress, parse_url
 from grid.registry import records
 from grid.registry.records import RegistrySnapshot, SessionRecord
 from grid.registry.resp import Argument, Reply, checked, pack
-from grid.registry.url import RedisAddress, parse_url
 
 DEFAULT_TIMEOUT_S: Final = 1.0
 _CHUNK: Final = 64 * 1024

@@ -14,9 +14,9 @@ import hiredis
 import structlog
 
 from grid.errors import GridError, RegistryUnavailable
+from grid.redis_address import RedisAddress
 from grid.registry.resp import Argument, RegistryError, Reply, checked, pack
 from grid.registry.scripts import Script
-from grid.registry.url import RedisAddress
 
 log = structlog.get_logger()
 

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from grid.config import Settings
 from grid.core.types import BROWSER_TYPES, BrowserType
 from grid.errors import RegistryUnavailable
+from grid.redis_address import parse_url
 from grid.registry import listing, records
 from grid.registry.client import RedisClient
 from grid.registry.records import (
@@ -29,7 +30,6 @@ from grid.registry.records import (
 from grid.registry.resp import Argument, Reply
 from grid.registry.scripts import load
 from grid.registry.subscriber import Subscriber
-from grid.registry.url import parse_url
 
 __all__ = [
     "HeartbeatReply",

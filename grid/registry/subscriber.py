@@ -11,9 +11,9 @@ import hiredis
 import structlog
 
 from grid.errors import GridError
+from grid.redis_address import RedisAddress
 from grid.registry.client import BACKOFF_FIRST_S, BACKOFF_LAST_S, RedisProtocol, open_connection
 from grid.registry.resp import Reply, pack
-from grid.registry.url import RedisAddress
 
 log = structlog.get_logger()
 

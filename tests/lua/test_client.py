@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from grid.errors import RegistryUnavailable
+from grid.redis_address import parse_url
 from grid.registry.blocking import BlockingClient
 from grid.registry.client import RedisClient
 from grid.registry.resp import RegistryError
 from grid.registry.scripts import Script, load
 from grid.registry.subscriber import Subscriber
-from grid.registry.url import parse_url
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from grid.errors import GridError, RegistryUnavailable
+from grid.redis_address import RedisAddress, parse_url
 from grid.registry import embedded
 from grid.registry.blocking import BlockingClient
 from grid.registry.resp import RegistryError
-from grid.registry.url import RedisAddress, parse_url
 from tests.support.redis import RedisServer
 
 

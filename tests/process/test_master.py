@@ -47,7 +47,7 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
         assert ready["endpoint"] == f"ws://127.0.0.1:{grid.expect('listening')['port']}"
         assert ready["master"]["pid"] == grid.process.pid
         assert ready["proxy"]["pid"] == grid.expect("listening")["pid"]
-        assert ready["redis"] == {"pid": None, "url": "redis://:***@127.0.0.1:1/0", "prefix": ""}
+        assert ready["redis"] == {"pid": None, "url": "redis://127.0.0.1:1/0", "prefix": ""}
         assert ready["stopping"] is False
         assert pool(ready, "chromium") == {
             "browserType": "chromium",
