@@ -225,15 +225,15 @@ class RedisClient:
     def _send(
         self, protocol: RedisProtocol, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
     ) -> Coroutine[Any, Any, Reply]:
-        tail = (len(keys), *keys, *arguments)
-        return self._answered(protocol, script, tail, protocol.send(pack("EVALSHA", script.digest, *tail))[0])
+        command = ("EVALSHA", script.digest, len(keys), *keys, *arguments)
+        return self._answered(protocol, script, command, protocol.send(pack(*command))[0])
 
     async def _answered(
-        self, protocol: RedisProtocol, script: Script, tail: tuple[Argument, ...], answer: asyncio.Future[Reply]
+        self, protocol: RedisProtocol, script: Script, command: tuple[Argument, ...], answer: asyncio.Future[Reply]
     ) -> Reply:
         reply = await answer
         if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
-            reply = await protocol.send(pack("EVAL", script.source, *tail))[0]
+            reply = await protocol.send(pack("EVAL", script.source, *command[2:]))[0]
         return checked(reply)
 
     async def close(self) -> None:

@@ -106,6 +106,11 @@ class Registry:
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")
+        life = self._lifetimes
+        self._selector = self._scripts["selector"]
+        self._rule = (str(life.stale_threshold_s), prefix)
+        record = (life.record_ttl_s, life.history_max, life.command_ttl_s)
+        self._recording = (*map(str, record), "proxy", self._instance)
         self._subscribers: list[Subscriber] = []
         self.client = RedisClient(self.address, timeout_s=timeout_s, scripts=self._scripts.values())
 
@@ -170,20 +175,23 @@ class Registry:
 
         The command is on its way when this returns, before it is awaited: time is dear here.
         """
-        life = self._lifetimes
-        extra: list[Argument] = [text for pair in (fields or {}).items() for text in pair]
-        rule: tuple[Argument, ...] = (
+        extra = [text for pair in fields.items() for text in pair] if fields else ()
+        arguments = (
             browser_type,
             max_concurrent,
             max_lifetime,
             self._time(),
-            life.stale_threshold_s,
-            self._prefix,
+            *self._rule,
+            session_id,
+            lease_s,
+            client,
+            ",".join(exclude),
+            version or "",
+            worker_id or "",
+            *self._recording,
+            *extra,
         )
-        wish = (session_id, lease_s, client, ",".join(exclude), version or "", worker_id or "")
-        rest = (life.record_ttl_s, life.history_max, life.command_ttl_s, "proxy", self._instance, *extra)
-        answer = self.client.begin(self._scripts["selector"], self._counters, (*rule, *wish, *rest))
-        return self._selected(answer)
+        return self._selected(self.client.begin(self._selector, self._counters, arguments))
 
     async def _selected(self, answer: Awaitable[Reply]) -> Selection | None:
         endpoint: str | None = await answer
