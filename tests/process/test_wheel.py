@@ -22,4 +22,4 @@ def test_the_wheel_carries_scripts_and_configuration(tmp_path: Path) -> None:
     for folder, suffix in (("lua", "lua"), ("config", "toml"), ("config", "conf")):
         for path in (ROOT / folder).glob(f"*.{suffix}"):
             assert f"grid/_resources/{folder}/{path.name}" in names
-    assert "grid/worker/launcher.cjs" in names
+    assert {f"grid/worker/{path.name}" for path in (ROOT / "grid" / "worker").glob("*.cjs")} <= names

@@ -1,0 +1,147 @@
+// One client in the browser server: its socket from the handoff to its close, and why it ended. Says nothing to the worker.
+//
+// Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, so that a page that
+// logs for ever cannot hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
+'use strict';
+
+const CLOSE_GRACE_MS = 3_000; // between our close frame and the hard end of a peer that does not answer it
+const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
+const GOING_AWAY = 1001;
+const INTERNAL_ERROR = 1011;
+const kSession = Symbol('session'); // on a socket
+
+class Session {
+  // `home`: { options, isStopping(), onClosed(session, report) }
+  constructor(id, socket, home) {
+    this.id = id;
+    this.home = home;
+    this.socket = socket;
+    this.ws = null;
+    this.by = '';
+    this.reason = ''; // set once: the first reason is the one that is recorded
+    this.errno = '';
+    this.startedAt = performance.now();
+    this.controlBytes = 0; // pings and pongs of the client, headers included
+    this.idleBytes = 0; // client bytes at the last sweep that saw some
+    this.idleMs = 0;
+    this.silentPings = 0;
+    this.pinged = { read: 0, queued: 0, delivered: 0 };
+    this.timer = setTimeout(() => this.end('grid', 'handshake timed out'), home.options.handshakeTimeoutS * 1000);
+    socket[kSession] = this;
+    socket.on('error', error => { this.errno = error.code; });
+    socket.once('close', () => this.closed());
+  }
+
+  upgraded(ws) {
+    clearTimeout(this.timer);
+    this.ws = ws;
+    if (!ws) { // playwright answered with an HTTP error, which says why
+      this.by = 'grid';
+      this.reason = 'handshake refused';
+      return;
+    }
+    const countControl = data => { this.controlBytes += 6 + data.length; };
+    ws.on('ping', countControl);
+    ws.on('pong', countControl);
+    this.idleBytes = this.socket.bytesRead;
+    // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. The client should
+    // hear our reason then, and a terminate() right behind the close frame must not swallow it.
+    const { close, terminate } = ws;
+    this.sendClose = (code, text) => close.call(ws, code, text);
+    ws.close = (code, text) => {
+      if (ws._closeFrameReceived)
+        close.call(ws, code, text);
+      else if (!this.reason)
+        this.endedByPlaywright(code);
+    };
+    ws.terminate = () => {
+      if (!this.reason)
+        terminate.call(ws);
+    };
+  }
+
+  endedByPlaywright(code) {
+    if (code !== undefined && code !== GOING_AWAY)
+      this.end('client', `protocol error (${code})`, code);
+    else if (this.home.isStopping())
+      this.end('grid', 'worker stopped', GOING_AWAY);
+    else
+      this.end('browser', 'browser crashed', INTERNAL_ERROR);
+  }
+
+  // Ends the session with a close frame that says why, and hard when the peer does not answer it.
+  end(by, reason, code = GOING_AWAY) {
+    if (this.reason)
+      return;
+    this.by = by;
+    this.reason = reason;
+    clearTimeout(this.timer);
+    if (!this.ws)
+      return void this.socket.destroy();
+    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+    this.sendClose(code, cut(reason, TEXT_LIMIT_BYTES));
+  }
+
+  // The socket came when there is no browser any more: an HTTP answer instead of a handshake.
+  refuse(by, reason) {
+    this.by = by;
+    this.reason = reason;
+    const body = JSON.stringify({ error: `${reason}; connect again` });
+    this.socket.resume();
+    this.socket.end('HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
+      + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+  }
+
+  closed() {
+    clearTimeout(this.timer);
+    const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
+    this.home.onClosed(this, {
+      bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
+      by: this.by || 'client', reason: this.reason || (lost ? 'connection lost' : 'client disconnected'),
+    });
+  }
+
+  // Called at a third of the ping timeout. Bytes of any kind are a sign of life, and so is reading what had piled up: a
+  // client busy with one large message cannot answer a ping in between. Counted in calls and not by the clock, so that a
+  // launcher that was itself stopped for a while does not blame its clients.
+  ping() {
+    if (!this.ws || this.reason)
+      return;
+    const handle = this.socket._handle;
+    const queued = handle ? handle.writeQueueSize : 0;
+    const now = { read: this.socket.bytesRead, queued, delivered: handle ? handle.bytesWritten - queued : 0 };
+    const before = this.pinged;
+    const alive = now.read !== before.read || (before.queued > 0 && now.delivered > before.delivered) || this.socket.isPaused();
+    this.pinged = now;
+    this.silentPings = alive ? 0 : this.silentPings + 1;
+    if (this.silentPings >= 3)
+      this.end('grid', 'ping timeout');
+    else
+      this.ws.ping();
+  }
+
+  sweep(elapsedMs) {
+    if (!this.ws || this.reason)
+      return;
+    const bytes = this.socket.bytesRead - this.controlBytes;
+    this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
+    this.idleBytes = Math.max(bytes, this.idleBytes);
+    const { idleTimeoutS, maxDurationS } = this.home.options;
+    if (idleTimeoutS && this.idleMs >= idleTimeoutS * 1000)
+      this.end('grid', 'idle timeout');
+    else if (maxDurationS && performance.now() - this.startedAt >= maxDurationS * 1000)
+      this.end('grid', 'maximum duration');
+  }
+}
+
+function cut(text, limitBytes) {
+  let bytes = Buffer.from(text);
+  if (bytes.length <= limitBytes)
+    return text;
+  bytes = bytes.subarray(0, limitBytes);
+  return bytes.toString().replace(/\ufffd+$/, ''); // half a character at the cut
+}
+
+module.exports = { Session, kSession, GOING_AWAY, INTERNAL_ERROR };
