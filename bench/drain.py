@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 
-from grid.registry.blocking import BlockingClient
-
 from bench.harness import Bench, Options, Row, median, p99, within
 from bench.servers import ask, eventually, grid_of
+from grid.registry.blocking import BlockingClient
 from tests.support.grid import Grid
 
 WORKERS = 4

@@ -125,7 +125,7 @@ def find_browser(browser_type: BrowserType, settings: Settings, places: Places |
         for candidate in _system(kind, places, passed_over):
             return _from_system(browser_type, candidate)
     because = f" ({'; '.join(passed_over)})" if passed_over else ""
-    raise BrowserMissing(f"there is no {browser_type} on this host{because}: {_HOW_TO_GET[browser_type]}")
+    raise BrowserMissing(f"there is no {browser_type} on this host{because}", _HOW_TO_GET[browser_type])
 
 
 def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:

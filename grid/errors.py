@@ -54,7 +54,11 @@ class Refused(GridError):
 
 
 class BrowserMissing(GridError):
-    """A browser that the configuration asks for is not installed; the sentence says how to get it."""
+    """A browser that is asked for is not installed. `what` is that alone; the sentence tells how to get it, too."""
+
+    def __init__(self, what: str, to_do: str = "") -> None:
+        super().__init__(f"{what}: {to_do}" if to_do else what)
+        self.what = what
 
 
 class BrowserLaunchError(GridError):

@@ -1,14 +1,27 @@
-"""Makes .venv and installs pwgrid into it, with nothing but a Python 3.11+ to start from. Run by make."""
+"""Makes .venv and installs pwgrid into it, with nothing but a Python 3.11+ to start from. Run by make.
+
+A second run finds all as it was and returns at once. Standard library only, and grid/packages.py, which is no more.
+"""
+
+from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grid.packages import Host
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+STATE = VENV / ".pwgrid.json"
 OLDEST = (3, 11)
 
 
@@ -21,10 +34,6 @@ def fail(text: str) -> None:
     raise SystemExit(1)
 
 
-def run(*command: str) -> bool:
-    return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode == 0
-
-
 def use_a_python_that_is_new_enough() -> None:
     """Re-executes this script under a newer interpreter where the default one is too old."""
     if sys.version_info >= OLDEST:
@@ -35,46 +44,120 @@ def use_a_python_that_is_new_enough() -> None:
     fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]} (set PYTHON=/path/to/python3)")
 
 
+def state() -> dict[str, object]:
+    """What the last run that came to its end wrote down; empty when there is none."""
+    try:
+        found = json.loads(STATE.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def state_of(*, dev: bool) -> dict[str, object]:
+    """What an installation was made from. Another checkout, Python or list of packages is another installation."""
+    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    return {"root": str(ROOT), "python": os.path.realpath(VENV / "bin" / "python"), "project": project, "dev": dev}
+
+
+def is_installed(*, dev: bool) -> bool:
+    """Whether the last run did all that this one would."""
+    found = state()
+    wanted = state_of(dev=dev or bool(found.get("dev")))  # what the tests need is more, not something else
+    return found == wanted and os.access(str(wanted["python"]), os.X_OK)
+
+
 def venv_works() -> bool:
-    python = VENV / "bin" / "python"
-    return (
-        python.exists()
-        and subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
-    )
+    """Whether there is a virtual environment that was made here, of a Python that is still there, and has a pip."""
+    found, now = state(), state_of(dev=False)
+    if any(name in found and found[name] != now[name] for name in ("root", "python")):
+        return False
+    return fault_of(str(VENV / "bin" / "python"), "-c", "import pip") is None
 
 
-def make_venv() -> None:
+def make_venv(host: Host) -> None:
+    """Makes the virtual environment, with pip. No step of it needs root but the last."""
+    from tools.pip_wheel import PipUnavailable
+
     if venv_works():
         return
     say(f"making {VENV} with Python {sys.version.split()[0]}")
+    faults = []
+    for way in (pip_of_python, pip_of_index, pip_of_system):
+        try:
+            fault = empty_venv() or way(host)
+        except PipUnavailable as error:
+            fault = str(error)
+            say(fault)
+        if fault is None:
+            return
+        faults.append(fault)
     shutil.rmtree(VENV, ignore_errors=True)
-    quiet = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
-    if quiet.returncode == 0:
-        return
-    # Debian and Ubuntu keep ensurepip in a package of its own.
+    if to_do := host.left_to_do():
+        faults.append(f"run this as root, then try again: {to_do}")
+    fail("cannot make a virtual environment with pip:\n  " + "\n  ".join(dict.fromkeys(faults)))
+
+
+def empty_venv() -> str | None:
+    """A virtual environment without pip. None when it was made, else why not."""
+    shutil.rmtree(VENV, ignore_errors=True)
+    return fault_of(sys.executable, "-m", "venv", "--without-pip", str(VENV))
+
+
+def pip_of_python(_host: Host) -> str | None:
+    """The pip that most Pythons carry; Debian's and Ubuntu's have it in a package of its own."""
+    return fault_of(str(VENV / "bin" / "python"), "-m", "ensurepip", "--default-pip")
+
+
+def pip_of_index(_host: Host) -> str | None:
+    """The pip of the package index. Raises PipUnavailable."""
+    from tools.pip_wheel import fetch, index_of
+
+    say("this Python carries no pip: getting it from the package index")
+    with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
+        wheel = fetch(index_of(os.environ), sys.version_info[:2], Path(directory))
+        say(f"installing {wheel.name}")
+        # A wheel is a zip file, and pip runs out of its own.
+        pip = [str(VENV / "bin" / "python"), str(wheel / "pip"), "install", "--no-index", "--no-deps", "--no-compile"]
+        return fault_of(*pip, "--disable-pip-version-check", str(wheel))
+
+
+def pip_of_system(host: Host) -> str | None:
+    """Debian's and Ubuntu's package, for which it takes root."""
+    from grid.packages import install_package
+
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-    privilege = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    say(f"this Python cannot make virtual environments yet: installing {package}")
-    shutil.rmtree(VENV, ignore_errors=True)
-    if shutil.which("apt-get") and (not privilege or shutil.which("sudo")):
-        run(*privilege, "apt-get", "update", "-qq")
-        for each in (package, "python3-venv"):
-            if run(*privilege, "apt-get", "install", "-y", "-qq", each) and run(
-                sys.executable, "-m", "venv", str(VENV)
-            ):
-                return
-            shutil.rmtree(VENV, ignore_errors=True)
-    fail(f"cannot make a virtual environment: install {package} (apt-get install {package}), then run make again")
+    return (
+        install_package("python", {"apt-get": (package, "python3-venv")}, say, host)
+        or empty_venv()
+        or pip_of_python(host)
+    )
 
 
-def install(*, dev: bool) -> None:
-    target = ".[dev]" if dev else "."
+def fault_of(*command: str) -> str | None:
+    """Runs a command in silence. None when it worked, else what it said last."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    return f"{' '.join(command[:3])}: {(done.stdout.strip().splitlines() or [f'exit {done.returncode}'])[-1]}"
+
+
+def install(host: Host, *, dev: bool) -> None:
+    """Installs the project and what it needs, so that changes of its code are in force at once."""
+    STATE.unlink(missing_ok=True)
     say(f"installing pwgrid{' with the tools for its tests' if dev else ''} (a minute or two at the first time)")
-    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if not run(*pip, "--editable", target):
-        fail("pip could not install the packages: see its message above")
-    for stamp in (".pwgrid", ".pwgrid-dev") if dev else (".pwgrid",):
-        (VENV / stamp).touch()
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off", "--no-input"]
+    target = f"{ROOT}[dev]" if dev else str(ROOT)
+    fault = host.run(
+        [*pip, "--disable-pip-version-check", "--editable", target], say, {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+    )
+    if fault is not None:
+        fail(f"pip could not install the packages: {fault}")
+    STATE.write_text(json.dumps(state_of(dev=dev)))
     say("installed")
 
 
@@ -83,8 +166,19 @@ def main() -> None:
     parser.add_argument("--dev", action="store_true", help="also what the tests need")
     arguments = parser.parse_args()
     use_a_python_that_is_new_enough()
-    make_venv()
-    install(dev=arguments.dev)
+    if is_installed(dev=arguments.dev):
+        return
+    sys.path.insert(0, str(ROOT))  # only now: an old Python could not even read these
+    from grid.packages import Host
+
+    host = Host()
+    make_venv(host)
+    install(host, dev=arguments.dev)
 
 
-main()
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise SystemExit(130) from None

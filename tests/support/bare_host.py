@@ -1,0 +1,78 @@
+"""A host for installers: a temporary directory without a browser, and only the commands that a test puts there."""
+
+import json
+import shutil
+from pathlib import Path
+
+from grid.browsers import FoundBrowser, Places
+from grid.config import Settings
+from grid.core.types import BrowserType
+from grid.packages import Host
+from grid.setup_browsers import setup
+
+SETTINGS = Settings()
+_TOOLS = ("env", "ln", "mkdir", "sh", "sleep", "touch")
+
+
+class BareHost:
+    """Its commands write down how they were called; what the installers say is in `said`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.said: list[str] = []
+        self.bin.mkdir()
+        (directory / "core").mkdir()
+        browsers = [
+            {"name": name, "revision": "7"} for name in ("chromium-headless-shell", "chromium", "firefox", "webkit")
+        ]
+        (directory / "core" / "browsers.json").write_text(json.dumps({"browsers": browsers}))
+        # What the scripts need, and no browser that is installed here.
+        (directory / "tools").mkdir()
+        for tool in _TOOLS:
+            (directory / "tools" / tool).symlink_to(shutil.which(tool) or tool)
+        environ = {"PATH": self.path, "PLAYWRIGHT_BROWSERS_PATH": str(directory / "cache"), "WORLD": str(directory)}
+        self.host = Host(environ, directory / "root", is_root=True, timeout_s=30)
+        self.places = Places(environ, directory / "root", directory / "core")
+        self.node("echo cannot reach the internet; exit 1")
+        # No apt-get but the one that a test makes.
+        self.command("apt-cache", "exit 1")
+        self.command("apt-get", "echo unable to locate; exit 100")
+
+    @property
+    def bin(self) -> Path:
+        """Where its commands are."""
+        return self.directory / "bin"
+
+    @property
+    def path(self) -> str:
+        """Its PATH."""
+        return f"{self.bin}:{self.directory}/tools"
+
+    @property
+    def driver(self) -> tuple[str, str]:
+        """What stands for Playwright's compute_driver_executable()."""
+        return str(self.bin / "node"), "cli.js"
+
+    def command(self, name: str, script: str) -> None:
+        """A command that is this shell script. $WORLD is the directory of all."""
+        path = self.bin / name
+        path.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.directory}/calls\n{script}\n')
+        path.chmod(0o755)
+
+    def node(self, script: str) -> None:
+        """Playwright's driver: a Node that runs, and a `cli.js` that is this script."""
+        self.command("node", f'[ "$*" = --version ] && exit\n{script}')
+
+    def setup(self, types: list[BrowserType], settings: Settings = SETTINGS) -> list[FoundBrowser]:
+        """`pwgrid setup` on this host."""
+        return setup(types, settings, self.said.append, self.host, self.places)
+
+    def calls(self) -> list[str]:
+        """The commands that were run, but for the question whether Node runs."""
+        calls = self.directory / "calls"
+        lines = calls.read_text().splitlines() if calls.exists() else []
+        return [line.removeprefix(f"{self.bin}/") for line in lines if not line.endswith("/node --version")]
+
+    def text(self) -> str:
+        """All that was said."""
+        return "\n".join(self.said)

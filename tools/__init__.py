@@ -1,0 +1,1 @@
+"""What make runs before pwgrid is installed. Nothing of the package imports it."""
