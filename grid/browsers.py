@@ -63,7 +63,7 @@ class Places:
 
 
 # Below the directory of one installed browser; the second ones are those of older drivers.
-_OWN: Final[Mapping[str, tuple[str, ...]]] = {
+OWN_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "chromium-headless-shell": (
         "chrome-headless-shell-linux64/chrome-headless-shell",
         "chrome-headless-shell-linux-arm64/chrome-headless-shell",
@@ -161,7 +161,7 @@ def _own(kind: str, places: Places) -> Path | None:
         for directory in directories:
             if not (directory / "INSTALLATION_COMPLETE").exists():
                 continue  # a download that was broken off
-            for path in _OWN[kind]:
+            for path in OWN_PATHS[kind]:
                 if os.access(directory / path, os.X_OK):
                     return directory / path
     return None

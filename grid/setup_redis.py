@@ -77,7 +77,12 @@ def _run(server: Path) -> tuple[str, str | None]:
     """The version of this server, or why it does not run."""
     try:
         done = subprocess.run(
-            [server, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+            [server, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"{server} does not run: {error}"

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,9 +83,9 @@ def make_venv(host: Host) -> None:
         return
     say(f"making {VENV} with Python {sys.version.split()[0]}")
     faults = []
-    for way in (pip_of_python, pip_of_index, pip_of_system):
+    for way in (pip_of_python, pip_of_index, partial(pip_of_system, host)):
         try:
-            fault = empty_venv() or way(host)
+            fault = way()
         except PipUnavailable as error:
             fault = str(error)
             say(fault)
@@ -103,15 +104,17 @@ def empty_venv() -> str | None:
     return fault_of(sys.executable, "-m", "venv", "--without-pip", str(VENV))
 
 
-def pip_of_python(_host: Host) -> str | None:
+def pip_of_python() -> str | None:
     """The pip that most Pythons carry; Debian's and Ubuntu's have it in a package of its own."""
-    return fault_of(str(VENV / "bin" / "python"), "-m", "ensurepip", "--default-pip")
+    return empty_venv() or fault_of(str(VENV / "bin" / "python"), "-m", "ensurepip", "--default-pip")
 
 
-def pip_of_index(_host: Host) -> str | None:
+def pip_of_index() -> str | None:
     """The pip of the package index. Raises PipUnavailable."""
     from tools.pip_wheel import fetch, index_of
 
+    if (fault := empty_venv()) is not None:
+        return fault
     say("this Python carries no pip: getting it from the package index")
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
         wheel = fetch(index_of(os.environ), sys.version_info[:2], Path(directory))
@@ -126,24 +129,21 @@ def pip_of_system(host: Host) -> str | None:
     from grid.packages import install_package
 
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-    return (
-        install_package("python", {"apt-get": (package, "python3-venv")}, say, host)
-        or empty_venv()
-        or pip_of_python(host)
-    )
+    return install_package("python", {"apt-get": (package, "python3-venv")}, say, host) or pip_of_python()
 
 
 def fault_of(*command: str) -> str | None:
     """Runs a command in silence. None when it worked, else what it said last."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
     except OSError as error:
         return str(error)
     if done.returncode == 0:
         return None
-    return f"{' '.join(command[:3])}: {(done.stdout.strip().splitlines() or [f'exit {done.returncode}'])[-1]}"
+    said = done.stdout.decode(errors="replace").strip().splitlines()
+    return f"{' '.join(command[:3])}: {said[-1] if said else f'exit {done.returncode}'}"
 
 
 def install(host: Host, *, dev: bool) -> None:

@@ -1,5 +1,6 @@
 """Set-up from nothing: a small project in a copy of our tools, a package index of its own, the real venv and pip."""
 
+import ast
 import os
 import shutil
 import signal
@@ -160,13 +161,18 @@ def test_a_broken_environment_is_made_anew(checkout: Checkout, index: PackageInd
     assert "making" in done.stdout
 
 
-def test_without_an_index_the_system_s_package_is_installed(checkout: Checkout, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacks_venv", [False, True])
+def test_without_an_index_or_a_venv_module_the_system_s_package_is_installed(
+    checkout: Checkout, tmp_path: Path, *, lacks_venv: bool
+) -> None:
+    if lacks_venv:  # as with Debian's python3-minimal
+        (tmp_path / "no-pip" / "venv.py").write_text("raise ImportError('No module named venv')\n")
     # The package brings what Debian took out of Python: a module that installs a wheel which lies on this host.
     wheel = str(pip_wheel(tmp_path))
     run = f"import runpy, sys\nsys.path.insert(0, {wheel!r})\nsys.argv[1:] = ['install', '--no-index', {wheel!r}]\n"
     (tmp_path / "ensurepip.py").write_text(f"{run}runpy.run_module('pip', run_name='__main__')\n")
     apt = tmp_path / "bin" / "apt-get"
-    install = f"/bin/rm -r {tmp_path}/no-pip/ensurepip && /bin/mv {tmp_path}/ensurepip.py {tmp_path}/no-pip"
+    install = f"/bin/rm -r {tmp_path}/no-pip/* && /bin/mv {tmp_path}/ensurepip.py {tmp_path}/no-pip"
     apt.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n{install}\n')
     (tmp_path / "bin" / "apt-cache").write_text("#!/bin/sh\n")
     for each in ("apt-get", "apt-cache"):
@@ -178,7 +184,7 @@ def test_without_an_index_the_system_s_package_is_installed(checkout: Checkout, 
         (tmp_path / "bin" / "sudo").chmod(0o755)
     done = checkout.set_up()
     assert done.returncode == 0, done.stdout
-    assert "/pip/ answered 404" in done.stdout
+    assert lacks_venv or "/pip/ answered 404" in done.stdout
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
     assert (tmp_path / "calls").read_text().strip().endswith(f"install -y --no-install-recommends {package}")
     assert checkout.has("pip")
@@ -190,6 +196,10 @@ def test_when_no_way_works_each_is_named_and_nothing_half_made_is_left(checkout:
     for reason in ("No module named ensurepip", "/pip/ answered 404", "no package manager here"):
         assert reason in done.stdout
     assert not (checkout.root / ".venv").exists()
+
+
+def test_an_old_python_can_read_it_far_enough_to_look_for_a_newer_one() -> None:
+    ast.parse((ROOT / "tools" / "bootstrap.py").read_text(), feature_version=(3, 8))
 
 
 def test_an_interrupted_set_up_says_so_in_one_line(checkout: Checkout, index: PackageIndex, tmp_path: Path) -> None:

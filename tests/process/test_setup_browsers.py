@@ -1,15 +1,19 @@
 """Setup on hosts whose installers are small scripts; what these bring is a real browser."""
 
 import os
+import stat
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from grid import setup_browsers
-from grid.browsers import find_browser
+from grid.browsers import OWN_PATHS, Places, find_browser
 from grid.errors import BrowserLaunchError, BrowserMissing, GridError
+from grid.packages import Host
 from tests.support.bare_host import SETTINGS, BareHost
+from tests.support.http_server import serving
 
 REAL_CHROMIUM = find_browser("chromium", SETTINGS).executable
 INSTALLED = "cache/chromium_headless_shell-7"
@@ -78,6 +82,30 @@ def test_playwright_s_own_download_is_tried_first_and_proven_by_a_page(world: Ba
     assert world.calls() == ["node cli.js install --only-shell chromium"]
     assert "  | downloaded" in world.said
     assert "opened a page" in world.text()
+
+
+def test_playwright_s_real_installer_gets_it_from_its_server(tmp_path: Path) -> None:
+    shell, ffmpeg = tmp_path / "shell.zip", tmp_path / "ffmpeg.zip"
+    with zipfile.ZipFile(shell, "w") as archive:
+        for path in OWN_PATHS["chromium-headless-shell"]:  # wherever it is looked for on this machine, the real one
+            link = zipfile.ZipInfo(path)
+            link.external_attr = (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(link, REAL_CHROMIUM)
+    with zipfile.ZipFile(ffmpeg, "w") as archive:
+        archive.writestr("ffmpeg-linux", "")
+
+    def content(path: str) -> bytes:
+        return (shell if "headless-shell" in path else ffmpeg).read_bytes()
+
+    said: list[str] = []
+    with serving(content) as (url, asked):
+        environ = {"PATH": "/nonexistent", "HOME": str(tmp_path), "PLAYWRIGHT_DOWNLOAD_HOST": url}
+        host = Host(environ, tmp_path / "root", is_root=False)
+        (found,) = setup_browsers.setup(["chromium"], SETTINGS, said.append, host, Places(environ, host.root))
+    assert found.source == "playwright"
+    assert Path(found.executable).resolve() == Path(REAL_CHROMIUM).resolve()
+    assert any("headless-shell" in path for path in asked)
+    assert "opened a page" in "\n".join(said)
 
 
 def test_libraries_are_installed_only_when_the_downloaded_browser_lacks_them(world: BareHost) -> None:

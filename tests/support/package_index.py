@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
 from pathlib import Path
+
+from tests.support.http_server import answering
 
 JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -27,10 +27,15 @@ def pip_wheel(directory: Path) -> Path:
 class PackageIndex:
     """What it serves can be changed while it runs; `requests` has (path, Authorization) of each request."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/simple"
+    def __init__(self) -> None:
+        self.url = ""
         self.pages: dict[str, tuple[str, bytes]] = {}
         self.requests: list[tuple[str, str | None]] = []
+
+    def answer(self, path: str, authorization: str | None) -> tuple[str, bytes]:
+        """Content type and body of a page; empty where there is none."""
+        self.requests.append((path, authorization))
+        return self.pages.get(path, ("text/plain", b""))
 
     def offer(self, wheel: Path, *, sha256: str | None = None, as_html: bool = False) -> None:
         """Serves this wheel as the only pip, with its true digest or the given one."""
@@ -48,27 +53,7 @@ class PackageIndex:
 @contextmanager
 def package_index() -> Iterator[PackageIndex]:
     """An index on a free port of the loopback, gone at the end."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            index.requests.append((self.path, self.headers["Authorization"]))
-            kind, body = index.pages.get(self.path, ("text/plain", b""))
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    index = PackageIndex(server.server_port)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    index = PackageIndex()
+    with answering(index.answer) as (url, _):
+        index.url = f"{url}/simple"
         yield index
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
