@@ -38,9 +38,11 @@ bench: set-up-dev  ## measures against a direct connection and writes bench/RESU
 	@$(BIN)/python -m bench $(ARGS)
 
 soak: set-up-dev  ## random clients that close, vanish and freeze; then looks for leaks (make soak ARGS="--minutes 60")
+	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 chaos: set-up-dev  ## kills and stops processes at random under load (make chaos ARGS="--minutes 10 --seed 1")
+	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench.chaos $(ARGS)
 
 clean:  ## removes what make has made

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import selectors
 import shutil
 import signal
@@ -24,6 +25,7 @@ Say = Callable[[str], None]
 INSTALL_TIMEOUT_S: Final = 900.0
 _LINE_INTERVAL_S: Final = 1.0
 _TAIL_LINES: Final = 12
+_INT_S: Final = 60.0
 _TERM_S: Final = 10.0
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _STACK_FRAME: Final = re.compile(r"\s+(at |errno:|code:|syscall:|hostname:)")
@@ -197,21 +199,40 @@ def _stream(command: Sequence[str], environ: Mapping[str, str], say: Say, timeou
     except subprocess.TimeoutExpired:
         return f"not done within {timeout_s:g} s"
     finally:
-        _end(process)
+        _end(process, say)
         process.stdout.close()
     return None if code == 0 else f"exit {code}: {lines.last_words() or 'it said nothing'}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends what still runs of an installer: asked first, since a package manager that is killed leaves a broken host.
+def _end(process: subprocess.Popen[bytes], say: Say) -> None:
+    """Ends what still runs of an installer, and all that it started.
 
-    One that runs as root by sudo cannot be ended by us; it is waited for.
+    SIGINT to the installer alone comes first: apt then finishes the step of dpkg that it is at, and a dpkg that is
+    killed leaves a broken host. An impatient user's Ctrl-C goes one signal further. What runs as root by sudo cannot
+    be ended by us; it is waited for.
     """
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
+    if process.poll() is not None:
+        return
+    say("  (ending it)")
+    for number, send, patience_s in (
+        (signal.SIGINT, os.kill, _INT_S),
+        (signal.SIGTERM, os.killpg, _TERM_S),
+        (signal.SIGKILL, os.killpg, _TERM_S),
+    ):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_TERM_S)
+            send(process.pid, number)
+        with contextlib.suppress(KeyboardInterrupt):
+            if _exits(process.pid, patience_s):
+                break
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # the rest of it; nobody else can have this number before our wait()
     process.wait()
+
+
+def _exits(pid: int, patience_s: float) -> bool:
+    """Whether our child exits within this time. It is not reaped."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        return bool(select.select([pidfd], [], [], patience_s)[0])
+    finally:
+        os.close(pidfd)

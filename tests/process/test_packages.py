@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grid import packages
 from grid.packages import Host, install_package
 from tests.support.bare_host import BareHost
 
@@ -93,15 +94,51 @@ def test_a_command_that_is_not_there_is_a_reason_and_no_traceback(world: BareHos
     assert "No such file" in (world.host.run(["/nonexistent/installer"], world.said.append) or "")
 
 
-def test_an_installer_that_hangs_is_asked_to_end_and_ends_whole(world: BareHost) -> None:
+def test_a_failure_without_a_word_is_told_as_such(world: BareHost) -> None:
+    world.command("apt-get", "exit 7")
+    assert world.host.run([str(world.bin / "apt-get")], world.said.append) == "exit 7: it said nothing"
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            return bool(select.select([pidfd], [], [], 10)[0])
+        finally:
+            os.close(pidfd)
+    return True
+
+
+def test_an_installer_that_hangs_is_asked_to_end_and_what_it_started_is_killed(world: BareHost) -> None:
     world.command("apt-cache", "exit 0")
-    script = "trap 'touch $WORLD/asked; exit 1' TERM; sleep 1000 & echo $! > $WORLD/sleeper; wait"
+    script = "trap 'touch $WORLD/asked; exit 1' INT; sleep 1000 & echo $! > $WORLD/sleeper; wait"
     world.command("apt-get", f'case "$*" in *install*) {script};; esac')
     fault = install(world, replace(world.host, timeout_s=0.5))
     assert fault == "apt-get failed (not done within 0.5 s)"
     assert (world.directory / "asked").exists()
-    sleeper = int((world.directory / "sleeper").read_text())
-    with contextlib.suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(sleeper)
-        assert select.select([pidfd], [], [], 10)[0]  # it has ended
-        os.close(pidfd)
+    assert gone(int((world.directory / "sleeper").read_text()))
+
+
+def test_an_installer_that_does_not_listen_is_killed_with_all_that_it_started(
+    world: BareHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_INT_S", 0.1)
+    monkeypatch.setattr(packages, "_TERM_S", 0.1)
+    world.command("apt-get", "trap '' INT TERM; echo $$ > $WORLD/deaf; sleep 1000; sleep 1000")
+    assert replace(world.host, timeout_s=0.5).run([str(world.bin / "apt-get")], world.said.append) is not None
+    assert gone(int((world.directory / "deaf").read_text()))
+
+
+def test_an_interrupted_user_s_installer_finishes_its_step(world: BareHost) -> None:
+    """As a Ctrl-C in the middle of apt: it ends by itself, and the interrupt goes on its way."""
+    world.command("apt-get", "trap 'touch $WORLD/finished; exit 1' INT; echo at work; sleep 1000 & wait")
+
+    def interrupt(line: str) -> None:
+        world.said.append(line)
+        if "at work" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.host.run([str(world.bin / "apt-get")], interrupt)
+    assert (world.directory / "finished").exists()
+    assert world.said[-1] == "  (ending it)"
