@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,12 +21,9 @@ from grid import operate
 from grid.browsers import find_browser
 from grid.config import Settings
 from grid.runtime_dir import RunningGrid
-from tests.support.grid import FAKE_LAUNCHER, Grid, eventually, running_grid
+from tests.support.grid import FAKE_LAUNCHER, NEVER, Grid, eventually, free_port, running_grid
 
 _SCRIPT = Path(__file__).with_name("direct_server.cjs")
-
-NEVER = "1000000000"
-"""Sessions until a worker is recycled, where a recycle is not what is measured."""
 
 START_S = 60.0
 
@@ -100,14 +96,6 @@ def pids_of(grid: Grid) -> dict[str, int]:
     }
 
 
-def free_port() -> int:
-    """A TCP port that is free now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 class DirectServer:
     """Playwright's launchServer() without a grid, with the same executable as the grid's workers."""
 
@@ -173,6 +161,7 @@ def settled(grid: Grid) -> None:
 
 __all__ = [
     "FAKE_LAUNCHER",
+    "NEVER",
     "DirectServer",
     "Driver",
     "FakePair",

@@ -46,8 +46,9 @@ class RunningGrid:
 
 def base_dir(setting: str | None = None) -> Path:
     """The directory that holds one for each grid: systemd's, the setting's, or one under the temp directory."""
-    given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0] or setting or ""
-    return Path(given).absolute() if given else default_base()
+    if managed := os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]:
+        return Path(managed).resolve()  # with DynamicUser it is a link to /run/private, which root alone can make
+    return Path(setting).absolute() if setting else default_base()
 
 
 def default_base() -> Path:
@@ -67,7 +68,7 @@ def process_start_time(pid: int) -> int | None:
 def find_running(setting: str | None = None) -> list[RunningGrid]:
     """The grids that are running, those in the configured base, the default one and the service's, by path."""
     found: dict[Path, RunningGrid] = {}
-    for base in {base_dir(setting), default_base(), SERVICE_BASE}:
+    for base in {base_dir(setting), default_base(), SERVICE_BASE.resolve()}:
         for lock in base.glob(f"*/{_LOCK}"):
             holder = _read_lock(lock)
             if holder is not None and lock.parent.name.isdigit():

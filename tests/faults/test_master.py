@@ -1,7 +1,6 @@
 """The master is killed, left, upgraded, reloaded: no session is lost, no connect is refused, nothing is left."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 from playwright.async_api import Playwright
 
 from tests.conftest import books_are_balanced, need
-from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
+from tests.support.grid import NEVER, Grid, eventually, eventually_async, processes_marked, running_grid
 from tests.support.load import under_load
 
 
@@ -123,9 +122,14 @@ def serving(grid: Grid) -> dict[str, int]:
     return {**available, "proxy": status["proxy"]["pid"]}
 
 
+def workers_of(grid: Grid) -> set[str]:
+    """The ids of those that serve."""
+    return serving(grid).keys() - {"proxy"}
+
+
 async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Playwright) -> None:
     need("chromium")
-    with running_grid("--chromium", "2", environment={"DRAIN_TIMEOUT": "60"}) as grid:
+    with running_grid("--chromium", "2", environment={"DRAIN_TIMEOUT": "60", "MAX_LIFETIME_SESSIONS": NEVER}) as grid:
         before = serving(grid)
         redis = grid.status()["redis"]["pid"]
         async with under_load(grid, playwright) as load:
@@ -133,19 +137,19 @@ async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Play
             assert done.returncode == 0, done.stderr
             await load.goes_on()
 
-            def is_renewed() -> bool:
-                with contextlib.suppress(AssertionError):
-                    now = serving(grid)
-                    return not set(now.values()) & set(before.values()) and now["proxy"] is not None
-                return False
-
-            # A worker that drains has sessions: they go on in it until they end, while its replacement serves.
-            await eventually_async(is_renewed, "another proxy and other workers serve", 60)
+            # One worker after the other: the one that drains has sessions, which go on in it until they end.
+            await eventually_async(lambda: workers_of(grid) - before.keys(), "a new worker serves")
             await load.goes_on()
-            assert grid.status()["master"]["pid"] == grid.process.pid
-            assert grid.status()["redis"]["pid"] == redis
+            status = grid.status()
+            assert (status["master"]["pid"], status["redis"]["pid"]) == (grid.process.pid, redis)
+            assert status["proxy"]["pid"] != before["proxy"]
         assert (load.lost, load.refused) == ({}, [])
-        await eventually_async(lambda: len(grid.status()["workers"]) == 2, "the old ones are gone")
+        await eventually_async(
+            lambda: (
+                len(workers_of(grid)) == len(grid.status()["workers"]) == 2 and not workers_of(grid) & before.keys()
+            ),
+            "all are new, and the old ones are gone",
+        )
         books_are_balanced(grid)
 
 

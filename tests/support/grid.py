@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
 FAKE_LAUNCHER = ROOT / "tests" / "support" / "fake_launcher.cjs"
+NEVER = "1000000000"
+"""Sessions until a worker is recycled, where a recycle is not what is tested or measured."""
 
 
 class Grid:
@@ -220,4 +223,21 @@ async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: f
     return await asyncio.to_thread(eventually, condition, what, timeout_s)
 
 
-__all__ = ["FAKE_LAUNCHER", "Grid", "eventually", "eventually_async", "processes_marked", "running_grid"]
+def free_port() -> int:
+    """A TCP port that is free now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+__all__ = [
+    "FAKE_LAUNCHER",
+    "NEVER",
+    "Grid",
+    "eventually",
+    "eventually_async",
+    "free_port",
+    "processes_marked",
+    "running_grid",
+]

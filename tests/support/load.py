@@ -1,27 +1,41 @@
-"""Live sessions that must go on, and a client that connects all the time, while a test breaks something."""
+"""Live sessions that must go on, and clients that connect all the time, while a test or a bench breaks something."""
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, Page, Playwright
 
-from tests.support.grid import Grid
-
 PAGE = "data:text/html,<button onclick='this.textContent = +this.textContent + 1'>0</button>"
 BEAT_S = 0.1
+KNOCK_S = 0.02
+PATIENCE_S = 30.0
+
+
+class Served(Protocol):
+    """Anything that has an endpoint for Playwright clients."""
+
+    @property
+    def endpoint(self) -> str:
+        """ws://host:port"""
 
 
 @dataclass
 class Load:
-    """What happened to the clients so far."""
+    """What happened to the clients so far. A knock is a plain HTTP request on a connection of its own."""
 
     browsers: list[Browser]
     clicks: list[int]
     lost: dict[int, str] = field(default_factory=dict)
     connects: int = 0
+    knocks: int = 0
     refused: list[str] = field(default_factory=list)
+    longest_connect_s: float = 0.0
+    longest_knock_s: float = 0.0
     over: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -56,29 +70,66 @@ class Load:
             self.lost[number] = str(error)
             await self._tell()
 
-    async def connect(self, grid: Grid, playwright: Playwright) -> None:
+    async def connect(self, playwright: Playwright, endpoint: str) -> None:
         """A client that comes and goes. It is never cancelled in the middle: its driver would keep the session."""
         while not self.over.is_set():
+            began = time.monotonic()
             try:
-                browser = await playwright.chromium.connect(grid.endpoint, timeout=30_000)
+                browser = await playwright.chromium.connect(endpoint, timeout=PATIENCE_S * 1000)
+                self.longest_connect_s = max(self.longest_connect_s, time.monotonic() - began)
                 await browser.close()
                 self.connects += 1
             except Exception as error:  # noqa: BLE001 - collected for the test
                 self.refused.append(str(error))
             await self._tell()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.over.wait(), BEAT_S)
+            await self._pause(BEAT_S)
+
+    async def knock(self, host: str, port: int) -> None:
+        """Asks whether anybody is there, again and again; only 200 is an answer."""
+        while not self.over.is_set():
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    answer = await _health(host, port)
+                self.longest_knock_s = max(self.longest_knock_s, time.monotonic() - began)
+                self.knocks += 1
+                if not answer.startswith(b"HTTP/1.1 200 "):
+                    self.refused.append(f"GET /health: {answer!r}")
+            except (OSError, TimeoutError) as error:
+                self.refused.append(f"GET /health: {error!r}")
+            await self._pause(KNOCK_S)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.over.wait(), seconds)
+
+
+async def _health(host: str, port: int) -> bytes:
+    """The whole answer to GET /health on a new connection; empty when it is closed without one."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(b"GET /health HTTP/1.1\r\nHost: grid\r\nConnection: close\r\n\r\n")
+        return await reader.read()
+    finally:
+        writer.close()
 
 
 @contextlib.asynccontextmanager
-async def under_load(grid: Grid, playwright: Playwright, sessions: int = 5) -> AsyncIterator[Load]:
-    """`sessions` live sessions that click, and one client that comes and goes, for the length of the block."""
+async def under_load(grid: Served, playwright: Playwright, sessions: int = 5) -> AsyncIterator[Load]:
+    """`sessions` live sessions that click, one client that comes and goes, and one that knocks, for the length of the
+    block."""
+    address = urlsplit(grid.endpoint)
+    assert address.hostname is not None
+    assert address.port is not None
     browsers = await asyncio.gather(*(playwright.chromium.connect(grid.endpoint) for _ in range(sessions)))
     pages = await asyncio.gather(*(browser.new_page() for browser in browsers))
     await asyncio.gather(*(page.goto(PAGE) for page in pages))
     load = Load(list(browsers), [0] * sessions)
     tasks = [asyncio.create_task(load.click(number, page)) for number, page in enumerate(pages)]
-    newcomer = asyncio.create_task(load.connect(grid, playwright))
+    comers = [
+        asyncio.create_task(load.connect(playwright, grid.endpoint)),
+        asyncio.create_task(load.knock(address.hostname, address.port)),
+    ]
     try:
         await load.goes_on()
         yield load
@@ -86,7 +137,7 @@ async def under_load(grid: Grid, playwright: Playwright, sessions: int = 5) -> A
         load.over.set()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, newcomer, return_exceptions=True)
+        await asyncio.gather(*tasks, *comers, return_exceptions=True)
         for number, browser in enumerate(browsers):
             if number not in load.lost:
                 await browser.close()

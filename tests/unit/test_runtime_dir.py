@@ -189,3 +189,17 @@ def test_the_base_comes_from_systemd_then_the_setting_then_the_temp_directory(
     assert base_dir("/srv/grid") == Path("/srv/grid")
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/pwgrid:/run/other")
     assert base_dir("/srv/grid") == Path("/run/pwgrid")
+
+
+def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/run/pwgrid -> private/pwgrid; only the service manager sets RUNTIME_DIRECTORY, and only root writes in /run."""
+    private = base.parent / "private"
+    private.mkdir(mode=0o700)
+    base.symlink_to(private)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(base))
+    monkeypatch.setattr("grid.runtime_dir.SERVICE_BASE", base)
+    with RuntimeDir.create(None, 8080).locked("ws://127.0.0.1:8080") as runtime:
+        assert runtime.directory == private / "8080"
+        assert [grid.directory for grid in find_running()] == [private / "8080"]

@@ -1,0 +1,204 @@
+"""A real systemd as pid 1 of namespaces of its own. It knows the units that a test gives it, and nothing of the host.
+
+/opt/pwgrid is there what our units expect: this working copy with the virtual environment that runs the tests. The disk
+and the kernel's settings are read-only, /run and /tmp are new, the cgroup is one below ours. The network is the host's,
+so that clients reach what runs there.
+"""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tests.support.grid import ROOT, eventually
+
+INSTALLED = Path("/opt/pwgrid")
+_SYSTEMD = ("/lib/systemd/systemd", "/usr/lib/systemd/systemd")
+_TOOLS = ("unshare", "nsenter", "mount", "systemctl")
+_UNITS = "/run/units"
+# What units without "DefaultDependencies=no" hang on. All are empty: nothing of the host is started.
+_TARGETS = ("all-there-is", "sysinit", "basic", "network", "sockets", "multi-user", "shutdown")
+_SPACES = "--fork --pid --mount --mount-proc --uts --ipc --cgroup --kill-child=SIGKILL"
+_STOP_S = 20
+
+_BELOW_OUR_CGROUP = """
+mount --make-rprivate /
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir /sys/fs/cgroup/{name}
+"""
+_REMOVE_CGROUP = """
+mount --make-rprivate /
+mount -t cgroup2 none /sys/fs/cgroup
+find /sys/fs/cgroup/{name} -depth -type d -exec rmdir {{}} \\;
+"""
+_PROGRAM = f"""#!{INSTALLED}/.venv/bin/python
+import sys
+sys.path.insert(0, "{INSTALLED}")
+from grid.cli import main
+sys.exit(main())
+"""
+
+
+def why_not() -> str:
+    """Why systemd cannot be run here; empty when it can."""
+    if os.geteuid() != 0:
+        return "only root can give systemd namespaces of its own"
+    if not _systemd():
+        return "systemd is not installed"
+    if missing := [tool for tool in _TOOLS if not shutil.which(tool)]:
+        return f"not installed: {', '.join(missing)}"
+    name = f"pwgrid-probe-{os.getpid()}"
+    probe = _BELOW_OUR_CGROUP.format(name=name) + f"rmdir /sys/fs/cgroup/{name}\nunshare {_SPACES} true"
+    done = _in_mounts_of_its_own(probe)
+    return f"no namespaces for it: {done.stderr.strip()}" if done.returncode else ""
+
+
+class ServiceManager:
+    """The running systemd. `units` are the texts of its unit files (and drop-ins) by name; `visible` are the files of
+    the host that its services use, wherever they are: a service's user is not root."""
+
+    def __init__(self, units: Mapping[str, str], visible: Iterable[Path] = ()) -> None:
+        self._name = f"pwgrid-{os.getpid()}"
+        self._directory = tempfile.TemporaryDirectory(prefix="pg-sd-", dir="/tmp")
+        self._log = Path(self._directory.name) / "systemd.log"
+        sources = Path(self._directory.name) / "units"
+        empty = {f"{name}.target": "[Unit]\nDefaultDependencies=no\n" for name in _TARGETS}
+        for name, text in {**empty, **units}.items():
+            (sources / name).parent.mkdir(parents=True, exist_ok=True)
+            (sources / name).write_text(text)
+        inner = "\n".join(_inside(sources, [Path(sys.base_prefix), *visible]))
+        outer = _BELOW_OUR_CGROUP.format(name=self._name) + (
+            f"echo $$ > /sys/fs/cgroup/{self._name}/cgroup.procs\n"
+            f"exec unshare {_SPACES} bash -euc {shlex.quote(inner)}\n"
+        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["unshare", "--mount", "bash", "-euc", outer], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        try:
+            self.pid: int = eventually(self._find_pid, "systemd runs")
+            eventually(
+                lambda: self._process.poll() is not None or self.path("/run/systemd/private").exists(), "it listens"
+            )
+            self.systemctl("is-system-running", "--wait")
+        except BaseException as error:
+            error.add_note(self.output())
+            self.close()
+            raise
+
+    def systemctl(self, *arguments: str) -> str:
+        """`systemctl ARGUMENTS`: what it printed. Raises AssertionError when it failed."""
+        return self.command("systemctl", *arguments)
+
+    def command(self, *argv: str) -> str:
+        """Runs it as root beside the services: what it printed. Raises AssertionError when it failed."""
+        done = subprocess.run(
+            ["nsenter", "--target", str(self.pid), "--all", *argv],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}\n{self.output()}"
+        return done.stdout
+
+    def show(self, unit: str) -> dict[str, str]:
+        """The unit's properties, as `systemctl show` has them."""
+        lines = self.systemctl("show", unit).splitlines()
+        return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+    def path(self, inside: str) -> Path:
+        """A path of there, from here."""
+        return Path(f"/proc/{self.pid}/root{inside}")
+
+    def processes(self) -> dict[int, str]:
+        """All that runs there, systemd excepted: pid (the host's) and command line."""
+        space = os.readlink(f"/proc/{self.pid}/ns/pid")
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != self.pid:
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry / "ns/pid") == space and (command := (entry / "cmdline").read_bytes()):
+                        found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+        return found
+
+    def output(self) -> str:
+        """What systemd has said."""
+        return self._log.read_text(errors="replace")
+
+    def close(self) -> None:
+        """Ends it with all that runs there, and removes its cgroup."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid if "pid" in self.__dict__ else self._process.pid, signal.SIGKILL)
+        self._process.wait(_STOP_S)
+        eventually(self._cgroup_is_gone, "its cgroup is gone", _STOP_S)
+        self._directory.cleanup()
+
+    def _find_pid(self) -> int:
+        """unshare's child, once it has become systemd."""
+        assert self._process.poll() is None, self.output()
+        for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+            if os.path.basename(os.readlink(f"/proc/{child}/exe")) == "systemd":
+                return int(child)
+        return 0
+
+    def _cgroup_is_gone(self) -> bool:
+        return _in_mounts_of_its_own(_REMOVE_CGROUP.format(name=self._name)).returncode == 0
+
+
+def _systemd() -> str:
+    return next((path for path in _SYSTEMD if os.access(path, os.X_OK)), "")
+
+
+def _in_mounts_of_its_own(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["unshare", "--mount", "bash", "-euc", script], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _inside(units: Path, visible: Iterable[Path]) -> Iterator[str]:
+    """The commands that make systemd's world; the last one becomes systemd."""
+    yield "umount /sys/fs/cgroup"
+    yield "mount -t cgroup2 none /sys/fs/cgroup"
+    for setting in ("/proc/sys", "/sys"):
+        yield f"mount --rbind {setting} {setting}; mount -o remount,bind,ro {setting}"
+    yield "mount -t tmpfs -o mode=755 tmpfs /run"
+    yield f"cp -r {units} {_UNITS}"
+    yield f"mkdir /run/kept; cat > /run/program <<'END'\n{_PROGRAM}END\nchmod 755 /run/program"
+    covers: dict[Path, list[Path]] = {INSTALLED.parent: []}
+    for path in visible:
+        for private in _private_parents(path):
+            covers.setdefault(private, [])
+        for cover in (each for each in covers if path.is_relative_to(each)):
+            covers[cover].append(path)
+    parts = {INSTALLED / name: ROOT / name for name in ("grid", "lua", "config", "systemd")}
+    places = {**parts, INSTALLED / ".venv": Path(sys.prefix)}
+    places |= {path: path for paths in covers.values() for path in paths}
+    kept = {place: f"/run/kept/{number}" for number, place in enumerate(places)}
+    for place, source in places.items():
+        yield f"mkdir {kept[place]}; mount --rbind {shlex.quote(str(source))} {kept[place]}"
+    for cover in covers:
+        yield f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(cover))}"
+    for place, keeper in kept.items():
+        yield f"mkdir -p {shlex.quote(str(place))}; mount --rbind {keeper} {shlex.quote(str(place))}"
+    yield f"mount --bind /run/program {INSTALLED}/.venv/bin/pwgrid"
+    for directory in ("/tmp", "/var/tmp"):
+        yield f"mount -t tmpfs -o mode=1777 tmpfs {directory}"
+    yield "mount -o remount,bind,ro /"
+    environment = f"PATH=/usr/sbin:/usr/bin:/sbin:/bin container=pwgrid-test SYSTEMD_UNIT_PATH={_UNITS}"
+    yield f"exec env -i {environment} {_systemd()} --system --unit=all-there-is.target --log-target=console"
+
+
+def _private_parents(path: Path) -> Iterator[Path]:
+    """The topmost directory on the way to `path` that others may not pass, if there is one."""
+    for parent in reversed(path.parents):
+        if not parent.stat().st_mode & 0o001:
+            yield parent
+            return
