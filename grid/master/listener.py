@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import os
 import socket
+import stat
 from typing import Final
 
 from grid.config import Settings
@@ -87,10 +88,12 @@ def _systemd_fds() -> list[int]:
 
 def _is_listening(fd: int) -> bool:
     try:
-        with socket.socket(fileno=os.dup(fd)) as probe:
-            return bool(probe.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) and probe.type == socket.SOCK_STREAM
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return False
     except OSError:
         return False
+    with socket.socket(fileno=os.dup(fd)) as probe:
+        return bool(probe.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) and probe.type == socket.SOCK_STREAM
 
 
 def _is_unprotected(listener: socket.socket, settings: Settings) -> bool:
