@@ -56,8 +56,13 @@ class ChildState:
         if self.kind != "worker":  # a worker's directory is made with it, and must not come back after its end
             path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = path.with_suffix(".new")
-        draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        draft.replace(path)
+        try:
+            draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+            raise
 
     def remove(self, runtime: Path) -> None:
         """Strike it out. Idempotent."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from grid.children import ChildState, digest, state_path
 from grid.config import Settings
@@ -21,13 +22,24 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
+AGAIN_S: Final = 3.0
+
 
 class Ledger:
-    """One file for each child, below the runtime directory. A full disk costs the adoption, not the grid."""
+    """One file for each child, below the runtime directory. What a full disk refuses is written when it has room."""
 
     def __init__(self, config: MasterConfig) -> None:
         self._config = config
         self._runtime = config.runtime.directory
+        self._refused: dict[Path, ChildState] = {}
+        self._again_at = 0.0
+
+    def tick(self, now: float) -> None:
+        """Try again what was refused: until then the next master would not know that child."""
+        if self._refused and now >= self._again_at:
+            self._again_at = now + AGAIN_S
+            for state in list(self._refused.values()):
+                self._write(state)
 
     @property
     def registry(self) -> str:
@@ -59,8 +71,10 @@ class Ledger:
 
     def strike(self, kind: Kind, name: str) -> None:
         """It ended. Idempotent."""
+        path = state_path(self._runtime, kind, name)
+        self._refused.pop(path, None)
         with suppress(OSError):
-            state_path(self._runtime, kind, name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def _state(self, kind: Kind, name: str, child: Child, forked_at: float, settings: str) -> ChildState:
         return ChildState(
@@ -76,12 +90,16 @@ class Ledger:
         )
 
     def _write(self, state: ChildState) -> None:
+        path = state.path(self._runtime)
+        known = self._refused.pop(path, None)
         try:
             state.write(self._runtime)
         except FileNotFoundError:
             pass  # a worker removes its directory as the last thing it does
         except OSError as error:
-            log.warning("child_not_written_down", process=state.name, reason=error.strerror or str(error))
+            self._refused[path] = state
+            if known is None:
+                log.warning("child_not_written_down", process=state.name, reason=error.strerror or str(error))
 
 
 def registry_of(redis_url: str, settings: Settings) -> str:

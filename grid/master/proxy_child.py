@@ -73,6 +73,7 @@ class ProxyChild:
     def tick(self, now: float) -> None:
         """Start or restart it; end it if it is silent for too long."""
         self._service.tick(now)
+        self._ledger.tick(now)
         if self._channel is not None:
             self._channel.tick(now)
             if now >= self._lost_at() and self._service.child is not None:

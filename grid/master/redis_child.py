@@ -50,6 +50,8 @@ class RedisChild:
         if self._service is None:
             return
         self._service.tick(now)
+        if self._ledger is not None:
+            self._ledger.tick(now)
         if now >= self._probe_at and self._service.pid is not None:
             self.ready = self._accepts()
             self._probe_at = math.inf if self.ready else now + PROBE_S

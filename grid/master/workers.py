@@ -161,6 +161,7 @@ class Workers:
                 self._watch(record, now)
                 record.child.tick(now)
         self._sweep(now)
+        self._ledger.tick(now)
         if now >= self._tree_at:
             self.learn_trees()
 
