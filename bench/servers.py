@@ -17,10 +17,8 @@ from urllib.parse import urlsplit
 from playwright._impl._driver import compute_driver_executable
 
 from bench.client import Target
-from grid import operate
 from grid.browsers import find_browser
 from grid.config import Settings
-from grid.runtime_dir import RunningGrid
 from tests.support.grid import FAKE_LAUNCHER, NEVER, Grid, eventually, free_port, running_grid
 
 _SCRIPT = Path(__file__).with_name("direct_server.cjs")
@@ -151,7 +149,7 @@ def direct_server(executable: str | None = None) -> Iterator[DirectServer]:
 
 def ask(grid: Grid, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request to the grid's master."""
-    return operate.ask(RunningGrid(grid.runtime, grid.port, grid.process.pid, grid.endpoint), name, data)
+    return grid.ask(name, data)
 
 
 def settled(grid: Grid) -> None:

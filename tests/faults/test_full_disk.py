@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.async_api import Playwright
 
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.raw import connect, head
+from tests.support.row import comes_out_exact, failures, row
 
 PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
 
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of 32 MiB; needs the right to mount one."""
+    """A file system of 64 MiB; needs the right to mount one."""
     directory = Path(tempfile.mkdtemp(prefix="pg-disk-", dir="/tmp"))
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m,mode=0700", "tmpfs", directory],
+        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", directory],
         capture_output=True,
         text=True,
         check=False,
@@ -39,7 +41,7 @@ def small_disk() -> Iterator[Path]:
 
 def fill(directory: Path) -> Path:
     filler = directory / "filler"
-    with filler.open("wb") as file, contextlib.suppress(OSError):
+    with filler.open("ab") as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(65536))
             file.flush()
@@ -58,15 +60,33 @@ def goes_on(sock: Any) -> bool:
     return bool(sock.recv(16) == PONG)
 
 
-# The fake browser server stands in for Playwright: 32 MiB are not enough for a real browser's profile.
-def test_a_full_disk_costs_no_session_and_refuses_nobody(small_disk: Path) -> None:
-    with running_grid("--chromium", "2", environment={"PWGRID_RUNTIME_DIR": str(small_disk)}, fake=True) as grid:
+async def test_a_full_disk_costs_no_session_and_refuses_nobody(small_disk: Path, playwright: Playwright) -> None:
+    async with row(playwright, environment={"PWGRID_RUNTIME_DIR": str(small_disk)}) as (grid, load):
         assert grid.status()["problems"] == []
+        filler = fill(small_disk)
+        await load.goes_on(beats=20, connects=5)
+        (problem,) = grid.status()["problems"]
+        assert f"only 0 MiB are left for the runtime directory {small_disk}" in problem
+        assert "PROBLEM: only 0 MiB" in grid.command("status").stdout
+        filler.unlink()
+        await load.goes_on()
+        assert grid.status()["problems"] == []
+        assert (load.lost, load.refused) == ({}, [])
+        await load.ends()
+        assert failures(grid) == {}
+
+
+def workers_of(grid: Grid) -> dict[str, str]:
+    return {worker["id"]: worker["status"] for worker in grid.status()["workers"]}
+
+
+# No browser starts without room for its profile, so the fake browser server shows what the grid itself does meanwhile.
+def test_on_a_full_disk_a_killed_worker_is_succeeded_and_replaced(small_disk: Path) -> None:
+    environment = {"PWGRID_RUNTIME_DIR": str(small_disk)}
+    with running_grid("--chromium", "2", environment=environment, fake=True) as grid, comes_out_exact(grid):
         with session_on(grid) as before:
             filler = fill(small_disk)
-            (problem,) = grid.status()["problems"]
-            assert f"only 0 MiB are left for the runtime directory {small_disk}" in problem
-            assert "PROBLEM: only 0 MiB" in grid.command("status").stdout
+            assert grid.status()["problems"]
             assert goes_on(before)
             with session_on(grid) as after:
                 assert goes_on(after)
@@ -79,10 +99,13 @@ def test_a_full_disk_costs_no_session_and_refuses_nobody(small_disk: Path) -> No
                 assert goes_on(after)
                 with session_on(grid) as another:
                     assert goes_on(another)
+            fill(small_disk)  # the dead one has left some room
+            grid.ask("drain", {"all": True})
+            eventually(lambda: "child_not_written_down" in grid.output(), "there is no room to write who is there")
             filler.unlink()
-        eventually(
-            lambda: sum(worker["status"] == "available" for worker in grid.status()["workers"]) == 2,
-            "it is complete",
-            60,
-        )
+        eventually(lambda: list(workers_of(grid).values()) == ["available"] * 2, "it is complete", 60)
         assert grid.status()["problems"] == []
+        eventually(
+            lambda: {file.parent.name for file in grid.runtime.glob("w/*/worker.json")} == set(workers_of(grid)),
+            "the next master would know all of them",
+        )

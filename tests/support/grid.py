@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from grid import operate
 from grid.registry.blocking import BlockingClient
+from grid.runtime_dir import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 90
@@ -101,6 +103,10 @@ class Grid:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
+    def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
+        """One request to the master, without a process of its own for it."""
+        return operate.ask(RunningGrid(self.runtime, self.port, self.process.pid, self.endpoint), name, data)
+
     def redis(self, *arguments: str | int) -> Any:
         """One command on the grid's own Redis."""
         with contextlib.closing(BlockingClient(self.redis_url)) as client:
@@ -134,7 +140,8 @@ class Grid:
 
     def processes(self) -> dict[int, str]:
         """Every live process of this grid, found by its mark: pid and command line."""
-        return processes_marked(self.mark)
+        base = self.environment.get("PWGRID_RUNTIME_DIR")
+        return processes_marked(self.mark) | (processes_marked(base) if base else {})
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Ends the grid and proves that nothing is left of it."""

@@ -37,6 +37,7 @@ class Load:
     longest_connect_s: float = 0.0
     longest_knock_s: float = 0.0
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def goes_on(self, beats: int = 5, connects: int = 3) -> None:
@@ -52,6 +53,19 @@ class Load:
         async with self._moved, asyncio.timeout(60):
             await self._moved.wait_for(enough)
 
+    async def all_lost(self) -> None:
+        """Returns once every session has been lost."""
+        async with self._moved, asyncio.timeout(60):
+            await self._moved.wait_for(lambda: len(self.lost) == len(self.clicks))
+
+    async def ends(self) -> None:
+        """Everybody stops and goes. Idempotent."""
+        self.over.set()
+        await asyncio.gather(*self.tasks)
+        for number, browser in enumerate(self.browsers):
+            if number not in self.lost:
+                await browser.close()
+
     async def _tell(self) -> None:
         async with self._moved:
             self._moved.notify_all()
@@ -60,12 +74,12 @@ class Load:
         """One session's life: click, read, wait a beat."""
         button = page.locator("button")
         try:
-            while True:
+            while not self.over.is_set():
                 await button.click()
                 self.clicks[number] += 1
                 assert await button.inner_text() == str(self.clicks[number])
                 await self._tell()
-                await asyncio.sleep(BEAT_S)
+                await self._pause(BEAT_S)
         except Exception as error:  # noqa: BLE001 - whatever it is, the session is lost, and the test decides
             self.lost[number] = str(error)
             await self._tell()
@@ -125,8 +139,8 @@ async def under_load(grid: Served, playwright: Playwright, sessions: int = 5) ->
     pages = await asyncio.gather(*(browser.new_page() for browser in browsers))
     await asyncio.gather(*(page.goto(PAGE) for page in pages))
     load = Load(list(browsers), [0] * sessions)
-    tasks = [asyncio.create_task(load.click(number, page)) for number, page in enumerate(pages)]
-    comers = [
+    load.tasks = [
+        *(asyncio.create_task(load.click(number, page)) for number, page in enumerate(pages)),
         asyncio.create_task(load.connect(playwright, grid.endpoint)),
         asyncio.create_task(load.knock(address.hostname, address.port)),
     ]
@@ -134,10 +148,4 @@ async def under_load(grid: Served, playwright: Playwright, sessions: int = 5) ->
         await load.goes_on()
         yield load
     finally:
-        load.over.set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *comers, return_exceptions=True)
-        for number, browser in enumerate(browsers):
-            if number not in load.lost:
-                await browser.close()
+        await load.ends()

@@ -1,0 +1,36 @@
+"""The exactness that the rows of the kill table ask for is able to fail."""
+
+import subprocess
+
+from tests.support.census import at_rest, differences, once_equal
+from tests.support.grid import running_grid
+from tests.support.raw import connect, head
+
+
+# The fake browser server is enough: nothing is broken here but what is counted.
+def test_whatever_is_left_shows_in_the_census() -> None:
+    with running_grid("--chromium", "2", fake=True) as grid:
+        before = at_rest(grid)
+        assert differences(before, once_equal(grid, before)) == []
+
+        with connect(grid.port) as idle:
+            idle.sendall(b"GET /health HTTP/1.1\r\nHost: grid\r\n\r\n")
+            idle.recv(4096)
+            left = differences(before, once_equal(grid, before, within_s=1))
+            assert left == ["connections to the grid's port", "open files: proxy"]
+
+        with connect(grid.port) as session:
+            session.sendall(head())
+            session.recv(4096)
+            left = differences(before, once_equal(grid, before, within_s=1))
+            assert {"active sessions, Redis", "leases in Redis", "open files: browser server 2"} <= set(left)
+
+        file = grid.runtime / "w" / "left"
+        file.touch()
+        with subprocess.Popen(["sleep", "60"], env=grid.environment) as process:
+            left = differences(before, once_equal(grid, before, within_s=1))
+            process.kill()
+        file.unlink()
+        assert left == ["processes", "temporary files"]
+
+        assert differences(before, once_equal(grid, before)) == []

@@ -1,0 +1,74 @@
+"""One row of the kill table: a fresh grid under load, in which a test breaks something, and exact books afterwards."""
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from playwright.async_api import Playwright
+
+from tests.conftest import books_are_balanced, need
+from tests.support.census import Census, at_rest, census, once_equal, told, use_every_slot
+from tests.support.grid import NEVER, Grid, eventually, eventually_async, running_grid
+from tests.support.load import Load, under_load
+
+WHOLE_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def row(
+    playwright: Playwright, *arguments: str, environment: dict[str, str] | None = None, repaired: bool = False
+) -> AsyncIterator[tuple[Grid, Load]]:
+    """Two workers, five live sessions, clients that connect all the time. When the load is over, counters, processes,
+    open files and temporary files are exactly as they were before it. `repaired`: Redis was lost meanwhile, so that
+    counters had to be repaired."""
+    need("chromium")
+    # No worker is recycled, and no canary is just at work when something is counted.
+    environment = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600", **(environment or {})}
+    arguments = arguments or ("--chromium", "2")
+    with running_grid(*arguments, environment=environment) as grid, comes_out_exact(grid, repaired=repaired):
+        async with under_load(grid, playwright) as load:
+            yield grid, load
+
+
+@contextlib.contextmanager
+def comes_out_exact(grid: Grid, *, repaired: bool = False) -> Iterator[Census]:
+    """Whatever happens to the grid in this block, it has nothing more and nothing less afterwards."""
+    before = at_rest(grid)
+    yield before
+    books_are_balanced(grid, repaired=repaired)
+    for what in ("workers", "processes"):
+        eventually(lambda what=what: census(grid)[what] == before[what], f"{before[what]}", WHOLE_S)
+    use_every_slot(grid)  # what has been replaced opens what it opens once and keeps, too
+    if differences := told(before, once_equal(grid, before)):
+        raise AssertionError(f"not as before:\n{differences}")
+
+
+def busiest(grid: Grid) -> dict[str, Any]:
+    """The worker that has most of the live sessions."""
+    workers: list[dict[str, Any]] = grid.status()["workers"]
+    return max(workers, key=lambda worker: worker["active"])
+
+
+async def all_serve(grid: Grid, wanted: int = 2) -> None:
+    """Returns once as many workers as wanted are available."""
+
+    def complete() -> bool:
+        return [pool["available"] for pool in grid.status()["pools"] if pool["wanted"]] == [wanted]
+
+    await eventually_async(complete, "the pool is complete", WHOLE_S)
+
+
+async def is_gone(pid: int) -> None:
+    """Returns once the process has been killed and reaped."""
+    await eventually_async(lambda: not os.path.exists(f"/proc/{pid}"), f"process {pid} is gone", WHOLE_S)
+
+
+def failures(grid: Grid) -> Counter[str]:
+    """The recorded sessions that failed, by reason."""
+    records = [grid.redis("HMGET", key, "status", "reason") for key in grid.redis("KEYS", "session:*")]
+    return Counter(reason.decode() for status, reason in records if status == b"failed")
+
+
+__all__ = ["all_serve", "busiest", "comes_out_exact", "failures", "is_gone", "row"]
