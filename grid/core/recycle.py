@@ -13,6 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from grid.core.sessions import EndReason
+
 SAMPLES_OVER: Final = 2
 """So many samples running over the soft limit recycle a worker: one alone may be a page that is just being left."""
 
@@ -21,7 +23,7 @@ STALE_AFTER_SAMPLES: Final = 12
 
 REOPEN_FACTOR: Final = 1.25
 UNKNOWN_WORKER_MIB: Final = 512
-MEMORY_LIMIT: Final = "memory limit"
+MEMORY_LIMIT: Final = EndReason.MEMORY_LIMIT.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,36 @@ TRANSITIONS: Final[dict[tuple[SessionStatus, SessionEvent], SessionStatus]] = {
 record: a session that was only presumed dead (its worker was silent) runs again once the worker shows that it has it,
 and the record of a session that never started goes when its handoff is tried on another worker."""
 
+
+class EndReason(StrEnum):
+    """Why a session ended, as its record says it, and the close frame where there is one.
+
+    The launcher and the scripts in lua/ say some of these themselves. Sessions that go with a lost worker may have the
+    master's own words for what befell it.
+    """
+
+    CLIENT_DISCONNECTED = "client disconnected"
+    CONNECTION_LOST = "connection lost"
+    PROTOCOL_ERROR = "protocol error"  # with the WebSocket close code behind it
+    PING_TIMEOUT = "ping timeout"
+    IDLE_TIMEOUT = "idle timeout"
+    MAXIMUM_DURATION = "maximum duration"
+    HANDSHAKE_TIMED_OUT = "handshake timed out"
+    HANDSHAKE_REFUSED = "handshake refused"
+    TOO_LATE = "too late"
+    ENDED_BY_OPERATOR = "ended by operator"
+    DRAIN_TIMEOUT = "drain timeout"
+    DRAINED_NOW = "drained now"
+    WORKER_STOPPED = "worker stopped"
+    BROWSER_CRASHED = "browser crashed"
+    BROWSER_SERVER_LOST = "browser server lost"
+    HUNG = "hung"
+    MEMORY_LIMIT = "memory limit"
+    WORKER_LOST = "worker lost"
+    LOST_BY_WORKER = "lost by worker"
+    LEASE_EXPIRED = "lease expired"
+
+
 LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
 """The states in which a session holds a slot."""
 

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from grid import __version__
+from grid.core.sessions import EndReason
 from grid.core.upgrade import Refusal, check_origin, check_token
 from grid.errors import RegistryUnavailable
 from grid.proxy.gateway import Counts
@@ -172,7 +173,7 @@ class Api:
         session = await self._find(request)
         if session.status not in LIVE:
             raise Refusal(409, f"the session has ended already: {session.status}, {session.reason}")
-        self._grid.end_session(session.worker_id, session.session_id, "ended by operator")
+        self._grid.end_session(session.worker_id, session.session_id, EndReason.ENDED_BY_OPERATOR)
         return JSONResponse({"ending": session.session_id}, 202)
 
     async def _find(self, request: Request) -> SessionRecord:

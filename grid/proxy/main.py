@@ -16,6 +16,7 @@ from grid import __version__
 from grid import log as logging
 from grid.boot import ProxyBoot
 from grid.control_client import ControlClient
+from grid.core.sessions import EndReason
 from grid.core.types import BrowserType
 from grid.errors import RegistryUnavailable
 from grid.last_out import last_out
@@ -239,7 +240,7 @@ class Proxy:
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name in ("worker_lost", "worker_gone"):
-            self._lost[data["workerId"]] = (data["browserType"], data["reason"] or "worker stopped")
+            self._lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
             self.handoffs.drop(data["workerId"], "the worker is gone")
             self._start_side_task(self._bury_the_lost(), "bury")
         elif name == "worker_orphaned":

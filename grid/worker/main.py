@@ -8,7 +8,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,13 +23,14 @@ from grid.control_client import ControlClient
 from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.core.lifetime import is_nearly_used_up, is_used_up
+from grid.core.sessions import EndReason
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from grid.last_out import last_out
 from grid.registry.registry import WorkerRecord
-from grid.waiting import first_of
 from grid.worker import watch
 from grid.worker.books import Books
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
+from grid.worker.drain import Drain, DrainRequest
 from grid.worker.handoff_server import Answer, HandoffServer
 from grid.worker.sessions import Slots
 
@@ -43,15 +43,6 @@ CLOSE_GRACE_S: Final = 5.0
 STOP_S: Final = 10.0
 ADOPT_S: Final = 5.0
 EXIT_FAILED: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Why the worker ends, and how long live sessions may go on (seconds)."""
-
-    reason: str
-    timeout_s: float
-    planned: bool = True
 
 
 class Worker:
@@ -68,10 +59,8 @@ class Worker:
         self.rss_mib: int | None = None
         self.server: BrowserServer | None = None
         self.handoff: HandoffServer | None = None
-        self._outcome = {"cut": 0, "timedOut": False}
         self._secret = os.urandom(12).hex()
-        self._drain: asyncio.Future[Drain] = asyncio.get_running_loop().create_future()
-        self._now = asyncio.Event()
+        self._drain = DrainRequest()
         self._stop_s = STOP_S
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.control = ControlClient(
@@ -97,7 +86,7 @@ class Worker:
             self.control.event("failed", {"reason": str(error)})
             await self._stop()
             return EXIT_FAILED
-        drain = await self._drain
+        drain = await self._drain.asked()
         await self._drain_sessions(drain)
         await self._stop()
         return 0 if drain.planned else EXIT_FAILED
@@ -179,21 +168,18 @@ class Worker:
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         self.control.event("draining", {"reason": drain.reason})
         self.books.draining()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(drain.timeout_s):
-                await first_of(self.slots.empty(), self._now.wait())
-        if not self.slots.live:
+        cut = await self._drain.sessions_end(self.slots)
+        if cut is None:
             return
-        self._outcome = {"cut": len(self.slots.live), "timedOut": not self._now.is_set()}
-        log.warning("drain_timed_out", sessions=len(self.slots.live), reason=drain.reason)
+        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=drain.reason)
         if self.server is not None:
             for session_id in list(self.slots.live):
-                self.server.close_session(session_id, GOING_AWAY, "drain timeout")
+                self.server.close_session(session_id, GOING_AWAY, cut)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self.slots.empty()
         for session_id in list(self.slots.live):
-            self._finish(SessionClosed(session_id, 0, 0, "grid", "drain timeout"))
+            self._finish(SessionClosed(session_id, 0, 0, "grid", cut))
 
     async def _stop(self) -> None:
         self.control.stopping()
@@ -207,29 +193,31 @@ class Worker:
             await self.server.stop(self._stop_s)
         await self.books.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
-        self.control.event("stopped", self._outcome)
+        self.control.event("stopped", self._drain.outcome())
         await self.control.close("stopped")
         if self.control.is_lost:
             last_out(self.boot.runtime)
 
     # What happens to it
 
-    def ask_drain(self, reason: str, timeout_s: float | None = None, *, planned: bool = True) -> None:
-        """Starts the drain. It comes over the link and through Redis, and is one drain all the same."""
-        if self._drain.done():
-            return
-        self._drain.set_result(Drain(reason, self.settings.drain_timeout if timeout_s is None else timeout_s, planned))
+    def ask_drain(self, reason: str, timeout_s: float | None = None) -> None:
+        """Starts a drain that is planned."""
+        self._drain.ask(Drain(reason, self.settings.drain_timeout if timeout_s is None else timeout_s))
+
+    def _fail(self, reason: str, timeout_s: float, cut: EndReason) -> None:
+        """Starts a drain that is a failure."""
+        self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
 
     def _on_sigterm(self) -> None:
-        if self._drain.done():
-            self._now.set()
+        if self._drain.is_asked:
+            self._drain.hurry()
         self.ask_drain("SIGTERM")
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "drain":
             self.ask_drain(str(data.get("reason", "asked")), data.get("timeoutS"))
             if data.get("now"):
-                self._now.set()
+                self._drain.hurry()
         elif name == "end_session" and self.server is not None:
             self.server.close_session(str(data["sessionId"]), GOING_AWAY, str(data["reason"]))
         else:
@@ -278,14 +266,14 @@ class Worker:
 
     def _on_gone(self, reason: str) -> None:
         log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
-        self.ask_drain(reason, CLOSE_GRACE_S, planned=False)
+        self._fail(reason, CLOSE_GRACE_S, EndReason.BROWSER_CRASHED)
 
     async def _watch_browser_server(self) -> None:
         assert self.server is not None
         await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
         for session_id in list(self.slots.live):
-            self._finish(SessionClosed(session_id, 0, 0, "browser", "browser server lost"))
-        self._on_gone("browser server lost")
+            self._finish(SessionClosed(session_id, 0, 0, "browser", EndReason.BROWSER_SERVER_LOST))
+        self._on_gone(EndReason.BROWSER_SERVER_LOST)
 
     async def _end_when_hung(self) -> None:
         """A hung browser server has hung sessions: the whole tree goes."""
@@ -293,9 +281,9 @@ class Worker:
         await watch.hang(self.server, self.settings.worker_lost_threshold)
         log.error("browser_server_hung", sessions=len(self.slots.live))
         for session_id in list(self.slots.live):
-            self._finish(SessionClosed(session_id, 0, 0, "grid", "hung"))
+            self._finish(SessionClosed(session_id, 0, 0, "grid", EndReason.HUNG))
         self._stop_s = 0.0
-        self.ask_drain("browser server hung", 0.0, planned=False)
+        self._fail("browser server hung", 0.0, EndReason.HUNG)
 
     async def _recycle_when_sick(self) -> None:
         assert self.server is not None
@@ -359,7 +347,7 @@ class Worker:
         self._side_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("side_task_failed", task=task.get_name(), error=repr(error))
-            self.ask_drain(f"{task.get_name()} failed: {error!r}", planned=False)
+            self._fail(f"{task.get_name()} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
 
 
 def run_worker(boot: WorkerBoot, browser: FoundBrowser) -> int:

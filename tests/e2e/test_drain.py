@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 from playwright.async_api import Browser, Playwright
 
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.raw import connect, head, read_all
+from tests.support.redis import RedisServer
 
 WAITING = {"HEARTBEAT_INTERVAL": "0.5"}
 
@@ -53,6 +57,12 @@ def is_draining(grid: Grid, worker: str) -> bool:
     return bool(grid.redis("HGET", f"worker:chromium:{worker}", "status") == b"draining")
 
 
+async def ends_of(grid: Grid, worker: str) -> list[str]:
+    """How the sessions of a worker ended that were not completed."""
+    sessions = json.loads((await pwgrid(grid, "sessions", "--json", "--status", "failed")).stdout)
+    return [f"{each['status']}: {each['reason']}" for each in sessions if each["workerId"] == worker]
+
+
 async def pwgrid(grid: Grid, *arguments: str) -> Any:
     return await asyncio.to_thread(grid.command, *arguments)
 
@@ -85,6 +95,8 @@ async def test_a_drain_that_runs_out_of_time_exits_1(playwright: Playwright) -> 
         assert done.returncode == 1
         assert done.stdout.splitlines()[-1].endswith("1 session cut: its time ran out")
         assert not browser.is_connected()
+        (session,) = json.loads((await pwgrid(grid, "sessions", "--json")).stdout)
+        assert (session["status"], session["reason"]) == ("failed", "drain timeout")
 
 
 async def test_a_second_drain_means_now(two: Grid, playwright: Playwright) -> None:
@@ -100,6 +112,7 @@ async def test_a_second_drain_means_now(two: Grid, playwright: Playwright) -> No
         assert "told to end now" in done.stdout
         async with asyncio.timeout(20):
             await gone.wait()
+        assert await ends_of(two, worker) == ["failed: drained now"]
 
 
 async def test_a_drain_now_does_not_wait(two: Grid, playwright: Playwright) -> None:
@@ -107,6 +120,7 @@ async def test_a_drain_now_does_not_wait(two: Grid, playwright: Playwright) -> N
         done = await pwgrid(two, "drain", worker, "--now", "--wait")
         assert done.returncode == 0, done.stdout
         assert "1 session cut: it was told to end now" in done.stdout
+        assert await ends_of(two, worker) == ["failed: drained now"]
 
 
 async def test_redis_cli_alone_drains_at_the_next_heartbeat(two: Grid, playwright: Playwright) -> None:
@@ -163,3 +177,21 @@ async def test_sessions_are_shown_with_their_reasons(two: Grid, playwright: Play
     assert newest.split()[2:4] == [worker, "completed"]
     as_json = (await pwgrid(two, "sessions", "--json", "--status", "completed")).stdout
     assert f'"workerId": "{worker}"' in as_json
+
+
+def test_a_second_sigterm_ends_sessions_now_and_says_so(own_redis: RedisServer) -> None:
+    """The fake browser server stands in for Playwright: the raw client can read its close frame."""
+    with running_grid("--chromium", "1", environment={"REDIS_URL": own_redis.url}, fake=True) as grid:
+        with connect(grid.port) as sock:
+            sock.sendall(head())
+            assert sock.recv(4096).startswith(b"HTTP/1.1 101")
+
+            def hurried() -> bool:
+                grid.process.send_signal(signal.SIGTERM)  # one that comes too soon is the same Ctrl-C again
+                return 'why="drained now"' in grid.output()
+
+            eventually(hurried, "the second one means now")
+            assert b"drained now" in read_all(sock)
+        assert grid.process.wait(40) == 0
+    (key,) = own_redis.command("KEYS", "session:*")
+    assert own_redis.command("HMGET", key, "status", "reason") == ["failed", "drained now"]
