@@ -14,6 +14,7 @@ class WorkerBoot:
 
     `ipc` is the worker's end of the browser server's channel and `ipc_child` the Node end (None when this worker takes
     over the browser server of a dead one). The master keeps a copy of `ipc`, so that the channel outlives the worker.
+    `registry_seen`: Redis has been there since the grid started; a worker need not wait for it if it is away now.
     """
 
     settings: Settings
@@ -26,6 +27,7 @@ class WorkerBoot:
     ipc: socket.socket
     ipc_child: socket.socket | None
     adopt_node_pid: int | None = None
+    registry_seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)

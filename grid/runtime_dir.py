@@ -24,6 +24,9 @@ log = get_logger()
 MAX_SOCKET_PATH_BYTES: Final = 107
 _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
+UNWRITTEN: Final = "unwritten"
+"""In it is what workers could not write into Redis before they left."""
+
 SERVICE_BASE: Final = Path("/run/pwgrid")
 """What RUNTIME_DIRECTORY is in our systemd unit; an operator's shell does not know it."""
 _TRIES: Final = 100

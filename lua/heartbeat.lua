@@ -4,15 +4,16 @@
 -- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 status    5 TTL of the worker's key, seconds
 --       6 stale threshold, seconds    7 key prefix    8 TTL of a live session's record, seconds
 --       9 how long records of ended sessions are kept, seconds    10 rssMib ("" = as before)    11 lifetime ("" = as before)
---      12 … the ids of the worker's live sessions
+--      12 … of each live session of the worker its id, when it started (Unix seconds, or ""), its client's address (or "")
 -- Returns {known, command, repaired}: known is 0 when the worker's key is gone (nothing was touched: register again);
 --       command is what worker:cmd:{type}:{id} says, or ""; repaired is by how much the counter was wrong.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:index,
 --       cluster:counter_repairs (+1 for a repair); publishes slots:{type} if the worker may be eligible again and
 --       somebody waits.
 --
--- A running session that the worker does not have: failed, "lost by worker". A pending one past its lease: expired. One that
--- only the worker has: running again. The counter is then the number of live sessions; another figure there is a repair.
+-- A running session that the worker does not have: failed, "lost by worker". A pending one past its lease: expired, and the
+-- lifetime is taken back, since nobody came with it. One that only the worker has: running again. The counter is then the
+-- number of live sessions; another figure there is a repair. The lifetime is at least what the worker itself counts.
 
 local prefix, field, now, status = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3], ARGV[4]
 local key, live = prefix .. 'worker:' .. field, prefix .. 'sessions:live:' .. field
@@ -25,9 +26,9 @@ if ARGV[10] ~= '' then redis.call('HSET', key, 'rssMib', ARGV[10]) end
 redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
 
 local own, before = {}, tonumber(redis.call('HGET', KEYS[1], field))
-for i = 12, #ARGV do
+for i = 12, #ARGV, 3 do
   own[ARGV[i]] = true
-  adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]))
+  adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2])
 end
 local members = redis.call('ZRANGE', live, 0, -1, 'WITHSCORES')
 for i = 1, #members, 2 do
@@ -37,6 +38,7 @@ for i = 1, #members, 2 do
       finish(prefix, KEYS[1], field, id, 'failed', 'lost by worker', now, tonumber(ARGV[9]), true)
     elseif tonumber(lease_until) <= tonumber(now) then
       finish(prefix, KEYS[1], field, id, 'expired', 'lease expired', now, tonumber(ARGV[9]), true)
+      if (tonumber(redis.call('HGET', KEYS[2], field)) or 0) > 0 then redis.call('HINCRBY', KEYS[2], field, -1) end
     end
   end
 end

@@ -39,26 +39,28 @@ end
 -- [end: wake]
 
 -- Takes into the live set a session that its worker says it has: the worker is the authority for its slots. A record that
--- is missing (Redis came back empty) is written anew as running; an end that was only presumed is taken back. Returns 1 if the
--- session held no slot until now, else 0; the caller sees to the counter.
-local function adopt(prefix, field, id, now, record_ttl_s)
+-- is missing (Redis was away, or came back empty) is written anew as running; an end that was only presumed is taken back.
+-- `since` and `client` are what the worker knows of it, each may be "". Returns 1 if the session held no slot until now, else
+-- 0; the caller sees to the counter.
+local function adopt(prefix, field, id, now, record_ttl_s, since, client)
+  if since == '' then since = now end
   local key, live = prefix .. 'session:' .. id, prefix .. 'sessions:live:' .. field
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
   local mine = was[1] and was[2] .. ':' .. was[3] == field
   if mine and was[1] == 'pending' then
     local lease_until = tonumber(redis.call('ZSCORE', live, id)) or 0
     if lease_until > tonumber(now) then return 0 end -- its start is on the way
-    redis.call('HSET', key, 'status', 'running', 'startedAt', now)
+    redis.call('HSET', key, 'status', 'running', 'startedAt', since)
   elseif mine and was[4] and was[1] ~= 'running' then
     redis.call('HINCRBY', prefix .. 'sessions:outcomes', was[1], -1)
     redis.call('HDEL', key, 'reason', 'endedAt', 'presumed')
-    redis.call('HSETNX', key, 'startedAt', now)
+    redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')
   elseif not was[1] then
     local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
-    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'status', 'running', 'createdAt', now,
-      'startedAt', now)
-    redis.call('ZADD', prefix .. 'sessions:index', now, id)
+    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'status', 'running', 'createdAt', since,
+      'startedAt', since, 'client', client)
+    redis.call('ZADD', prefix .. 'sessions:index', since, id)
   end
   if redis.call('HGET', key, 'status') == 'running' and (mine or not was[1]) then
     redis.call('PEXPIRE', key, string.format('%.0f', record_ttl_s * 1000))

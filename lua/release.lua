@@ -1,17 +1,19 @@
 -- Ends one session: record, live set, active counter and outcome total in one atomic step. Stands alone.
 --
 -- KEYS  1 cluster:active_connections (full name, with the prefix if there is one)
--- ARGV  1 session id    2 completed | failed | expired    3 reason    4 now, Unix seconds
+-- ARGV  1 session id    2 completed | failed | expired    3 reason    4 when it ended, Unix seconds
 --       All others are optional; "" stands for the default.
 --       5 key prefix ("")    6 how long the record is kept, seconds (3600)    7 bytes in    8 bytes out
 --       9 browser type  10 worker id: whose session it is, by default what the record says
+--      11 when it started, Unix seconds, if Redis may not know that yet    12 client's address
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes, the worker's counter (-1 once, never below zero);
 --       publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
 --
--- Idempotent by the session's state. A pending session that completes had run: its lost start is made up for.
--- The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker lost", "lost by worker",
--- "lease expired"), and replaces it. A session that Redis has lost is recorded; it holds no slot there, so no counter moves.
+-- Idempotent by the session's state. A pending session that completes, or of which 11 tells, had run: its lost start is made
+-- up for. The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker lost", "lost by
+-- worker", "lease expired"), and replaces it. A session that Redis does not know is recorded; it holds no slot there, so no
+-- counter moves.
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
@@ -50,7 +52,7 @@ local function wake(prefix, browser_type)
 end
 -- [end: wake]
 
-local id, status, reason, now = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local id, status, reason, ended_at = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local function given(index, default)
   local value = ARGV[index]
@@ -68,16 +70,20 @@ local browser_type, worker_id = given(9, was[2]), given(10, was[3])
 if not browser_type or not worker_id then return 0 end
 local field = browser_type .. ':' .. worker_id
 
-local mine = was[1] and was[2] .. ':' .. was[3] == field
+local mine, started_at = was[1] and was[2] .. ':' .. was[3] == field, given(11)
 if mine and was[4] and given(10) then
   redis.call('HINCRBY', prefix .. 'sessions:outcomes', was[1], -1)
   redis.call('HDEL', key, 'presumed')
   redis.call('HSET', key, 'status', 'running')
-  redis.call('HSETNX', key, 'startedAt', now)
-elseif mine and was[1] == 'pending' and status == 'completed' then
-  redis.call('HSET', key, 'status', 'running', 'startedAt', now)
+  redis.call('HSETNX', key, 'startedAt', started_at or ended_at)
+elseif mine and was[1] == 'pending' and (started_at or status == 'completed') then
+  redis.call('HSET', key, 'status', 'running', 'startedAt', started_at or ended_at)
+elseif not was[1] and started_at then
+  redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'status', 'running', 'createdAt', started_at,
+    'startedAt', started_at, 'client', given(12, ''))
+  redis.call('ZADD', prefix .. 'sessions:index', started_at, id)
 end
-local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, now, tonumber(given(6, 3600)), false)
+local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, ended_at, tonumber(given(6, 3600)), false)
 if freed then wake(prefix, browser_type) end
 if not ended then return 0 end
 redis.call('HSET', key, 'bytesIn', given(7, 0), 'bytesOut', given(8, 0))

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grid.core.lifecycle import WorkerStatus
+from grid.core.lifetime import is_used_up
 
-RefusalReason = Literal["draining", "full", "late"]
+RefusalReason = Literal["draining", "full", "late", "used up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +17,28 @@ class Offer:
     deadline: float
 
 
-def refusal(offer: Offer, status: WorkerStatus, live: int, slots: int, now: float) -> RefusalReason | None:
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many sessions a worker has of how many at once, and had of how many in its life."""
+
+    live: int
+    slots: int
+    lifetime: int
+    max_lifetime: float
+
+
+def refusal(offer: Offer, status: WorkerStatus, room: Room, now: float) -> RefusalReason | None:
     """Why the worker refuses the offer; None when it admits it.
 
-    A late offer is refused because the proxy has given the client to another worker by then.
+    A late offer is refused because the proxy has given the client to another worker by then. While Redis is away nobody
+    but the worker counts its life.
     """
     if status is not WorkerStatus.AVAILABLE:
         return "draining"
     if now >= offer.deadline:
         return "late"
-    if live >= slots:
+    if is_used_up(room.lifetime, room.max_lifetime):
+        return "used up"
+    if room.live >= room.slots:
         return "full"
     return None

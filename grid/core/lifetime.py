@@ -1,7 +1,7 @@
 """Decides when a worker has served enough sessions, and when its replacement should start to get warm."""
 
 
-def is_used_up(lifetime: int, max_lifetime: int) -> bool:
+def is_used_up(lifetime: int, max_lifetime: float) -> bool:
     """Whether the worker has had its last session; live ones go on."""
     return lifetime >= max_lifetime
 

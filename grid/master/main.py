@@ -142,14 +142,14 @@ class Master:
         self._memory.tick(now)
         self._workers.tick(now)
         self._changes.tick(now)
-        if self._redis.ready or self._proxy.pid is not None:
+        if self._goes_on or self._proxy.pid is not None:
             self._proxy.tick(now)
         for pool in self._pools.values():
             pool.held = self._memory.guard.reason
             pool.observe(self._workers.of(pool.browser_type), now)
         if self._shutdown.is_stopping:
             self._go_on_stopping(now)
-        elif self._redis.ready:
+        elif self._goes_on:
             for action in self._plan(now):
                 self._perform(action)
             self._start_report.tell(self._proxy.listening)
@@ -166,9 +166,14 @@ class Master:
             self._changes.deadline(),
             next_start(wanted, now),
         ]
-        if self._redis.ready or self._proxy.pid is not None:
+        if self._goes_on or self._proxy.pid is not None:
             parts.append(self._proxy.deadline())
         return min(parts)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether what is wanted is started. Only at the very start that has to wait for Redis."""
+        return self._redis.ready or self._workers.registry_seen
 
     def _plan(self, now: float) -> list[Action]:
         wanted = {name: pool.wanted() for name, pool in self._pools.items()}

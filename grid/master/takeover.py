@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import socket
 from typing import Final
 
-from grid.boot import WorkerBoot
 from grid.core.lifecycle import WorkerStatus
 from grid.master.config import MasterConfig
-from grid.master.spawn import fork_role
 from grid.master.tree import process_table
-from grid.master.worker_record import WorkerRecord
+from grid.master.worker_record import Post, WorkerRecord, fork_worker
 
 _HAS_SESSIONS: Final = (WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
 
@@ -40,26 +36,15 @@ def can_be_taken_over(record: WorkerRecord) -> bool:
 def fork_successor(config: MasterConfig, record: WorkerRecord) -> None:
     """Puts a new process in the place of the dead one: same id, directory, browser server. Raises OSError."""
     assert record.ipc is not None
-    with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
-        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        undo.callback(control.close)
-        theirs.callback(child_control.close)
-        boot = WorkerBoot(
-            settings=config.settings,
-            redis_url=config.redis_url,
-            runtime=config.runtime.directory,
-            directory=record.tree.directory,
-            worker_id=record.worker_id,
-            browser_type=record.browser_type,
-            control=child_control,
-            ipc=record.ipc,
-            ipc_child=None,
-            adopt_node_pid=record.launched["nodePid"],
-        )
-        keep = [child_control.fileno(), record.ipc.fileno()]
-        name = f"successor of worker {record.worker_id}"
-        child = fork_role(name, lambda: config.roles.worker(boot), keep)
-        undo.pop_all()
+    post = Post(
+        record.worker_id,
+        record.browser_type,
+        record.tree.directory,
+        record.ipc,
+        adopt_node_pid=record.launched["nodePid"],
+        registry_seen=True,  # its sessions are worth more than a registration
+    )
+    child, control = fork_worker(config, f"successor of worker {record.worker_id}", post)
     record.child, record.control = child, control
     record.tree.worker_pid = child.pid
     record.is_successor, record.planned, record.ended = True, True, False

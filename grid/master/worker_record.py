@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from grid.boot import WorkerBoot
@@ -114,30 +115,58 @@ class WorkerRecord:
         return round(max(0.0, self.sessions_until - time.monotonic()), 1)
 
 
-def start_worker(config: MasterConfig, browser_type: BrowserType, now: float) -> WorkerRecord:
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What a worker process is to be: who, where, and with which ends of the browser server's channel.
+
+    `ipc_child` is None and `adopt_node_pid` given where the browser server lives already. The rest is as in WorkerBoot.
+    """
+
+    worker_id: str
+    browser_type: BrowserType
+    directory: Path
+    ipc: socket.socket
+    ipc_child: socket.socket | None = None
+    adopt_node_pid: int | None = None
+    registry_seen: bool = False
+
+
+def fork_worker(config: MasterConfig, name: str, post: Post) -> tuple[Child, socket.socket]:
+    """Fork a worker process; the child, and our end of its control link. Raises OSError, with nothing left behind."""
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    boot = WorkerBoot(
+        settings=config.settings,
+        redis_url=config.redis_url,
+        runtime=config.runtime.directory,
+        control=theirs,
+        worker_id=post.worker_id,
+        browser_type=post.browser_type,
+        directory=post.directory,
+        ipc=post.ipc,
+        ipc_child=post.ipc_child,
+        adopt_node_pid=post.adopt_node_pid,
+        registry_seen=post.registry_seen,
+    )
+    keep = [part.fileno() for part in (theirs, post.ipc, post.ipc_child) if part is not None]
+    try:
+        return fork_role(name, lambda: config.roles.worker(boot), keep), control
+    except BaseException:
+        control.close()
+        raise
+    finally:
+        theirs.close()
+
+
+def start_worker(config: MasterConfig, browser_type: BrowserType, now: float, *, registry_seen: bool) -> WorkerRecord:
     """Fork a worker with its directory and sockets. Raises OSError, with nothing left behind."""
     worker_id = secrets.token_hex(4)
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
         directory = config.runtime.make_worker_dir(worker_id)
         undo.callback(config.runtime.remove_worker_dir, worker_id)
-        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        undo.callback(control.close)
-        theirs.callback(child_control.close)
         ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ipc.close)
         theirs.callback(ipc_child.close)
-        boot = WorkerBoot(
-            settings=config.settings,
-            redis_url=config.redis_url,
-            runtime=config.runtime.directory,
-            directory=directory,
-            worker_id=worker_id,
-            browser_type=browser_type,
-            control=child_control,
-            ipc=ipc,
-            ipc_child=ipc_child,
-        )
-        keep = [part.fileno() for part in (child_control, ipc, ipc_child)]
-        child = fork_role(f"worker {worker_id}", lambda: config.roles.worker(boot), keep)
+        post = Post(worker_id, browser_type, directory, ipc, ipc_child, registry_seen=registry_seen)
+        child, control = fork_worker(config, f"worker {worker_id}", post)
         undo.pop_all()
         return WorkerRecord(worker_id, browser_type, child, control, ipc, Tree(child.pid, directory), now)

@@ -51,6 +51,8 @@ class Workers:
         tell: Callable[[str, WorkerRecord], None],
     ) -> None:
         self.records: dict[str, WorkerRecord] = {}
+        self.registry_seen = False
+        """Whether Redis has been there: a worker has registered. From then on the grid goes on without it, too."""
         self.drains = DrainBook()
         self._loop = loop
         self._config = config
@@ -67,7 +69,7 @@ class Workers:
         """Fork one; where that fails the pool backs off."""
         now = self._loop.now()
         try:
-            record = start_worker(self._config, browser_type, now)
+            record = start_worker(self._config, browser_type, now, registry_seen=self.registry_seen)
         except OSError as error:
             reason = f"cannot start a worker: {error.strerror or error}"
             self._pools[browser_type].died(reason, now, Run(now))
@@ -91,6 +93,7 @@ class Workers:
         if record is None:
             return
         now = self._loop.now()
+        self.registry_seen = self.registry_seen or record.status is not WorkerStatus.STARTING
         record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
         if record.status is WorkerStatus.DRAINING:
             self._end_drain_by(record, now + self._config.settings.drain_timeout + DRAIN_GRACE_S)
@@ -195,6 +198,7 @@ class Workers:
             self._send(record, "drain", {"reason": record.reason or "asked", "timeoutS": timeout_s, "now": False})
         if was is not record.status and record.status is WorkerStatus.AVAILABLE:
             record.served_since, record.available_by = record.forked_at, math.inf
+            self.registry_seen = True
         elif was is not record.status and record.status is WorkerStatus.DRAINING:
             self._end_drain_by(record, self._loop.now() + self._config.settings.drain_timeout + DRAIN_GRACE_S)
 
@@ -225,6 +229,7 @@ class Workers:
         if record.status is WorkerStatus.AVAILABLE:
             now = self._loop.now()
             record.served_since, record.available_by = now, math.inf
+            self.registry_seen = True
             self._ledger.worker(record)
             log.info("worker_available", worker=record.worker_id, after_s=round(now - record.forked_at, 3))
 

@@ -22,10 +22,12 @@ class LocalSelection:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._full: set[str] = set()
+        """Gone ones go at the next choice."""
         self._turn: deque[str] = deque()
 
     def choose(self, ticket: Ticket[Selection], lost: Collection[str]) -> Selection | None:
         """The next worker that may have a slot; None when all have said that they are full."""
+        self._full &= self._roster.workers.keys()
         fit = {
             worker.worker_id
             for worker in self._roster.workers.values()

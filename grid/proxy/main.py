@@ -21,6 +21,7 @@ from grid.core.types import BrowserType
 from grid.errors import RegistryUnavailable
 from grid.last_out import last_out
 from grid.proxy.api import Api
+from grid.proxy.burial import Burials, report
 from grid.proxy.gateway import Counts, Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from grid.proxy.local import LocalSelection
@@ -28,7 +29,7 @@ from grid.proxy.opening import Opening
 from grid.proxy.queue import Queue, Ticket
 from grid.proxy.responses import no_capacity, stopping
 from grid.proxy.roster import Roster
-from grid.registry.registry import Lifetimes, Reaped, Registry, Selection
+from grid.registry.registry import Registry, Selection
 from grid.waiting import first_of
 
 log = structlog.get_logger()
@@ -39,6 +40,9 @@ LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 
 SHUN_S: Final = 10.0
 """How long a worker that did not answer a handoff is not chosen."""
+
+FREED_S: Final = 0.2
+"""How long Redis has to tell of a slot that a worker says is free, before we look ourselves: it may be away."""
 
 RETIRE_LOOK_S: Final = 0.05
 GRACE_S: Final = 5.0
@@ -68,19 +72,14 @@ class Proxy:
         self.boot = boot
         self.settings = boot.settings
         self.roster = Roster()
-        self.registry = Registry(
-            boot.redis_url,
-            prefix=boot.settings.redis_key_prefix,
-            timeout_s=boot.settings.redis_timeout,
-            lifetimes=Lifetimes.of(boot.settings),
-        )
+        self.registry = Registry.of(boot.settings, boot.redis_url)
         self.queue: Queue[Selection] = Queue(self._select, self._give_back, boot.settings.max_queue)
         self.local = LocalSelection(self.roster)
         self.handoffs = Handoffs(boot.runtime, self._on_freed, self._on_silent)
         self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self)
-        self._lost: dict[str, tuple[BrowserType, str]] = {}
-        self._burying = asyncio.Lock()
+        self.burials = Burials(self.registry, boot.runtime, lambda: self.queue.wake())
         self._without_redis = False
+        self._look: asyncio.TimerHandle | None = None
         self._orphaned: set[str] = set()
         self._silent: dict[str, asyncio.TimerHandle] = {}
         self._stop = asyncio.Event()
@@ -122,6 +121,7 @@ class Proxy:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         self._start_side_task(self.control.run(), "control link")
         self._start_side_task(self._keep_registry(), "registry")
+        self._start_side_task(self.burials.keep_trying(), "burials")
         # Before the master's first word we know no pool, and would refuse who has waited in the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
@@ -135,6 +135,7 @@ class Proxy:
         if self.gateway.in_hand:
             await asyncio.wait(self.gateway.in_hand, timeout=GRACE_S)
         self.handoffs.close()
+        await self.burials.at_last()
         for task in list(self._side_tasks):
             if task.get_name() != "control link":
                 task.cancel()
@@ -179,13 +180,20 @@ class Proxy:
 
     def _on_slots(self, browser_type: BrowserType | None) -> None:
         self.queue.wake(browser_type)
-        if browser_type is None and self._lost:  # Redis is back: who went meanwhile may not have been able to say so
-            self._start_side_task(self._bury_the_lost(), "bury")
+        if browser_type is None:  # Redis is back: who went meanwhile may not have been able to say so
+            self._start_side_task(self.burials.bury(), "bury")
 
     def _on_freed(self, worker_id: str) -> None:
         self.local.freed(worker_id)
         if self._without_redis:
             self.queue.wake()
+        elif self._look is None and self.queue.waiting():
+            self._look = asyncio.get_running_loop().call_later(FREED_S, self._look_for_slots)
+
+    def _look_for_slots(self) -> None:
+        """Those in line would else not learn that Redis, which is to wake them, is away."""
+        self._look = None
+        self.queue.wake()
 
     def _select(self, ticket: Ticket[Selection]) -> Coroutine[Any, Any, Selection | None]:
         settings = self.settings
@@ -233,6 +241,8 @@ class Proxy:
         self._orphaned &= self.roster.workers.keys()
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
+        if self._without_redis:
+            self.queue.wake()  # it may be a new worker, whose registration nobody hears of
         if self.roster.stopping:
             self.queue.close(stopping())
         elif not self._stop.is_set():
@@ -240,9 +250,9 @@ class Proxy:
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name in ("worker_lost", "worker_gone"):
-            self._lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
+            self.burials.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._start_side_task(self._bury_the_lost(), "bury")
+            self._start_side_task(self.burials.bury(), "bury")
         elif name == "worker_orphaned":
             self._orphaned.add(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
@@ -268,18 +278,6 @@ class Proxy:
             await asyncio.sleep(RETIRE_LOOK_S)
         self._stop.set()
 
-    async def _bury_the_lost(self) -> None:
-        """The master saw these workers' end: nothing may choose them again, and what is left of their records goes."""
-        async with self._burying:
-            for worker_id, (browser_type, reason) in list(self._lost.items()):
-                try:
-                    report(await self.registry.reap_worker(browser_type, worker_id, reason), reason)
-                except RegistryUnavailable as error:
-                    log.warning("burial_put_off", worker=worker_id, error=str(error))
-                    return
-                self._lost.pop(worker_id, None)
-        self.queue.wake()
-
     async def _shun(self, worker_id: str, browser_type: BrowserType) -> None:
         """Its process died, its sessions live on: no selection may choose it, ours or another proxy's."""
         try:
@@ -299,7 +297,7 @@ class Proxy:
         self.queue.wake()
 
     def _unfit(self) -> set[str]:
-        return self._lost.keys() | self._orphaned | self._silent.keys()
+        return self.burials.lost.keys() | self._orphaned | self._silent.keys()
 
     async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
         """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""
@@ -322,13 +320,6 @@ class Proxy:
             log.error("side_task_failed", task=task.get_name(), error=repr(error))
             if task.get_name() in ("control link", "registry"):  # without the others the proxy serves on
                 self._stop.set()
-
-
-def report(reaped: Reaped, reason: str) -> None:
-    """One line for each worker that was reaped, with its sessions."""
-    for worker, sessions in reaped.workers.items():
-        tell = log.warning if sessions else log.debug
-        tell("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)
 
 
 def run_proxy(boot: ProxyBoot) -> int:

@@ -18,6 +18,7 @@ from grid.errors import RegistryUnavailable
 from grid.redis_address import parse_url
 from grid.registry import listing, records
 from grid.registry.client import RedisClient
+from grid.registry.entries import Entry
 from grid.registry.records import (
     HeartbeatReply,
     Reaped,
@@ -83,7 +84,7 @@ class Lifetimes:
 
 
 class Registry:
-    """Needs a running loop from its making on; connects in the background. `connect` waits until it stands.
+    """Needs a running loop from its making on; connects in the background. `connected` waits until it stands.
 
     Every call is bounded by `timeout_s` and raises RegistryUnavailable while Redis is away. All writes may be repeated.
     """
@@ -114,36 +115,34 @@ class Registry:
         self._subscribers: list[Subscriber] = []
         self.client = RedisClient(self.address, timeout_s=timeout_s, scripts=self._scripts.values())
 
+    @classmethod
+    def of(cls, settings: Settings, url: str) -> Registry:
+        """The grid's registry at `url`, as the settings say."""
+        return cls(
+            url,
+            prefix=settings.redis_key_prefix,
+            timeout_s=settings.redis_timeout,
+            lifetimes=Lifetimes.of(settings),
+        )
+
     def __repr__(self) -> str:
         return f"<Registry {self.client!r} prefix={self._prefix!r}>"
 
-    @classmethod
-    async def connect(
-        cls,
-        url: str,
-        *,
-        prefix: str = "",
-        timeout_s: float = 1.0,
-        attempts: int = 5,
-        delay_s: float = 3.0,
-        lifetimes: Lifetimes | None = None,
-    ) -> Registry:
-        """A registry whose connection stands. Tries for `attempts` × `delay_s`, then raises RegistryUnavailable, naming
-        the URL without its password."""
-        registry = cls(url, prefix=prefix, timeout_s=timeout_s, lifetimes=lifetimes)
-        budget_s = timeout_s + max(0, attempts - 1) * delay_s
+    async def connected(self, attempts: int, delay_s: float) -> None:
+        """Returns once the connection stands. Where it does not within `attempts` × `delay_s`, the registry is closed,
+        and RegistryUnavailable names the URL without its password."""
+        budget_s = self._timeout_s + max(0, attempts - 1) * delay_s
         try:
             async with asyncio.timeout(budget_s):
-                await registry.client.wait_connected()
+                await self.client.wait_connected()
         except BaseException as error:
-            reason = registry.client.reason
-            await registry.close()
+            reason = self.client.reason
+            await self.close()
             if isinstance(error, TimeoutError):
                 raise RegistryUnavailable(
-                    f"no Redis at {registry.address} within {budget_s:g} s ({attempts} attempts): {reason}"
+                    f"no Redis at {self.address} within {budget_s:g} s ({attempts} attempts): {reason}"
                 ) from None
             raise
-        return registry
 
     async def close(self) -> None:
         """Ends all connections. Idempotent."""
@@ -197,17 +196,21 @@ class Registry:
         endpoint: str | None = await answer
         return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
 
-    async def start(self, session_id: str) -> bool:
-        """The session runs. False if it is not ours to start: not known, ended, or another worker's."""
-        arguments = (session_id, self._time(), self._prefix, self._lifetimes.record_ttl_s, *self._own)
-        return bool(await self._run("start", *arguments))
+    async def write(self, entry: Entry, worker: tuple[BrowserType, str] | None = None) -> bool:
+        """Records that the session runs, or that it has ended, which frees its slot. False if that changed nothing: it
+        is another worker's, had ended before, or is not known.
 
-    async def release(
-        self, session_id: str, status: str, reason: str = "", *, bytes_in: int = 0, bytes_out: int = 0
-    ) -> bool:
-        """Ends the session (`status` completed, failed or expired) and frees its slot. False if it had ended before."""
-        tail = (self._prefix, self._lifetimes.history_ttl_s, bytes_in, bytes_out, *self._own)
-        return bool(await self._run("release", session_id, status, reason, self._time(), *tail))
+        It is `worker` (or who registered here) that says so, and knows best; without either the record must be there.
+        """
+        owner, life, end = worker or self._own, self._lifetimes, entry.end
+        started_at = "" if entry.started_at is None else _text(entry.started_at)
+        if end is None:
+            when = started_at or self._time()
+            return bool(
+                await self._run("start", entry.session_id, when, self._prefix, life.record_ttl_s, *owner, entry.client)
+            )
+        head = (entry.session_id, end.status, end.reason, _text(end.at), self._prefix, life.history_ttl_s)
+        return bool(await self._run("release", *head, end.bytes_in, end.bytes_out, *owner, started_at, entry.client))
 
     async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
         """Takes the lease of a failed handoff back, lifetime included. With `last` the session is recorded as failed
@@ -242,16 +245,14 @@ class Registry:
         )
         return reply
 
-    async def register(
-        self, worker: WorkerRecord, *, active: int = 0, lifetime: int = 0, sessions: Collection[str] = ()
-    ) -> None:
-        """Writes the worker's record and counters. When Redis had lost them, `active` and `lifetime` are what the
-        worker itself counts, and `sessions` the ids of its live sessions. From now on, `start` and `release` on this
-        registry speak for this worker."""
+    async def register(self, worker: WorkerRecord, *, lifetime: int = 0, sessions: Collection[Entry] = ()) -> None:
+        """Writes the worker's record and counters. When Redis had lost them, `lifetime` is what the worker itself
+        counts, and `sessions` are those that run. From now on `write` on this registry speaks for this worker, also if
+        this call fails."""
         self._own = (worker.browser_type, worker.worker_id)
-        life = self._lifetimes
-        head = (*self._own, self._time(), active, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
-        await self._run("register", *head, len(sessions), *sessions, *worker.fields())
+        life, count = self._lifetimes, len(sessions)
+        head = (*self._own, self._time(), count, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
+        await self._run("register", *head, count, *_flat(sessions), *worker.fields())
 
     async def heartbeat(
         self,
@@ -259,16 +260,16 @@ class Registry:
         worker_id: str,
         *,
         status: str,
-        sessions: Collection[str],
+        sessions: Collection[Entry],
         lifetime: int | None = None,
         rss_mib: int | None = None,
     ) -> HeartbeatReply:
-        """Renews the worker's record and the leases of its live `sessions` (ids), and repairs Redis from them."""
+        """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them."""
         life = self._lifetimes
         beat = (browser_type, worker_id, self._time(), status, life.key_ttl_s, life.stale_threshold_s, self._prefix)
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
         known, command, repaired = await self._run(
-            "heartbeat", *beat, life.record_ttl_s, life.history_ttl_s, *figures, *sessions
+            "heartbeat", *beat, life.record_ttl_s, life.history_ttl_s, *figures, *_flat(sessions)
         )
         return HeartbeatReply(bool(known), command or None, repaired)
 
@@ -327,8 +328,12 @@ class Registry:
 
     # Small things
 
+    def now(self) -> float:
+        """The wall clock, in Unix seconds, as the records have it."""
+        return self._now()
+
     def _time(self) -> str:
-        return f"{self._now():.3f}"
+        return _text(self._now())
 
     async def _run(self, name: str, *arguments: Argument) -> Reply:
         return await self.client.run(self._scripts[name], self._counters, arguments)
@@ -340,6 +345,16 @@ class Registry:
             "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         )
         return Reaped({worker: tuple(sessions) for worker, *sessions in entries or ()}, ran=entries is not None)
+
+
+def _text(unix_s: float) -> str:
+    return f"{unix_s:.3f}"
+
+
+def _flat(sessions: Collection[Entry]) -> list[str]:
+    """Three arguments for each session that runs."""
+    rows = ((each.session_id, each.started_at, each.client) for each in sessions)
+    return [text for id_, at, client in rows for text in (id_, "" if at is None else _text(at), client)]
 
 
 def _worker_id(endpoint: str) -> str:

@@ -1,120 +1,141 @@
 """What Redis knows of this worker, kept true to its slots. Writes what it is told; decides nothing about the worker."""
 
 import asyncio
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from grid.boot import WorkerBoot
+from grid.core.sessions import EndReason
 from grid.errors import RegistryUnavailable
-from grid.registry.registry import HeartbeatReply, Lifetimes, Registry, WorkerRecord
+from grid.registry.entries import End, Entry
+from grid.registry.journal import Journal
+from grid.registry.left import leave
+from grid.registry.registry import HeartbeatReply, Registry, WorkerRecord
 from grid.worker.browser_server import SessionClosed
-from grid.worker.sessions import Journal, Slots
+from grid.worker.sessions import LiveSession, Slots
 
 log = structlog.get_logger()
 
-SETTLE_S: Final = 8.0
-"""How long a leaving worker waits for a Redis that is away. The master's patience is longer."""
+SETTLE_S: Final = 1.0
+"""How long a leaving worker waits for a Redis that is away; the proxy has more patience."""
+
+_AGAIN_S: Final = 0.1
 
 
 class Books:
     """The worker's side of the registry. `record` gives the worker's hash as it is now."""
 
-    def __init__(self, boot: WorkerBoot, slots: Slots, record: Callable[[], WorkerRecord]) -> None:
+    def __init__(self, boot: WorkerBoot, registry: Registry, slots: Slots, record: Callable[[], WorkerRecord]) -> None:
         self._boot = boot
+        self._registry = registry
         self._slots = slots
         self._record = record
-        self._journal = Journal()
-        self._opened: Registry | None = None
+        self._journal = Journal(registry.write)
+        self._is_back = asyncio.Event()
+        self._is_known = False
+        registry.client.on_connect(self._is_back.set)
 
     async def open(self) -> None:
-        """Connects. Raises RegistryUnavailable after REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY."""
+        """Connects. Raises RegistryUnavailable after REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY where this grid has never
+        seen its Redis; else it is enough that Redis comes back some time."""
         settings = self._boot.settings
-        self._opened = await Registry.connect(
-            self._boot.redis_url,
-            prefix=settings.redis_key_prefix,
-            timeout_s=settings.redis_timeout,
-            attempts=settings.redis_retry_attempts,
-            delay_s=settings.redis_retry_delay,
-            lifetimes=Lifetimes.of(settings),
-        )
+        if not self._boot.registry_seen:
+            await self._registry.connected(settings.redis_retry_attempts, settings.redis_retry_delay)
 
-    async def register(self, sessions: Collection[str] = ()) -> None:
-        """Writes the worker's record, with true counters when there are live sessions already."""
-        await self._registry.register(
-            self._record(), active=len(sessions), lifetime=self._slots.lifetime, sessions=sessions
-        )
+    async def register(self) -> None:
+        """Writes the worker's record and counters. Raises RegistryUnavailable where this grid has never seen its Redis;
+        else a heartbeat makes up for it."""
+        self._is_known = True
+        try:
+            await self._register()
+        except RegistryUnavailable as error:
+            if not self._boot.registry_seen:
+                raise
+            log.warning("registration_put_off", error=str(error))
 
-    def draining(self) -> None:
-        """No selection shall choose this worker any more."""
-        registry, boot = self._registry, self._boot
-        self._journal.write(lambda: registry.mark_draining(boot.browser_type, boot.worker_id))
+    async def draining(self) -> None:
+        """No selection shall choose this worker any more. Where Redis is away, a heartbeat says so, too."""
+        try:
+            await self._registry.mark_draining(self._boot.browser_type, self._boot.worker_id)
+        except RegistryUnavailable as error:
+            log.info("draining_not_marked", error=str(error))
 
-    def started(self, session_id: str) -> None:
+    def started(self, session: LiveSession) -> None:
         """The browser server has the session's socket."""
-        registry = self._registry
-        self._journal.write(lambda: registry.start(session_id))
+        session.started_at, session.is_served = self._registry.now(), True
+        self._journal.note(_entry(session))
 
-    def ended(self, closed: SessionClosed, on_record: Callable[[], None]) -> None:
+    def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
         """The session is over: completed when its client ended it, else failed for the reason. `on_record` is called
         once Redis has it; a worker that dies before that leaves it to its successor."""
-        registry = self._registry
         status = "completed" if closed.by == "client" else "failed"
-        self._journal.write(
-            lambda: registry.release(
-                closed.session_id, status, closed.reason, bytes_in=closed.bytes_in, bytes_out=closed.bytes_out
-            ),
-            on_record,
-        )
+        end = End(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out)
+        self._journal.note(_entry(session or LiveSession(closed.session_id), end), on_record)
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
+
+    async def due(self, interval_s: float) -> None:
+        """Returns when a heartbeat is due: after the interval, and at once when Redis has come back."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await self._is_back.wait()
+        self._is_back.clear()
 
     async def beat(self) -> HeartbeatReply | None:
         """One heartbeat, behind all that was written before it; registers again where Redis has forgotten the worker.
 
         None while Redis cannot take what was kept for it. Raises RegistryUnavailable.
         """
-        await self._journal.settle()
-        if not await self._journal.replay():
+        if not await self._journal.flush():
             return None
         record = self._record()
         reply = await self._registry.heartbeat(
             record.browser_type,
             record.worker_id,
             status=record.status,
-            sessions=list(self._slots.live),
+            sessions=self._live(),
             lifetime=self._slots.lifetime,
             rss_mib=record.rss_mib,
         )
         if not reply.known:
-            live = list(self._slots.live)
-            log.warning("registered_again", active=len(live), lifetime=self._slots.lifetime)
-            await self.register(live)
+            log.warning("registered_again", active=len(self._slots.live), lifetime=self._slots.lifetime)
+            await self._register()
         if reply.repaired:
             log.error("counter_repaired", by=reply.repaired)
         return reply
 
     async def leave(self) -> None:
-        """Writes what is not written yet, and takes leave. A Redis that is away is waited for, but not for long: what
-        is left then the proxy and the reaper put right, as for a worker that died."""
-        if self._opened is None:
+        """Writes what is not written yet, and takes leave. Where Redis is away, that is left to the proxy."""
+        if not self._is_known:
             return
-        registry, boot = self._opened, self._boot
-        await self._journal.settle()
+        registry, boot = self._registry, self._boot
         try:
             async with asyncio.timeout(SETTLE_S):
-                while not await self._journal.replay():
+                while not await self._journal.flush():
                     await registry.client.wait_connected()
-                await registry.unregister(boot.browser_type, boot.worker_id, "worker stopped")
+                    await asyncio.sleep(_AGAIN_S)  # it is there, and does not serve yet: nothing tells when it will
+                await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
         except (TimeoutError, RegistryUnavailable) as error:
-            log.warning("left_without_leave", error=str(error), unwritten=repr(self._journal))
+            unwritten = self._journal.unwritten()
+            log.warning("left_without_leave", reason=str(error) or "Redis is away", unwritten=len(unwritten))
+            try:
+                leave(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
+            except OSError as problem:
+                log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
 
     async def close(self) -> None:
         """Ends the connection. Idempotent."""
-        if self._opened is not None:
-            await self._opened.close()
+        await self._registry.close()
 
-    @property
-    def _registry(self) -> Registry:
-        assert self._opened is not None, "open() comes first"
-        return self._opened
+    async def _register(self) -> None:
+        await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
+        self._is_back.clear()  # it knows all there is to know
+
+    def _live(self) -> list[Entry]:
+        return [_entry(session) for session in self._slots.live.values() if session.is_served]
+
+
+def _entry(session: LiveSession, end: End | None = None) -> Entry:
+    return Entry(session.session_id, session.started_at, session.client, end)

@@ -26,7 +26,7 @@ from grid.core.lifetime import is_nearly_used_up, is_used_up
 from grid.core.sessions import EndReason
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from grid.last_out import last_out
-from grid.registry.registry import WorkerRecord
+from grid.registry.registry import Registry, WorkerRecord
 from grid.worker import watch
 from grid.worker.books import Books
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
@@ -53,8 +53,8 @@ class Worker:
         self.browser = browser
         self.settings = boot.settings
         self.status = WorkerStatus.STARTING
-        self.slots = Slots(boot.settings.max_concurrent_sessions, self._on_freed)
-        self.books = Books(boot, self.slots, self._record)
+        self.slots = Slots(self.settings.max_concurrent_sessions, self.settings.max_lifetime_sessions, self._on_freed)
+        self.books = Books(boot, Registry.of(boot.settings, boot.redis_url), self.slots, self._record)
         self.started_at = time.time()
         self.rss_mib: int | None = None
         self.server: BrowserServer | None = None
@@ -137,13 +137,12 @@ class Worker:
             )
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
-        now = time.monotonic()
         for session_id in live:
-            self.slots.adopt(session_id, now)
+            self.slots.adopt(session_id)
         self._tell_launched(self.server)
         self.ask_drain("its worker died")
         self._step(WorkerEvent.DRAIN_ASKED)
-        await self.books.register(live)
+        await self.books.register()
         log.warning("browser_server_taken_over", node=self.server.pid, sessions=len(live))
 
     def _tell_launched(self, server: BrowserServer) -> None:
@@ -167,7 +166,7 @@ class Worker:
         self._step(WorkerEvent.DRAIN_ASKED)
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         self.control.event("draining", {"reason": drain.reason})
-        self.books.draining()
+        self._start_side_task(self.books.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
             return
@@ -185,12 +184,11 @@ class Worker:
         self.control.stopping()
         if self.handoff is not None:
             self.handoff.close()
-        await self.books.leave()
-        for task in self._side_tasks:
-            if task.get_name() != "control link":
-                task.cancel()
+        self._cancel_side_tasks("control link", "heartbeat")
         if self.server is not None:
-            await self.server.stop(self._stop_s)
+            await self.server.stop(self._stop_s)  # and hear of its last sessions
+        self._cancel_side_tasks("control link")
+        await self.books.leave()
         await self.books.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
         self.control.event("stopped", self._drain.outcome())
@@ -240,7 +238,8 @@ class Worker:
                 answer("gone")
                 return
             answer(None)
-            self.books.started(session_id)
+            if (session := self.slots.live.get(session_id)) is not None:  # else it has ended already
+                self.books.started(session)
             self._watch_lifetime()
             log.debug("session_started", session=session_id, client=client)
 
@@ -258,7 +257,7 @@ class Worker:
         if session is None and self.boot.adopt_node_pid is None:
             on_record()  # told twice; but one that ended before we took over is still to be recorded
             return
-        self.books.ended(closed, on_record)
+        self.books.ended(closed, session, on_record)
 
     def _on_freed(self) -> None:
         if self.handoff is not None:
@@ -295,7 +294,7 @@ class Worker:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.heartbeat_interval)
+            await self.books.due(self.settings.heartbeat_interval)
             try:
                 reply = await self.books.beat()
             except RegistryUnavailable as error:
@@ -342,6 +341,11 @@ class Worker:
         task = asyncio.create_task(work, name=name)
         self._side_tasks.add(task)
         task.add_done_callback(self._side_task_ended)
+
+    def _cancel_side_tasks(self, *spared: str) -> None:
+        for task in self._side_tasks:
+            if task.get_name() not in spared:
+                task.cancel()
 
     def _side_task_ended(self, task: asyncio.Task[None]) -> None:
         self._side_tasks.discard(task)

@@ -1,6 +1,5 @@
 """The kill table of docs/faults.md, row by row: real sessions that go on, real signals, and exact books afterwards."""
 
-import asyncio
 import os
 import signal
 
@@ -10,7 +9,6 @@ from playwright.async_api import Playwright
 
 from tests.support.grid import eventually, eventually_async, running_grid
 from tests.support.raw import connect, head
-from tests.support.redis import RedisServer
 from tests.support.row import all_serve, busiest, comes_out_exact, failures, is_gone, row
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
@@ -90,27 +88,6 @@ async def test_an_embedded_redis_that_is_frozen_for_a_while_is_done_without(play
             os.kill(pid, signal.SIGCONT)
         await load.goes_on()
         assert (load.lost, load.refused) == ({}, [])
-
-
-async def test_an_external_redis_that_is_away_for_longer_than_its_keys_live_is_done_without(
-    playwright: Playwright, own_redis: RedisServer
-) -> None:
-    environment = {"REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1", "REDIS_KEY_TTL": "3"}
-    async with row(playwright, environment=environment, repaired=True) as (grid, load):
-        for go, come_back in (
-            (lambda: own_redis.signal(signal.SIGSTOP), lambda: own_redis.signal(signal.SIGCONT)),
-            (own_redis.kill, own_redis.start),  # which loses all that was in it
-        ):
-            go()
-            await asyncio.gather(load.goes_on(beats=25, connects=5), asyncio.sleep(3.5))
-            come_back()
-            await load.goes_on()
-            await eventually_async(lambda: 5 <= grid.active() <= 6, "the counters are true again")
-            await eventually_async(lambda: len(grid.redis("KEYS", "worker:*")) == 2, "both workers are registered")
-        assert (load.lost, load.refused) == ({}, [])
-        await load.ends()
-        # What was recorded as live at some time has come to a regular end.
-        assert failures(grid) == {}
 
 
 @pytest.mark.parametrize("what", ["browser server", "browser"])

@@ -12,6 +12,11 @@ RECORD_TTL_S = 900
 HISTORY_TTL_S = 3600
 
 
+def known(sessions: tuple[str, ...]) -> list[str]:
+    """Live sessions as a worker tells of them when it knows no more than their ids; `id@start` tells more."""
+    return [text for each in sessions for text in (each.partition("@")[0], each.partition("@")[2], "")]
+
+
 class LuaGrid:
     """Workers, sessions and counters in Redis, moved by the scripts only."""
 
@@ -65,7 +70,7 @@ class LuaGrid:
         """Returns the active counter."""
         fields = ["wsEndpoint", f"ws://host:8080/playwright/{browser}/{worker}.secret", "status", status]
         fields += ["playwrightVersion", version] + ([] if slots is None else ["slots", str(slots)])
-        head = (browser, worker, now, active, lifetime, ttl, self.prefix, RECORD_TTL_S, len(sessions), *sessions)
+        head = (browser, worker, now, active, lifetime, ttl, self.prefix, RECORD_TTL_S, len(sessions), *known(sessions))
         return int(self.eval("register", self.counters, *head, *fields))
 
     def heartbeat(
@@ -81,18 +86,28 @@ class LuaGrid:
     ) -> tuple[int, str, int]:
         """(known, command, repaired)"""
         head = (browser, worker, now, status, KEY_TTL_S, STALE_S, self.prefix, RECORD_TTL_S, HISTORY_TTL_S)
-        known, command, repaired = self.eval("heartbeat", self.counters, *head, rss, lifetime, *sessions)
-        return known, command, repaired
+        found, command, repaired = self.eval("heartbeat", self.counters, *head, rss, lifetime, *known(sessions))
+        return found, command, repaired
 
-    def start(self, session: str, *, now: float = NOW, worker: str = "", browser: str = "chromium") -> int:
+    def start(
+        self, session: str, *, now: float = NOW, worker: str = "", browser: str = "chromium", client: str = ""
+    ) -> int:
         own = (browser, worker) if worker else ("", "")
-        return int(self.eval("start", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own))
+        return int(self.eval("start", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own, client))
 
     def release(
-        self, session: str, status: str = "completed", reason: str = "", *, now: float = NOW, worker: str = ""
+        self,
+        session: str,
+        status: str = "completed",
+        reason: str = "",
+        *,
+        now: float = NOW,
+        worker: str = "",
+        started: float | None = None,
+        client: str = "",
     ) -> int:
         own = ("chromium", worker) if worker else ("", "")
-        tail = (now, self.prefix, HISTORY_TTL_S, 10, 20, *own)
+        tail = (now, self.prefix, HISTORY_TTL_S, 10, 20, *own, "" if started is None else started, client)
         return int(self.eval("release", self.counters[:1], session, status, reason, *tail))
 
     def rollback(self, session: str, *, last: bool = False, now: float = NOW) -> int:

@@ -9,6 +9,7 @@ import pytest
 from grid.core.types import BrowserType
 from grid.errors import RegistryUnavailable
 from grid.registry.blocking import snapshot
+from grid.registry.entries import End, Entry
 from grid.registry.records import WorkerRecord
 from grid.registry.registry import Lifetimes, Registry, Selection
 from tests.support.redis import RedisServer
@@ -57,15 +58,23 @@ async def select(registry: Registry, session_id: str, **wish: Any) -> Selection 
     return await registry.select("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
 
 
+async def start(registry: Registry, session_id: str) -> bool:
+    return await registry.write(Entry(session_id, registry.now()))
+
+
+async def end(registry: Registry, session_id: str, status: str, reason: str = "", **count: int) -> bool:
+    return await registry.write(Entry(session_id, end=End(status, reason, registry.now(), **count)))
+
+
 async def test_a_session_from_selection_to_end(registry: Registry, clock: Clock) -> None:
     await registry.register(WORKER)
     selection = await select(registry, "s1", client="1.2.3.4:5", version="1.65", fields={"run": "nightly"})
     assert selection == Selection(ENDPOINT, "aabbccdd")
     clock.now += 1
-    assert await registry.start("s1")
+    assert await start(registry, "s1")
     clock.now += 2
-    assert await registry.release("s1", "completed", "closed by client", bytes_in=7, bytes_out=9)
-    assert not await registry.release("s1", "failed", "again")
+    assert await end(registry, "s1", "completed", "closed by client", bytes_in=7, bytes_out=9)
+    assert not await end(registry, "s1", "failed", "again")
     session = await registry.session("s1")
     assert session is not None
     assert (session.status, session.reason, session.client) == ("completed", "closed by client", "1.2.3.4:5")
@@ -148,7 +157,7 @@ async def test_a_waiter_is_woken_by_the_release(registry: Registry) -> None:
         for session_id in ("s1", "s2", "s3"):
             assert await select(registry, session_id) is not None
         assert await select(registry, "s4") is None
-        await registry.release("s1", "failed", "why")
+        await end(registry, "s1", "failed", "why")
         assert await woken.get() == "chromium"
     assert await select(registry, "s4") is not None
 
@@ -160,46 +169,47 @@ async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
     await registry.register(WORKER)
     for session_id in ("s1", "s2"):
         await select(registry, session_id)
-        await registry.start(session_id)
+        await start(registry, session_id)
     await registry.subscribe_slots(returned.put_nowait)
     async with asyncio.timeout(BOUND_S):
         assert await returned.get() is None
     own_redis.kill()
     with pytest.raises(RegistryUnavailable):
-        await registry.release("s1", "completed")
+        await end(registry, "s1", "completed")
     own_redis.start()
     async with asyncio.timeout(BOUND_S):
         assert [await returned.get(), await returned.get()] == [None, None]
         await registry.client.wait_connected()
 
     # What the worker does: the write that it kept, then its heartbeat.
-    assert await registry.release("s1", "completed")
-    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=["s2"])
+    assert await end(registry, "s1", "completed")
+    running = [Entry("s2", 1_700_000_000.0, "1.2.3.4:5")]
+    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=running)
     assert not reply.known
-    await registry.register(WORKER, active=1, lifetime=2, sessions=["s2"])
+    await registry.register(WORKER, lifetime=2, sessions=running)
     assert await registry.counters() == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 2})
     admitted = [await select(registry, f"n{number}") for number in range(4)]
     assert [selection is not None for selection in admitted] == [True, True, False, False]
-    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=["s2"])
+    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=running)
     assert (reply.known, reply.repaired) == (True, 0)
     assert (await registry.snapshot()).outcomes == {"completed": 1}
 
 
 async def test_connecting_to_nothing_says_where_without_the_password() -> None:
+    registry = Registry("unix://user:secret@/nowhere/redis.sock", timeout_s=0.05)
     with pytest.raises(RegistryUnavailable) as refusal:
-        await Registry.connect(
-            "unix://user:secret@/nowhere/redis.sock", prefix="", timeout_s=0.05, attempts=2, delay_s=0.05
-        )
+        await registry.connected(attempts=2, delay_s=0.05)
     assert "/nowhere/redis.sock within 0.1 s (2 attempts)" in str(refusal.value)
     assert "secret" not in str(refusal.value)
 
 
 async def test_connecting_waits_for_a_redis_that_comes_late(own_redis: RedisServer) -> None:
     own_redis.kill()
-    connecting = asyncio.create_task(Registry.connect(own_redis.url, timeout_s=BOUND_S, attempts=2, delay_s=BOUND_S))
+    registry = Registry(own_redis.url, timeout_s=BOUND_S)
+    connecting = asyncio.create_task(registry.connected(attempts=2, delay_s=BOUND_S))
     await asyncio.sleep(0)
     own_redis.start()
-    registry = await connecting
+    await connecting
     assert registry.client.connected
     await registry.close()
 
@@ -221,7 +231,7 @@ async def test_lifetimes_are_what_the_keys_get(own_redis: RedisServer, clock: Cl
     await registry.send_drain("chromium", "aabbccdd")
     for number in range(3):
         await select(registry, f"s{number}")
-    await registry.release("s1", "failed", "why")
+    await end(registry, "s1", "failed", "why")
 
     def ttl(key: str) -> int:
         return int(own_redis.command("PTTL", key))
@@ -245,7 +255,7 @@ async def many(registry: Registry, clock: Clock) -> Registry:
         clock.now = 1_700_000_000 + number // 3
         session_id = f"{number:04}"
         assert await select(registry, session_id) is not None
-        await registry.release(session_id, "completed" if number % 2 else "failed", "why")
+        await end(registry, session_id, "completed" if number % 2 else "failed", "why")
         await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=[])
         await registry.client.call("HSET", f"{PREFIX}cluster:lifetime_connections", "chromium:aabbccdd", 0)
     return registry

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -189,6 +190,52 @@ def test_a_worker_s_session_that_redis_lost_is_recorded_and_moves_no_counter(gri
     assert [grid.release("s1", "completed", worker="w1"), grid.release("s1", "completed", worker="w1")] == [1, 0]
     assert (grid.status("s1"), grid.active(), grid.outcomes()) == ("completed", 0, {"completed": 1})
     assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s1"]
+
+
+SITUATIONS: dict[str, Callable[[LuaGrid], object]] = {
+    "pending": lambda grid: grid.select("s1"),
+    "unknown": lambda grid: None,
+    "presumed lost": lambda grid: [grid.select("s1"), grid.start("s1"), grid.heartbeat()],
+    "its lease expired": lambda grid: [grid.select("s1", lease=1), grid.heartbeat(now=NOW + 2)],
+    "already ended": lambda grid: [grid.select("s1"), grid.start("s1"), grid.release("s1", worker="w1")],
+    "another worker's": lambda grid: [grid.register("w2"), grid.select("s1", only="w2")],
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_an_end_that_tells_of_its_start_is_the_same_as_both(grid: LuaGrid, situation: str, status: str) -> None:
+    """What a worker keeps of a session while Redis is away becomes one write."""
+
+    def all_there_is() -> list[object]:
+        hashes = [grid.session("s1"), grid.outcomes(), grid.hash("worker:chromium:w1")]
+        index = grid.get("ZRANGE", "sessions:index", 0, -1, "WITHSCORES")
+        return [*hashes, index, *((grid.active(name), grid.lifetime(name), grid.live(name)) for name in ("w1", "w2"))]
+
+    found = []
+    for is_merged in (False, True):
+        grid.client.command("FLUSHALL")
+        grid.register()
+        SITUATIONS[situation](grid)
+        end = {"now": NOW + 9, "worker": "w1", "client": "1.2.3.4:5"}
+        if is_merged:
+            grid.release("s1", status, "why", started=NOW + 5, **end)  # type: ignore[arg-type]
+        else:
+            grid.start("s1", now=NOW + 5, worker="w1", client="1.2.3.4:5")
+            grid.release("s1", status, "why", **end)  # type: ignore[arg-type]
+        found.append(all_there_is())
+    assert found[0] == found[1]
+
+
+def test_a_session_that_redis_never_heard_of_is_recorded_as_its_worker_knows_it(grid: LuaGrid) -> None:
+    grid.register()
+    assert grid.start("s1", now=NOW + 1, worker="w1", client="1.2.3.4:5") == 2
+    assert (grid.active(), grid.live(), grid.repairs()) == (1, ["s1"], 0)
+    grid.release("s2", "completed", now=NOW + 3, worker="w1", started=NOW + 2, client="1.2.3.4:6")
+    for session, since, client in (("s1", NOW + 1, "1.2.3.4:5"), ("s2", NOW + 2, "1.2.3.4:6")):
+        record = grid.session(session)
+        assert (record["createdAt"], record["startedAt"], record["client"]) == (str(since), str(since), client)
+    assert (grid.active(), grid.outcomes()) == (1, {"completed": 1})
 
 
 def test_release_stands_alone_with_four_arguments(redis: RedisServer) -> None:

@@ -100,6 +100,14 @@ def test_a_pending_session_lives_as_long_as_its_lease(grid: LuaGrid, after: floa
     assert grid.active() == (1 if status == "pending" else 0)
 
 
+def test_a_lease_that_nobody_came_for_takes_its_lifetime_back(grid: LuaGrid) -> None:
+    grid.register(lifetime=7)
+    grid.select("s1", lease=5)
+    grid.select("s2", lease=5)
+    grid.heartbeat(sessions=("s2@8",), now=NOW + 6, lifetime="8")
+    assert (grid.status("s1"), grid.status("s2"), grid.active(), grid.lifetime()) == ("expired", "running", 1, 8)
+
+
 def test_a_lease_whose_record_is_gone_is_ended_and_recorded(grid: LuaGrid) -> None:
     grid.register()
     grid.select("s1", lease=5)
@@ -199,6 +207,14 @@ def test_after_redis_lost_everything_the_true_counts_come_back(grid: LuaGrid) ->
     assert grid.heartbeat(sessions=("s3",)) == (1, "", 0)
     assert (grid.active(), grid.repairs()) == (5, 0)
     assert grid.outcomes() == {"completed": 2}
+
+
+def test_a_worker_tells_since_when_its_sessions_run(grid: LuaGrid) -> None:
+    grid.register(active=1, lifetime=1, sessions=("s1@1699999990.5",))
+    grid.heartbeat(sessions=("s1@1699999990.5", "s2@1699999991"))
+    for session, since in (("s1", "1699999990.5"), ("s2", "1699999991")):
+        assert (grid.session(session)["createdAt"], grid.session(session)["startedAt"]) == (since, since)
+    assert grid.get("ZSCORE", "sessions:index", "s1") == "1699999990.5"
 
 
 def test_a_registration_with_the_bare_count_is_completed_by_the_next_heartbeat(grid: LuaGrid) -> None:

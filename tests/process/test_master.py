@@ -270,12 +270,11 @@ def test_the_embedded_redis_is_restarted_and_outlives_all_others() -> None:
         first = grid.expect("ready")["status"]["redis"]["pid"]
         os.kill(first, signal.SIGKILL)
         wait_gone(first)
+        while (second := grid.status()["redis"]["pid"]) in (None, first):
+            pass
         at = grid.mark()
-        # The next worker can only be started once the new Redis answers.
         grid.ask("scale", {"chromium": 2})
         grid.expect("available", at)
-        second = grid.status()["redis"]["pid"]
-        assert second not in (None, first)
         assert not Path(f"/proc/{first}").exists()
         grid.end()
         assert not Path(f"/proc/{second}").exists()
@@ -293,6 +292,40 @@ def test_a_redis_that_cannot_start_is_named_in_the_status() -> None:
             pass
         assert problem == "redis-server ended with code 127: /nonexistent/redis-server: No such file or directory"
         assert [line for line in grid.lines if line["what"] == "forked"] == []
+        grid.end()
+
+
+def test_only_before_the_first_worker_has_registered_workers_have_to_wait_for_redis() -> None:
+    with MasterGrid(settings={"chromium_workers": 2}) as grid:
+        grid.expect("ready")
+        at = grid.mark()
+        forked = [line["registry_seen"] for line in grid.lines if line["what"] == "forked"]
+        assert forked == [False, False]
+        worker = grid.expect("available")
+        os.kill(worker["pid"], signal.SIGKILL)
+        successor = grid.expect("forked", at, worker=worker["worker"])
+        assert successor["registry_seen"]
+        grid.expect("available", at)
+        replacement = next(line for line in grid.lines[at:] if line["what"] == "forked" and line != successor)
+        assert replacement["registry_seen"]
+        grid.end()
+
+
+def test_a_grid_whose_redis_does_not_come_back_goes_on_without_it(tmp_path: Path) -> None:
+    once = tmp_path / "redis-server"
+    once.write_text(f'#!/bin/sh\nmv $0 $0.gone\nexec {find_redis_server()} "$@"\n')
+    once.chmod(0o755)
+    with MasterGrid(redis=str(once)) as grid:
+        grid.expect("ready")
+        os.kill(grid.status()["redis"]["pid"], signal.SIGKILL)
+        while "No such file" not in (grid.status()["redis"].get("error") or ""):
+            pass
+        at = grid.mark()
+        os.kill(grid.expect("listening")["pid"], signal.SIGKILL)
+        os.kill(grid.expect("available")["pid"], signal.SIGKILL)
+        grid.expect("listening", at)
+        grid.expect("available", at)
+        assert grid.status()["redis"]["pid"] is None
         grid.end()
 
 

@@ -38,6 +38,8 @@ class Load:
     longest_knock_s: float = 0.0
     over: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    at_the_door: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Who holds it keeps new sessions out, and none is on the way in or out."""
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def goes_on(self, beats: int = 5, connects: int = 3) -> None:
@@ -87,14 +89,15 @@ class Load:
     async def connect(self, playwright: Playwright, endpoint: str) -> None:
         """A client that comes and goes. It is never cancelled in the middle: its driver would keep the session."""
         while not self.over.is_set():
-            began = time.monotonic()
-            try:
-                browser = await playwright.chromium.connect(endpoint, timeout=PATIENCE_S * 1000)
-                self.longest_connect_s = max(self.longest_connect_s, time.monotonic() - began)
-                await browser.close()
-                self.connects += 1
-            except Exception as error:  # noqa: BLE001 - collected for the test
-                self.refused.append(str(error))
+            async with self.at_the_door:
+                began = time.monotonic()
+                try:
+                    browser = await playwright.chromium.connect(endpoint, timeout=PATIENCE_S * 1000)
+                    self.longest_connect_s = max(self.longest_connect_s, time.monotonic() - began)
+                    await browser.close()
+                    self.connects += 1
+                except Exception as error:  # noqa: BLE001 - collected for the test
+                    self.refused.append(str(error))
             await self._tell()
             await self._pause(BEAT_S)
 

@@ -177,6 +177,7 @@ def worker_role(behaviour: dict[str, str], boot: WorkerBoot) -> int:
         worker=boot.worker_id,
         pool=boot.browser_type,
         pid=os.getpid(),
+        registry_seen=boot.registry_seen,
         fds=open_fds(),
         sid=os.getsid(0),
         mask=[int(signum) for signum in signal.pthread_sigmask(signal.SIG_BLOCK, ())],

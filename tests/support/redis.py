@@ -56,6 +56,13 @@ class RedisServer:
             self._process.wait()
             self._process = None
 
+    def terminate(self) -> None:
+        """SIGTERM, and waits for its end. All data is lost: it is not told to save any."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
     def client(self) -> BlockingClient:
         """A new connection; the caller closes it."""
         return BlockingClient(self.url, timeout_s=READY_S, decode=True)

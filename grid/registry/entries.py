@@ -1,0 +1,50 @@
+"""What is to be written of one session: that it runs, how it ended, or both at once. Talks to no Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a session ended: `status` is completed, failed or expired, `at` is in Unix seconds."""
+
+    status: str
+    reason: str
+    at: float
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One session as its worker knows it; it runs where there is no `end`.
+
+    `started_at` (Unix seconds) is None and `client` empty where somebody else was told: the worker before this one.
+    """
+
+    session_id: str
+    started_at: float | None = None
+    client: str = ""
+    end: End | None = None
+
+    def merged(self, other: Entry) -> Entry:
+        """Both in one, in whatever order they were said: an end is final, and a start is not forgotten for it."""
+        return Entry(
+            self.session_id,
+            other.started_at if self.started_at is None else self.started_at,
+            self.client or other.client,
+            self.end or other.end,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For a file."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Entry:
+        """What `as_json` gave. Raises TypeError or KeyError for anything else."""
+        end = values["end"]
+        return cls(**{**values, "end": None if end is None else End(**end)})

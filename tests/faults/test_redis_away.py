@@ -1,0 +1,329 @@
+"""An external Redis goes away and comes back: live sessions go on, new ones come, workers are replaced meanwhile, and
+afterwards the books are exact. And what needs Redis says so in time."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from playwright.async_api import Playwright
+
+from tests.conftest import need
+from tests.support.census import Census, census, told
+from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.load import Load, under_load
+from tests.support.raw import answer, connect, head
+from tests.support.redis import RedisServer
+from tests.support.row import all_serve
+
+SESSIONS = 5
+SETTINGS = {
+    "HEARTBEAT_INTERVAL": "1",
+    "REDIS_KEY_TTL": "4",  # shorter than any outage here: the keys of workers run out in a frozen Redis
+    "MAX_LIFETIME_SESSIONS": "15",  # workers come and go all the time
+    "MAX_CONCURRENT_SESSIONS": "8",
+    "DRAIN_TIMEOUT": "120",  # none of the live sessions is to be cut
+    "WORKER_SELECT_TIMEOUT": "30",  # a browser may start slowly on a busy machine
+}
+
+
+@pytest.fixture
+def tcp_redis() -> Iterator[tuple[RedisServer, str]]:
+    """A Redis of the test's own that also listens on a TCP port, and its URL there."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    server = RedisServer("--port", str(port), "--bind", "127.0.0.1")
+    yield server, f"redis://127.0.0.1:{port}"
+    server.close()
+
+
+def workers(grid: Grid) -> dict[str, dict[str, Any]]:
+    return {worker["id"]: worker for worker in grid.status()["workers"]}
+
+
+def serving(grid: Grid) -> set[str]:
+    return {name for name, worker in workers(grid).items() if worker["status"] == "available"}
+
+
+async def outage(grid: Grid, load: Load, seconds: float) -> None:
+    """Redis is away for so long; nobody notices. Some who serve at its end were started without it."""
+    before = await asyncio.to_thread(workers, grid)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await load.goes_on(beats=5, connects=2)
+        assert (load.lost, load.refused) == ({}, [])
+    started_without = eventually_async(lambda: serving(grid) - before.keys(), "a worker was replaced without Redis")
+    assert await started_without
+
+
+def ends(grid: Grid) -> Counter[str]:
+    """How the recorded sessions ended. A selection that Redis makes when nobody waits for it any more has no client;
+    what became of its lease is left out."""
+    records = [
+        [each.decode() if each else "" for each in grid.redis("HMGET", key, "status", "reason", "startedAt")]
+        for key in grid.redis("KEYS", "session:*")
+    ]
+    return Counter(
+        f"{status}: {reason}"
+        for status, reason, started_at in records
+        if started_at or status not in ("expired", "failed")
+    )
+
+
+def pairs(grid: Grid, key: str) -> dict[str, int]:
+    flat = grid.redis("HGETALL", key)
+    return {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def what_redis_says(grid: Grid) -> dict[str, Any]:
+    return {
+        "active": pairs(grid, "cluster:active_connections"),
+        "lifetime": pairs(grid, "cluster:lifetime_connections"),
+        "records": {key.decode() for key in grid.redis("KEYS", "worker:*:*")},
+        "live": grid.redis("KEYS", "sessions:live:*"),
+        "directories": {path.name for path in (grid.runtime / "w").iterdir()},
+        "unwritten": list(grid.runtime.glob("unwritten/*")),
+        "ends": ends(grid),
+    }
+
+
+def what_is(grid: Grid, completed: int) -> dict[str, Any]:
+    """Idle workers, all others gone without a trace, and every session with its own end on record."""
+    found = workers(grid)
+    lifetimes = {f"chromium:{name}": worker["lifetime"] for name, worker in found.items()}
+    return {
+        "active": dict.fromkeys(lifetimes, 0),
+        "lifetime": lifetimes,
+        "records": {f"worker:{name}" for name in lifetimes},
+        "live": [],
+        "directories": found.keys(),
+        "unwritten": [],
+        "ends": {"completed: client disconnected": completed},
+    }
+
+
+async def the_books_are_exact(grid: Grid, completed: int) -> None:
+    def exact() -> bool:
+        # A third one is the replacement of one that is soon to go.
+        return serving(grid) == workers(grid).keys() and what_redis_says(grid) == what_is(grid, completed)
+
+    try:
+        await eventually_async(exact, "the books are exact", 40)
+    except AssertionError:
+        assert what_redis_says(grid) == what_is(grid, completed)
+        raise
+    output = grid.output()
+    for event in ("registration_put_off", "left_without_leave", "unwritten_written", "lifetime limit"):
+        assert event in output, event
+
+
+async def at_rest(grid: Grid) -> Census:
+    """The census with fresh workers, when it is the same twice in a row."""
+    done = await asyncio.to_thread(grid.command, "drain", "--all", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    await all_serve(grid)
+    before: Census = {}
+    while (now := await asyncio.to_thread(census, grid)) != before:
+        before = now
+    return now
+
+
+async def test_a_redis_that_is_frozen_costs_nothing_and_knows_everything_afterwards(
+    playwright: Playwright, own_redis: RedisServer
+) -> None:
+    need("chromium")
+    with running_grid("--chromium", "2", environment={**SETTINGS, "REDIS_URL": own_redis.url}) as grid:
+        await (await playwright.chromium.connect(grid.endpoint)).close()
+        before = await at_rest(grid)
+        async with under_load(grid, playwright, SESSIONS) as load:
+            own_redis.signal(signal.SIGSTOP)
+            try:
+                await outage(grid, load, 8)
+            finally:
+                own_redis.signal(signal.SIGCONT)
+            await load.goes_on()
+            await eventually_async(lambda: SESSIONS <= grid.active() <= SESSIONS + 1, "the counters are true")
+        assert (load.lost, load.refused) == ({}, [])
+        await the_books_are_exact(grid, 1 + SESSIONS + load.connects)
+        assert told(before, await at_rest(grid)) == ""
+
+
+async def test_a_redis_that_is_stopped_for_30_s_and_comes_back_empty_learns_everything(
+    playwright: Playwright, tcp_redis: tuple[RedisServer, str]
+) -> None:
+    need("chromium")
+    server, url = tcp_redis
+    with running_grid("--chromium", "2", environment={**SETTINGS, "REDIS_URL": url}) as grid:
+        await (await playwright.chromium.connect(grid.endpoint)).close()
+        before = await at_rest(grid)
+        async with under_load(grid, playwright, SESSIONS) as load:
+            async with load.at_the_door:
+                await eventually_async(lambda: grid.active() == SESSIONS, "the last newcomer is on record")
+                forgotten = load.connects
+                server.terminate()
+            await outage(grid, load, 30)
+            server.start()
+            await load.goes_on()
+            await eventually_async(lambda: SESSIONS <= grid.active() <= SESSIONS + 1, "the counters are true")
+        assert (load.lost, load.refused) == ({}, [])
+        await the_books_are_exact(grid, SESSIONS + load.connects - forgotten)
+        assert told(before, await at_rest(grid)) == ""
+
+
+# The fake browser server stands in for Playwright from here on: nothing depends on what a browser does.
+
+PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
+
+
+@contextlib.contextmanager
+def frozen(redis: RedisServer) -> Iterator[None]:
+    redis.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        redis.signal(signal.SIGCONT)
+
+
+def session_on(grid: Grid) -> socket.socket:
+    sock = connect(grid.port)
+    sock.sendall(head())
+    assert sock.recv(4096).startswith(b"HTTP/1.1 101")
+    return sock
+
+
+def goes_on(sock: socket.socket) -> bool:
+    sock.sendall(PING)
+    return sock.recv(16) == PONG
+
+
+def error_of(grid: Grid, path: str, method: str = "GET") -> tuple[int, str]:
+    status, _, body = answer(grid.port, head(method, path, Upgrade=None, Connection="close"))
+    return status, body.get("error", "")
+
+
+def test_no_request_waits_longer_for_a_frozen_redis_than_its_timeout(own_redis: RedisServer) -> None:
+    """The error names how long it was waited for: first by the command itself, then by the attempt to connect."""
+    environment = {"REDIS_URL": own_redis.url, "REDIS_TIMEOUT": "0.3", "HEARTBEAT_INTERVAL": "1"}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        with session_on(grid), frozen(own_redis):
+            waited = "no reply within 0.3 s"
+            for _ in range(2):
+                for path in ("/metrics", "/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/abc"):
+                    status, error = error_of(grid, path)
+                    assert (status, waited in error) == (503, True), (path, error)
+                assert "the registry does not answer" in error
+                status, error = error_of(grid, "/v1/sessions/abc", "DELETE")
+                assert (status, waited in error) == (503, True), error
+                status, error = error_of(grid, "/playwright/chromium/abc.secret")
+                assert status == 426, error
+            assert error_of(grid, "/health")[0] == 200
+            assert error_of(grid, "/health/ready")[0] == 200
+            (worker,) = workers(grid)
+            assert error_of(grid, f"/v1/workers/{worker}/drain", "POST")[0] == 202
+            eventually(lambda: worker not in serving(grid) and serving(grid), "it drains, and another one serves")
+        eventually(lambda: error_of(grid, "/v1/status")[0] == 200, "Redis is back")
+
+
+def test_who_waits_in_line_is_served_although_redis_cannot_say_that_a_slot_is_free(own_redis: RedisServer) -> None:
+    environment = {"REDIS_URL": own_redis.url, "MAX_CONCURRENT_SESSIONS": "1", "WORKER_SELECT_TIMEOUT": "60"}
+    environment["HEARTBEAT_INTERVAL"] = "1"
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        with session_on(grid) as first, connect(grid.port) as second:
+            second.sendall(head())
+            eventually(lambda: b'"waiting":1' in grid.get("/v1/status")[2], "the second one waits")
+            with frozen(own_redis):
+                first.close()
+                assert second.recv(4096).startswith(b"HTTP/1.1 101")
+        eventually(lambda: grid.active() == 0, "the books are true again")
+
+
+def test_who_waits_in_line_is_served_by_a_worker_that_starts_while_redis_is_away(own_redis: RedisServer) -> None:
+    environment = {"REDIS_URL": own_redis.url, "FAKE_START_MS": "500", "WORKER_SELECT_TIMEOUT": "60"}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        (victim,) = workers(grid).values()
+        with frozen(own_redis):
+            with session_on(grid):  # which finds out that Redis is away
+                pass
+            for pid in (victim["pid"], victim["nodePid"]):
+                os.kill(pid, signal.SIGKILL)
+            with session_on(grid) as sock:
+                assert goes_on(sock)
+        eventually(lambda: grid.active() == 0, "the books are true again")
+        assert "registration_put_off" in grid.output()
+
+
+def test_a_worker_that_dies_while_redis_is_away_is_succeeded(own_redis: RedisServer) -> None:
+    environment = {"REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        (victim,) = workers(grid).values()
+        with session_on(grid) as before:
+            eventually(lambda: grid.active() == 1, "Redis knows the first one")
+            with frozen(own_redis), session_on(grid) as meanwhile:
+                os.kill(victim["pid"], signal.SIGKILL)
+                eventually(lambda: workers(grid).get(victim["id"], victim)["pid"] != victim["pid"], "succeeded")
+                eventually(lambda: serving(grid), "another one serves")
+                assert goes_on(before)
+                assert goes_on(meanwhile)
+            assert goes_on(before)
+        eventually(lambda: ends(grid) == {"completed: client disconnected": 2}, f"both are on record: {ends(grid)}")
+        eventually(lambda: victim["id"] not in workers(grid), "it is gone")
+        eventually(lambda: grid.redis("KEYS", f"worker:*:{victim['id']}") == [], "and nothing is left of it", 40)
+
+
+def test_what_a_worker_left_unwritten_survives_the_death_of_master_and_proxy(own_redis: RedisServer) -> None:
+    environment = {"REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
+    with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
+        with frozen(own_redis):
+            (victim, _) = workers(grid)
+            for _ in range(4):
+                session_on(grid).close()
+            grid.command("drain", victim)
+            eventually(lambda: victim not in workers(grid), "it has left")
+            proxy = grid.status()["proxy"]["pid"]
+            grid.kill_master()
+            os.kill(proxy, signal.SIGKILL)
+            grid.start_again()
+        eventually(lambda: ends(grid) == {"completed: client disconnected": 4}, f"all are on record: {ends(grid)}")
+        eventually(lambda: list(grid.runtime.glob("unwritten/*")) == [], "nothing is left to write")
+        eventually(lambda: grid.redis("KEYS", f"worker:*:{victim}") == [], "nothing is left of the worker")
+
+
+def test_a_grid_that_never_had_its_redis_says_so_and_serves_once_it_is_there(own_redis: RedisServer) -> None:
+    own_redis.kill()
+    environment = {
+        "REDIS_URL": own_redis.url,
+        "REDIS_RETRY_ATTEMPTS": "2",
+        "REDIS_RETRY_DELAY": "0.1",
+        "REDIS_TIMEOUT": "0.2",
+    }
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        (pool,) = (pool for pool in grid.status()["pools"] if pool["wanted"])
+        assert f"no Redis at {own_redis.url} within 0.3 s (2 attempts)" in pool["reason"]
+        assert pool["available"] == 0
+        assert error_of(grid, "/health/ready") == (503, f"no chromium worker is available: {pool['reason']}")
+        own_redis.start()
+        eventually(lambda: serving(grid), "it serves", 60)
+        with session_on(grid) as sock:
+            assert goes_on(sock)
+
+
+def test_what_workers_left_unwritten_is_written_before_the_grid_ends(own_redis: RedisServer) -> None:
+    """Redis comes back after the last worker has gone, and before the proxy goes."""
+    with running_grid("--chromium", "1", environment={"REDIS_URL": own_redis.url}, fake=True) as grid:
+        with frozen(own_redis):
+            for _ in range(3):
+                session_on(grid).close()
+            grid.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "left_without_leave" in grid.output(), "the worker has left", 40)
+        assert grid.process.wait(40) == 0
+        grid.prove_gone()
+    flat = own_redis.command("HGETALL", "sessions:outcomes")
+    assert dict(zip(flat[::2], flat[1::2], strict=True))["completed"] == "3"
+    assert own_redis.command("KEYS", "worker:*") == []
