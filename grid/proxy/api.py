@@ -1,5 +1,6 @@
 """The HTTP API of the grid: health, readiness, metrics, workers, sessions. Touches no session's socket."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol
 
@@ -50,10 +51,14 @@ class Grid(Protocol):
 
 
 class Api:
-    """The ASGI application. All but health, the hint at / and the icon asks for the grid's token, if it has one."""
+    """The ASGI application. All but health, the hint at / and the icon asks for the grid's token, if it has one.
 
-    def __init__(self, grid: Grid, token: str, allowed_origins: Collection[str]) -> None:
+    No answer takes longer than `timeout_s`, however many questions to Redis it needs.
+    """
+
+    def __init__(self, grid: Grid, token: str, allowed_origins: Collection[str], timeout_s: float) -> None:
         self._grid = grid
+        self._timeout_s = timeout_s
         self._token = token
         self._allowed_origins = frozenset(allowed_origins)
 
@@ -87,7 +92,11 @@ class Api:
         async def check_then_answer(request: Request) -> Response:
             check_origin(request.scope["headers"], self._allowed_origins)
             check_token(self._token, request.scope["headers"], request.query_params.multi_items())
-            return await endpoint(request)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await endpoint(request)
+            except TimeoutError:
+                raise RegistryUnavailable(f"no reply within {self._timeout_s:g} s") from None
 
         return check_then_answer
 

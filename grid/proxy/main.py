@@ -103,7 +103,7 @@ class Proxy:
         settings = self.settings
         server = self._server = GridServer(
             uvicorn.Config(
-                Api(self, settings.token, settings.allowed_origins).application(),
+                Api(self, settings.token, settings.allowed_origins, settings.redis_timeout).application(),
                 http=Opening.bound_to(self.gateway.take_known, self.gateway.take_upgrade),
                 ws="none",
                 lifespan="off",
