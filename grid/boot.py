@@ -15,6 +15,7 @@ class WorkerBoot:
     `ipc` is the worker's end of the browser server's channel and `ipc_child` the Node end (None when this worker takes
     over the browser server of a dead one). The master keeps a copy of `ipc`, so that the channel outlives the worker.
     `registry_seen`: Redis has been there since the grid started; a worker need not wait for it if it is away now.
+    `spare`: it waits, warm and unregistered, until the master tells it to serve.
     """
 
     settings: Settings
@@ -28,6 +29,7 @@ class WorkerBoot:
     ipc_child: socket.socket | None
     adopt_node_pid: int | None = None
     registry_seen: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,10 +99,11 @@ def status_table(found: dict[str, Any]) -> str:
     host = found["host"]
     lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
     lines += [f"PROBLEM: {problem}" for problem in found.get("problems", ())]
-    pools: list[tuple[str, ...]] = [("POOL", "WANTED", "AVAILABLE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")]
+    head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
+    pools: list[tuple[str, ...]] = [head]
     for pool in found["pools"]:
         mine = [worker for worker in found["workers"] if worker["browserType"] == pool["browserType"]]
-        figures = (pool["wanted"], pool["available"], pool["starting"], pool["draining"])
+        figures = (pool["wanted"], pool["available"], pool.get("spare", 0), pool["starting"], pool["draining"])
         sessions = sum(worker["active"] or 0 for worker in mine)
         pools.append((pool["browserType"], *map(str, figures), str(sessions), str(pool["slots"]), _remark(pool)))
     workers: list[tuple[str, ...]] = [("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", "MEMORY", "")]

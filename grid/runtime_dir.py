@@ -26,6 +26,8 @@ _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
 UNWRITTEN: Final = "unwritten"
 """In it is what workers could not write into Redis before they left."""
+CODE_CACHE: Final = "node"
+"""The directory in which browser servers leave compiled code for each other."""
 
 SERVICE_BASE: Final = Path("/run/pwgrid")
 """What RUNTIME_DIRECTORY is in our systemd unit; an operator's shell does not know it."""

@@ -10,6 +10,7 @@ class WorkerStatus(StrEnum):
     """Where a worker is in its life."""
 
     STARTING = "starting"
+    SPARE = "spare"
     AVAILABLE = "available"
     DRAINING = "draining"
     STOPPED = "stopped"
@@ -19,6 +20,7 @@ class WorkerStatus(StrEnum):
 class WorkerEvent(StrEnum):
     """What can happen to a worker."""
 
+    HELD = "held"  # it is warm, and waits unregistered until it is told to serve
     WARMED = "warmed"  # it is registered and serves
     DRAIN_ASKED = "drain_asked"  # by the master, or it said that somebody else asked
     STOP_ANNOUNCED = "stop_announced"  # it said that its drain is over
@@ -33,14 +35,20 @@ class LifecycleError(ValueError):
 _S, _E = WorkerStatus, WorkerEvent
 
 TRANSITIONS: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
+    (_S.STARTING, _E.HELD): _S.SPARE,
     (_S.STARTING, _E.WARMED): _S.AVAILABLE,
     (_S.STARTING, _E.DRAIN_ASKED): _S.DRAINING,
     (_S.STARTING, _E.FAILED): _S.STOPPED,
     (_S.STARTING, _E.VANISHED): _S.LOST,
+    (_S.SPARE, _E.WARMED): _S.AVAILABLE,
+    (_S.SPARE, _E.DRAIN_ASKED): _S.DRAINING,
+    (_S.SPARE, _E.FAILED): _S.STOPPED,
+    (_S.SPARE, _E.VANISHED): _S.LOST,
     (_S.AVAILABLE, _E.DRAIN_ASKED): _S.DRAINING,
     (_S.AVAILABLE, _E.FAILED): _S.STOPPED,
     (_S.AVAILABLE, _E.VANISHED): _S.LOST,
     # A drain that was asked for while the worker was launching crosses its announcement.
+    (_S.DRAINING, _E.HELD): _S.DRAINING,
     (_S.DRAINING, _E.WARMED): _S.DRAINING,
     # The second request means now; it also arrives twice, by the link and through Redis.
     (_S.DRAINING, _E.DRAIN_ASKED): _S.DRAINING,
@@ -50,6 +58,7 @@ TRANSITIONS: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
     (_S.STOPPED, _E.VANISHED): _S.STOPPED,
     (_S.LOST, _E.VANISHED): _S.LOST,
     # What a worker that was given up as silent still had to say.
+    (_S.LOST, _E.HELD): _S.LOST,
     (_S.LOST, _E.WARMED): _S.LOST,
     (_S.LOST, _E.DRAIN_ASKED): _S.LOST,
     (_S.LOST, _E.STOP_ANNOUNCED): _S.LOST,

@@ -1,4 +1,11 @@
-"""Decides when a worker has served enough sessions, and when its replacement should start to get warm."""
+"""Decides when a worker has served enough sessions, and which of its counts the master should hear; counts nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REPORTS_A_LIFE: Final = 10
+"""So a worker's reports cost next to nothing beside the start of its browser, however many sessions a life has."""
 
 
 def is_used_up(lifetime: int, max_lifetime: float) -> bool:
@@ -6,10 +13,7 @@ def is_used_up(lifetime: int, max_lifetime: float) -> bool:
     return lifetime >= max_lifetime
 
 
-def is_nearly_used_up(lifetime: int, max_lifetime: int, slots: int) -> bool:
-    """Whether the replacement should start now, so that it is warm when this worker goes and capacity never dips.
-
-    As many sessions ahead as may come at once, but not more than a fifth of a life: else most workers would be spares.
-    """
-    ahead = max(1, min(slots, max_lifetime // 5))
-    return lifetime >= max_lifetime - ahead
+def is_worth_telling(lifetime: int, max_lifetime: int) -> bool:
+    """Whether the master should hear of this session at once: after each tenth of a life, and of each near its end."""
+    step = max(1, max_lifetime // REPORTS_A_LIFE)
+    return lifetime % step == 0 or max_lifetime - lifetime < step

@@ -12,17 +12,24 @@ from grid.core.types import BrowserType
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one pool should have. No start before `not_before` (monotonic seconds; the pool's backoff)."""
+    """What one pool should have. No start before `not_before` (monotonic seconds; the pool's backoff).
+
+    `spares` are warm workers beside the `workers` that serve. What there is beyond that waits until it is needed, or
+    until the pool `is_quiet`: then it goes.
+    """
 
     workers: int
     not_before: float = -math.inf
+    spares: int = 0
+    is_quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
     """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
 
-    `leaves_soon`: it has served nearly as many sessions as it may and will drain by itself; its replacement starts now.
+    `leaves_soon`: it has served nearly as many sessions as it may and will drain by itself; its replacement serves now.
+    `spare`: it starts, or is warm, and serves only when it is told to.
     """
 
     worker_id: str
@@ -32,6 +39,7 @@ class WorkerView:
     started_at: float = 0.0
     recycle: str | None = None
     leaves_soon: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +60,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start one worker."""
+    """Start one worker, as a spare or to serve as soon as it is warm."""
 
     browser_type: BrowserType
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Let a spare serve: now, or as soon as it is warm."""
+
+    worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +81,33 @@ class Drain:
     reason: str
 
 
-Action = Spawn | Drain
+Action = Spawn | Serve | Drain
 
 
 @dataclass(slots=True)
 class _Pool:
     browser_type: BrowserType
     wanted: Wanted
-    starting: list[WorkerView]
+    coming: list[WorkerView]
+    """They will serve: they start, or are spares that have been told to."""
     available: list[WorkerView]
+    spares: list[WorkerView]
     leaving: list[WorkerView]
     expiring: WorkerView | None = None
 
     def kept(self) -> list[WorkerView]:
-        return [
-            view for view in (*self.starting, *self.available) if view is not self.expiring and not view.leaves_soon
-        ]
+        return [view for view in (*self.coming, *self.available) if view is not self.expiring and not view.leaves_soon]
 
     def missing(self) -> int:
+        """How many it lacks of those that serve, or too many (negative)."""
         return self.wanted.workers - len(self.kept())
 
-    def total(self) -> int:
-        return len(self.starting) + len(self.available) + len(self.leaving)
+    def all(self) -> list[WorkerView]:
+        return [*self.coming, *self.available, *self.spares, *self.leaving]
+
+    def called(self) -> list[WorkerView]:
+        """The spares that are to serve now."""
+        return sorted(self.spares, key=_soonest)[: max(0, self.missing())]
 
 
 def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
@@ -96,7 +117,8 @@ def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now:
     for pool in pools:
         pool.expiring = _expiring(pool, limits)
     drains: list[Action] = [action for pool in pools for action in _drains(pool, limits)]
-    return drains + _spawns(pools, now, limits)
+    serves: list[Action] = [Serve(view.worker_id) for pool in pools for view in pool.called()]
+    return drains + serves + _spawns(pools, now, limits)
 
 
 def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
@@ -105,12 +127,19 @@ def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
 
 
 def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) -> _Pool:
-    by_status: dict[WorkerStatus, list[WorkerView]] = {status: [] for status in WorkerStatus}
+    pool = _Pool(browser_type, wanted, [], [], [], [])
     for view in views:
-        if view.browser_type == browser_type:
-            by_status[view.status].append(view)
-    starting, available = by_status.pop(WorkerStatus.STARTING), by_status.pop(WorkerStatus.AVAILABLE)
-    return _Pool(browser_type, wanted, starting, available, [view for rest in by_status.values() for view in rest])
+        if view.browser_type != browser_type:
+            continue
+        if view.status is WorkerStatus.AVAILABLE:
+            pool.available.append(view)
+        elif view.status not in (WorkerStatus.STARTING, WorkerStatus.SPARE) or (view.spare and view.recycle):
+            pool.leaving.append(view)  # a spare that is to be recycled serves nobody: it goes at once
+        elif view.spare:
+            pool.spares.append(view)
+        else:
+            pool.coming.append(view)
+    return pool
 
 
 def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
@@ -125,14 +154,31 @@ def _drains(pool: _Pool, limits: Limits) -> list[Action]:
     """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place."""
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
-        surplus += [view for view in pool.available if view.leaves_soon and view is not pool.expiring]
+        leaving = [view for view in (*pool.coming, *pool.available) if view.leaves_soon and view is not pool.expiring]
+        surplus += leaving + pool.spares
     drains: list[Action] = [Drain(view.worker_id, "scaled down") for view in surplus]
+    drains += [Drain(view.worker_id, view.recycle) for view in pool.leaving if view.spare and view.recycle]
+    if pool.wanted.workers > 0:
+        drains += _spares_to_drop(pool, limits)
     if pool.expiring is not None:
         serving = sum(1 for view in pool.available if view is not pool.expiring and not view.leaves_soon)
         no_place = limits.max_surge == 0 or limits.memory_for <= 0 or limits.no_spawns is not None
-        if serving >= pool.wanted.workers or no_place:
+        if serving >= pool.wanted.workers or (no_place and not pool.called()):
             drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
     return drains
+
+
+def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
+    """Spares wait for as long as sessions come, since each start costs; but not on a host that is short of memory."""
+    waiting = sorted(pool.spares, key=_soonest)[len(pool.called()) :]
+    if limits.no_spawns is not None:
+        return [Drain(view.worker_id, "the host is short of memory") for view in waiting]
+    return [Drain(view.worker_id, "spare") for view in waiting[pool.wanted.spares :] if pool.wanted.is_quiet]
+
+
+def _soonest(view: WorkerView) -> tuple[bool, float]:
+    """Warm ones first, then those that started first."""
+    return (view.status is not WorkerStatus.SPARE, view.started_at)
 
 
 def _least_loss(view: WorkerView) -> tuple[bool, int, float]:
@@ -144,7 +190,7 @@ def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
     """Round robin over the pools, so that no pool waits until another one is complete."""
     if limits.no_spawns is not None:
         return []
-    room = limits.max_starting - sum(len(pool.starting) for pool in pools)
+    room = limits.max_starting - sum(view.status is WorkerStatus.STARTING for pool in pools for view in pool.all())
     memory = limits.memory_for
     queues = [_starts(pool, limits) for pool in pools if now >= pool.wanted.not_before]
     spawns: list[Action] = []
@@ -152,18 +198,21 @@ def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
         for queue in queues:
             if not queue:
                 continue
-            browser_type, is_extra = queue.pop(0)
+            spawn, is_extra = queue.pop(0)
             if room <= 0 or (is_extra and memory <= 0):
                 continue
             room -= 1
             memory -= is_extra
-            spawns.append(Spawn(browser_type))
+            spawns.append(spawn)
     return spawns
 
 
-def _starts(pool: _Pool, limits: Limits) -> list[tuple[BrowserType, bool]]:
+def _starts(pool: _Pool, limits: Limits) -> list[tuple[Spawn, bool]]:
     """What the pool lacks and may have while the rest of it is still there, and which of these are extra processes."""
+    called, there = len(pool.called()), len(pool.all())
+    missing = max(0, pool.missing() - called)
+    spares = max(0, pool.wanted.spares + called - len(pool.spares)) if pool.wanted.workers else 0
     beyond = 0 if limits.max_surge == 0 else max(limits.max_surge, len(pool.leaving))
-    count = max(0, min(pool.missing(), pool.wanted.workers + beyond - pool.total()))
-    within = max(0, min(count, pool.wanted.workers - pool.total()))
-    return [(pool.browser_type, False)] * within + [(pool.browser_type, True)] * (count - within)
+    starts = [Spawn(pool.browser_type)] * missing + [Spawn(pool.browser_type, spare=True)] * spares
+    starts = starts[: max(0, pool.wanted.workers + beyond - there)]
+    return [(spawn, there + n >= pool.wanted.workers) for n, spawn in enumerate(starts)]

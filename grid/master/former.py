@@ -16,7 +16,7 @@ from grid.core.types import BrowserType
 from grid.log import get_logger
 from grid.master.child import Child
 from grid.remains import end, kill_below
-from grid.runtime_dir import UNWRITTEN
+from grid.runtime_dir import CODE_CACHE, UNWRITTEN
 
 log = get_logger()
 
@@ -36,7 +36,8 @@ class Former:
     def spared(self) -> list[str]:
         """The paths in the runtime directory that must stay."""
         proxies = ["proxy"] if self.proxy or self.retiring else []
-        spared = [f"w/{state.name}" for state in self.workers] + proxies + (["redis"] if self.redis else [])
+        workers = [f"w/{state.name}" for state in self.workers]
+        spared = [*workers, *([CODE_CACHE] if workers else []), *proxies, *(["redis"] if self.redis else [])]
         return [*spared, UNWRITTEN] if spared else []
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from grid import systemd
 from grid.core.frames import Frame
-from grid.core.plan import Action, Spawn, next_start, plan
+from grid.core.plan import Action, Serve, Spawn, next_start, plan
 from grid.core.types import BROWSER_TYPES, BrowserType
 from grid.errors import GridError
 from grid.log import get_logger
@@ -39,7 +39,9 @@ __all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 
 log = get_logger()
 
-MIN_STARTING: Final = 2
+MIN_STARTING: Final = 4
+"""Starts compete with sessions for the cores, thread by thread: two at a time fall behind on two busy cores."""
+
 MAX_WORKERS: Final = 256
 _BEFORE: Final = "worker ended while the grid had no master"
 
@@ -51,7 +53,7 @@ class Master:
         self._config = config
         self._loop = Loop()
         self._signals = Signals()
-        self._pools = {name: Pool(name, _wanted(config, name)) for name in BROWSER_TYPES}
+        self._pools = {name: Pool(name, _wanted(config, name), self._loop.now()) for name in BROWSER_TYPES}
         self._workers = Workers(self._loop, config, self._pools, self._tell_proxy)
         self._proxy = Proxies(self._loop, config, self._on_proxy_event)
         self._redis = RedisChild(self._loop, config.redis, Ledger(config))
@@ -158,7 +160,7 @@ class Master:
     def _deadline(self, now: float) -> float:
         if self._shutdown.phase is Phase.DONE:
             return now
-        wanted = {name: pool.wanted() for name, pool in self._pools.items()}
+        wanted = {name: pool.wanted(now) for name, pool in self._pools.items()}
         parts = [
             self._redis.deadline(),
             self._workers.deadline(),
@@ -176,14 +178,18 @@ class Master:
         return self._redis.ready or self._workers.registry_seen
 
     def _plan(self, now: float) -> list[Action]:
-        wanted = {name: pool.wanted() for name, pool in self._pools.items()}
+        for pool in self._pools.values():
+            self._workers.look_ahead(pool)
+        wanted = {name: pool.wanted(now) for name, pool in self._pools.items()}
         views = [record.view() for record in self._workers.records.values()]
         limits = limits_of(self._config.settings, os.cpu_count(), MIN_STARTING)
         return plan(wanted, views, now, self._memory.limits(limits))
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Spawn):
-            self._workers.start(action.browser_type)
+            self._workers.start(action.browser_type, spare=action.spare)
+        elif isinstance(action, Serve):
+            self._workers.serve(self._workers.records[action.worker_id])
         else:
             self._workers.drain(self._workers.records[action.worker_id], action.reason)
 

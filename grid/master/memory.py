@@ -30,7 +30,7 @@ from grid.master.workers import Workers
 
 log = get_logger()
 
-_WARM: Final = (WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
+_WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
 _RUNNING: Final = (WorkerStatus.STARTING, *_WARM)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from grid.config import Settings
 from grid.core.backoff import Backoff, Run
+from grid.core.foresight import Life, Outlook, SessionRate, StartTimes, foresee
 from grid.core.lifecycle import WorkerStatus
 from grid.core.plan import Wanted
 from grid.core.types import BrowserType
@@ -20,13 +22,17 @@ GIVEN_UP_AFTER_DEATHS: Final = 3
 class Pool:
     """The pool of one browser type."""
 
-    def __init__(self, browser_type: BrowserType, workers: int) -> None:
+    def __init__(self, browser_type: BrowserType, workers: int, now: float) -> None:
         self.browser_type: Final = browser_type
         self.workers = workers
         self.backoff = Backoff()
         self.held: str | None = None
         """Why nothing is started in any pool just now."""
         self.is_complete = workers == 0
+        self.rate = SessionRate(now)
+        self.starts = StartTimes()
+        self.spares = 0
+        """How many workers should be warm beside those that serve."""
 
     @property
     def cannot_start(self) -> bool:
@@ -43,9 +49,9 @@ class Pool:
         deaths = self.backoff.deaths
         return self.backoff.reason + (f" ({deaths} early deaths in a row)" if deaths > 1 else "")
 
-    def wanted(self) -> Wanted:
+    def wanted(self, now: float) -> Wanted:
         """What the plan needs to know."""
-        return Wanted(self.workers, self.backoff.not_before)
+        return Wanted(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
 
     def scale(self, workers: int) -> None:
         """Want another number."""
@@ -76,6 +82,29 @@ class Pool:
             log.info("pool_healthy", pool=self.browser_type)
             self.backoff = self.backoff.healthy()
 
+    def told(self, record: WorkerRecord, lifetime: int, now: float) -> None:
+        """Take in how many sessions one of its workers has had."""
+        if lifetime > record.lifetime and record.counted_at <= now:  # what an adopted one had before is no news
+            self.rate.count(lifetime - record.lifetime, record.counted_at, now)
+        record.lifetime, record.counted_at = lifetime, now
+
+    def look_ahead(self, records: Collection[WorkerRecord], settings: Settings, now: float) -> list[WorkerRecord]:
+        """See how many spares it takes, and which workers count no more from now on, because they leave soon."""
+        live = {record.worker_id: record for record in records if record.is_live}
+        outlook = Outlook(
+            self.rate.per_s(now),
+            self.starts.longest_s,
+            settings.max_lifetime_sessions,
+            settings.max_concurrent_sessions,
+        )
+        views = (record.view() for record in live.values())
+        foresight = foresee(
+            outlook,
+            [Life(view.worker_id, live[view.worker_id].lifetime, view.spare, view.leaves_soon) for view in views],
+        )
+        self.spares = foresight.spares
+        return [live[worker_id] for worker_id in foresight.leaving]
+
     def status_reply(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
         """What an operator is told."""
         count = {status: sum(1 for record in records if record.status is status) for status in WorkerStatus}
@@ -84,6 +113,7 @@ class Pool:
             "wanted": self.workers,
             "available": count[WorkerStatus.AVAILABLE],
             "starting": count[WorkerStatus.STARTING],
+            "spare": count[WorkerStatus.SPARE],
             "draining": count[WorkerStatus.DRAINING],
             "slots": sum(record.slots for record in records if record.status is WorkerStatus.AVAILABLE),
             "reason": self.reason,

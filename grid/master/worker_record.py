@@ -32,7 +32,9 @@ class WorkerRecord:
     was reaped and only its tree may be left. `planned`: its end was wanted; `asked`: an operator asked for it.
     `is_successor`: the process took a dead worker's browser server over. `doomed`: its whole tree is to go.
     `adopted`: a former master forked it; until it has come back to us (`claimed`) there is no `control`, and no `ipc`
-    until it has sent it. `settings` is what it was forked with.
+    until it has sent it. `settings` is what it was forked with. `spare`: it waits until it is told to serve.
+    `leaves_soon`: few sessions are left to it, and another worker has its place. `counted_at`: when it last told how
+    many it had.
     """
 
     worker_id: str
@@ -53,7 +55,9 @@ class WorkerRecord:
     slots: int = 0
     reason: str | None = None
     recycle: str | None = None
+    spare: bool = False
     leaves_soon: bool = False
+    counted_at: float = math.inf
     planned: bool = False
     asked: bool = False
     counted: bool = False
@@ -72,7 +76,7 @@ class WorkerRecord:
     @property
     def is_live(self) -> bool:
         """Whether it counts as capacity, now or soon."""
-        return self.status in (WorkerStatus.STARTING, WorkerStatus.AVAILABLE)
+        return self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 
     def advance(self, event: WorkerEvent) -> None:
         """Step through the table. Raises LifecycleError (a ValueError)."""
@@ -88,6 +92,7 @@ class WorkerRecord:
             started_at=self.forked_at,
             recycle=self.recycle,
             leaves_soon=self.leaves_soon,
+            spare=self.spare and self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE),
         )
 
     def status_reply(self) -> dict[str, Any]:
@@ -129,6 +134,7 @@ class Post:
     ipc_child: socket.socket | None = None
     adopt_node_pid: int | None = None
     registry_seen: bool = False
+    spare: bool = False
 
 
 def fork_worker(config: MasterConfig, name: str, post: Post) -> tuple[Child, socket.socket]:
@@ -146,6 +152,7 @@ def fork_worker(config: MasterConfig, name: str, post: Post) -> tuple[Child, soc
         ipc_child=post.ipc_child,
         adopt_node_pid=post.adopt_node_pid,
         registry_seen=post.registry_seen,
+        spare=post.spare,
     )
     keep = [part.fileno() for part in (theirs, post.ipc, post.ipc_child) if part is not None]
     try:
@@ -157,7 +164,9 @@ def fork_worker(config: MasterConfig, name: str, post: Post) -> tuple[Child, soc
         theirs.close()
 
 
-def start_worker(config: MasterConfig, browser_type: BrowserType, now: float, *, registry_seen: bool) -> WorkerRecord:
+def start_worker(
+    config: MasterConfig, browser_type: BrowserType, now: float, *, registry_seen: bool, spare: bool
+) -> WorkerRecord:
     """Fork a worker with its directory and sockets. Raises OSError, with nothing left behind."""
     worker_id = secrets.token_hex(4)
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
@@ -166,7 +175,8 @@ def start_worker(config: MasterConfig, browser_type: BrowserType, now: float, *,
         ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ipc.close)
         theirs.callback(ipc_child.close)
-        post = Post(worker_id, browser_type, directory, ipc, ipc_child, registry_seen=registry_seen)
+        post = Post(worker_id, browser_type, directory, ipc, ipc_child, registry_seen=registry_seen, spare=spare)
         child, control = fork_worker(config, f"worker {worker_id}", post)
         undo.pop_all()
-        return WorkerRecord(worker_id, browser_type, child, control, ipc, Tree(child.pid, directory), now)
+        tree = Tree(child.pid, directory)
+        return WorkerRecord(worker_id, browser_type, child, control, ipc, tree, now, spare=spare)

@@ -12,7 +12,6 @@ from grid.core.adoption import caught_up, missed_its_drain
 from grid.core.backoff import Run
 from grid.core.frames import Frame
 from grid.core.lifecycle import WorkerEvent, WorkerStatus
-from grid.core.lifetime import is_nearly_used_up
 from grid.core.link import Applied, Link, LinkFullError, Opened, Received, StateSeen
 from grid.core.types import BrowserType
 from grid.log import get_logger
@@ -35,7 +34,12 @@ DRAIN_GRACE_S: Final = 20.0
 """What a worker has beyond its drain deadline to close sessions and its browser."""
 
 DRAIN_NOW_S: Final = 5.0
+SERVE_GRACE_S: Final = 15.0
+"""For a warm worker to register. Only a Redis that is away can take so long, and then it serves without."""
+
 SWEEP_RETRY_S: Final = 0.02
+
+_COMING: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE)
 
 Data = dict[str, Any]
 
@@ -65,11 +69,11 @@ class Workers:
         """Those of one pool."""
         return [record for record in self.records.values() if record.browser_type == browser_type]
 
-    def start(self, browser_type: BrowserType) -> None:
+    def start(self, browser_type: BrowserType, *, spare: bool = False) -> None:
         """Fork one; where that fails the pool backs off."""
         now = self._loop.now()
         try:
-            record = start_worker(self._config, browser_type, now, registry_seen=self.registry_seen)
+            record = start_worker(self._config, browser_type, now, registry_seen=self.registry_seen, spare=spare)
         except OSError as error:
             reason = f"cannot start a worker: {error.strerror or error}"
             self._pools[browser_type].died(reason, now, Run(now))
@@ -79,7 +83,20 @@ class Workers:
         record.settings = self._ledger.settings_of("worker", browser_type)
         record.version = self._config.version
         self._follow(record)
-        log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid)
+        log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid, spare=spare)
+
+    def serve(self, record: WorkerRecord) -> None:
+        """Let a spare serve, at once or as soon as it is warm."""
+        record.spare = False
+        if record.status is WorkerStatus.SPARE:
+            record.available_by = self._loop.now() + SERVE_GRACE_S
+        self._send(record, "serve", {})
+
+    def look_ahead(self, pool: Pool) -> None:
+        """Mark who leaves soon. It is written down, or the next master would take the replacement for one too many."""
+        for record in pool.look_ahead(self.of(pool.browser_type), self._config.settings, self._loop.now()):
+            record.leaves_soon = True
+            self._ledger.worker(record)
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Have a worker end one of its sessions; nothing when either is gone."""
@@ -97,7 +114,7 @@ class Workers:
         record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
         if record.status is WorkerStatus.DRAINING:
             self._end_drain_by(record, now + self._config.settings.drain_timeout + DRAIN_GRACE_S)
-        elif record.status is WorkerStatus.AVAILABLE:
+        elif record.status in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE):
             record.available_by = math.inf
         self._follow(record)
         log.info("worker_adopted", worker=record.worker_id, pool=record.browser_type, pid=record.child.pid)
@@ -196,7 +213,10 @@ class Workers:
             record.told_again = True  # once: a drain that is asked for twice ends at once
             timeout_s = self._config.settings.drain_timeout
             self._send(record, "drain", {"reason": record.reason or "asked", "timeoutS": timeout_s, "now": False})
-        if was is not record.status and record.status is WorkerStatus.AVAILABLE:
+        if was is not record.status and record.status is WorkerStatus.SPARE:
+            record.spare = True  # whatever the former master told it, it waits
+            record.served_since, record.available_by = record.forked_at, math.inf
+        elif was is not record.status and record.status is WorkerStatus.AVAILABLE:
             record.served_since, record.available_by = record.forked_at, math.inf
             self.registry_seen = True
         elif was is not record.status and record.status is WorkerStatus.DRAINING:
@@ -209,9 +229,7 @@ class Workers:
             if record.adopted:
                 self._catch_up(record, item.data.get("status"))
             record.active = _count(item.data.get("active"))
-            record.lifetime = _count(item.data.get("lifetime"))
-            limit = self._config.settings.max_lifetime_sessions
-            record.leaves_soon = is_nearly_used_up(record.lifetime, limit, record.slots)
+            self._pools[record.browser_type].told(record, _count(item.data.get("lifetime")), self._loop.now())
         elif isinstance(item, Applied):
             handler = _EVENTS.get(item.name)
             if handler is None:
@@ -224,14 +242,30 @@ class Workers:
         self._ledger.worker(record)
         self._tree_at = self._loop.now()  # learn the browser's processes while they are still below the worker
 
+    def _held(self, record: WorkerRecord, data: Data) -> None:
+        record.advance(WorkerEvent.HELD)
+        if record.status is WorkerStatus.SPARE:
+            record.available_by = math.inf if record.spare else self._loop.now() + SERVE_GRACE_S
+            self._warm(record)
+
     def _available(self, record: WorkerRecord, data: Data) -> None:
+        was_spare = record.status is WorkerStatus.SPARE
         record.advance(WorkerEvent.WARMED)
         if record.status is WorkerStatus.AVAILABLE:
-            now = self._loop.now()
-            record.served_since, record.available_by = now, math.inf
+            record.available_by = math.inf
             self.registry_seen = True
-            self._ledger.worker(record)
-            log.info("worker_available", worker=record.worker_id, after_s=round(now - record.forked_at, 3))
+            if was_spare:
+                self._ledger.worker(record)
+            else:
+                self._warm(record)
+            after_s = round(self._loop.now() - record.forked_at, 3)
+            log.info("worker_available", worker=record.worker_id, after_s=after_s, was_spare=was_spare)
+
+    def _warm(self, record: WorkerRecord) -> None:
+        record.served_since = self._loop.now()
+        if not record.adopted:  # how long it waited for its master is no start time
+            self._pools[record.browser_type].starts.took(record.served_since - record.forked_at)
+        self._ledger.worker(record)
 
     def _draining(self, record: WorkerRecord, data: Data) -> None:
         record.advance(WorkerEvent.DRAIN_ASKED)
@@ -265,7 +299,7 @@ class Workers:
             return
         if now >= self._silent_at(record):
             self._give_up(record, f"silent for {self._config.settings.worker_lost_threshold:g} s", now)
-        elif record.status is WorkerStatus.STARTING and now >= record.available_by:
+        elif record.status in _COMING and now >= record.available_by:
             self._give_up(record, f"not available {now - record.forked_at:.0f} s after its start", now)
 
     def _give_up(self, record: WorkerRecord, reason: str, now: float) -> None:
@@ -396,7 +430,7 @@ class Workers:
     def _next(self, record: WorkerRecord) -> float:
         if record.ended:
             return record.sweep_at
-        available_by = record.available_by if record.status is WorkerStatus.STARTING else math.inf
+        available_by = record.available_by if record.status in _COMING else math.inf
         return min(self._tree_at, record.child.deadline(), self._silent_at(record), available_by)
 
     def _greeting(self) -> Data:
@@ -405,6 +439,7 @@ class Workers:
 
 _EVENTS: Final[dict[str, Callable[[Workers, WorkerRecord, Data], None]]] = {
     "launched": Workers._launched,
+    "held": Workers._held,
     "available": Workers._available,
     "draining": Workers._draining,
     "stopped": Workers._stopped,

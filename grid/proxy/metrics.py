@@ -76,7 +76,7 @@ def _of_roster(roster: Roster) -> Iterator[Metric]:
         wanted.add_metric((browser_type,), pool.wanted)
         drains.add_metric((browser_type,), pool.drain_timeouts)
         statuses = [each.status for each in roster.workers.values() if each.browser_type == browser_type]
-        for status in ("starting", "available", "draining"):
+        for status in ("starting", "spare", "available", "draining"):
             workers.add_metric((browser_type, status), statuses.count(status))
     yield from (wanted, drains, workers)
 

@@ -167,9 +167,9 @@ class Settings:
     )
     max_worker_age: float = setting(0.0, "lifecycle", "A worker older than this is recycled.", _SECONDS, **_A_LIMIT)
     max_surge: int = setting(
-        1,
+        8,
         "lifecycle",
-        "Replacements of one pool that may start at once, beside what they replace.",
+        "How many more workers than wanted a pool may have, so that replacements are there in time.",
         minimum=1,
         maximum=MAX_WORKERS,
     )

@@ -54,11 +54,15 @@ class LaunchSpec:
     max_duration_s: float = 0.0
     drain_timeout_s: float = 30.0
     handshake_timeout_s: float = 10.0
+    code_cache: Path | None = None
+    """Where browser servers of the same grid leave compiled code for each other."""
     launcher: str = ""
     """Another launcher that speaks the same IPC (the fake one of tests and benches); empty: ours."""
 
     @classmethod
-    def of(cls, settings: Settings, browser: FoundBrowser, socket_path: Path, tmpdir: Path) -> LaunchSpec:
+    def of(
+        cls, settings: Settings, browser: FoundBrowser, socket_path: Path, tmpdir: Path, code_cache: Path | None = None
+    ) -> LaunchSpec:
         """The spec that these settings ask for, with the browser that was found."""
         chromium = browser.browser_type == "chromium"
         return cls(
@@ -74,6 +78,7 @@ class LaunchSpec:
             idle_timeout_s=settings.session_idle_timeout,
             max_duration_s=settings.session_max_duration,
             drain_timeout_s=settings.drain_timeout,
+            code_cache=code_cache,
             launcher=settings.launcher,
         )
 
@@ -96,6 +101,7 @@ class LaunchSpec:
                 "drainTimeoutS": self.drain_timeout_s,
                 "handshakeTimeoutS": self.handshake_timeout_s,
                 "launchTimeoutS": timeout_s,
+                "codeCache": str(self.code_cache) if self.code_cache else "",
             }
         )
 

@@ -22,11 +22,13 @@ from grid.browsers import FoundBrowser
 from grid.control_client import ControlClient
 from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
-from grid.core.lifetime import is_nearly_used_up, is_used_up
+from grid.core.lifetime import is_used_up, is_worth_telling
 from grid.core.sessions import EndReason
 from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from grid.last_out import last_out
 from grid.registry.registry import Registry, WorkerRecord
+from grid.runtime_dir import CODE_CACHE
+from grid.waiting import first_of
 from grid.worker import watch
 from grid.worker.books import Books
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
@@ -61,6 +63,9 @@ class Worker:
         self.handoff: HandoffServer | None = None
         self._secret = os.urandom(12).hex()
         self._drain = DrainRequest()
+        self._serve = asyncio.Event()
+        if not boot.spare:
+            self._serve.set()
         self._stop_s = STOP_S
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.control = ControlClient(
@@ -99,14 +104,18 @@ class Worker:
             await self._launch(self.boot.ipc_child)
         else:
             await self._take_over()
-        self._start_side_task(self._beat(), "heartbeat")
         self._start_side_task(self._watch_browser_server(), "browser server watch")
         self._start_side_task(self._end_when_hung(), "browser server liveness")
+        if self.boot.ipc_child is not None:
+            await self._serve_when_told()
+        self._start_side_task(self._beat(), "heartbeat")
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
         self.server = await BrowserServer.start(
-            LaunchSpec.of(settings, self.browser, boot.directory / "browser.sock", self._temporary()),
+            LaunchSpec.of(
+                settings, self.browser, boot.directory / "browser.sock", self._temporary(), boot.runtime / CODE_CACHE
+            ),
             boot.ipc,
             ipc_child,
             on_closed=self._finish,
@@ -115,12 +124,23 @@ class Worker:
         )
         self._tell_launched(self.server)
         self.handoff = HandoffServer(boot.directory / "handoff.sock", self._on_offer)
+        if settings.canary_interval > 0:
+            self._start_side_task(self._recycle_when_sick(), "canary")
+
+    async def _serve_when_told(self) -> None:
+        """A spare waits, warm and unknown to any selection; once it is told to serve, that takes one write to Redis."""
+        assert self.server is not None
+        if not self._serve.is_set():
+            self._step(WorkerEvent.HELD)
+            self.control.event("held", {})
+            log.info("worker_held")
+            await first_of(self._serve.wait(), self._drain.asked())
+            if self._drain.is_asked:
+                return
         self._step(WorkerEvent.WARMED)
         await self.books.register()
         self.control.event("available", {})
         log.info("worker_available", browser=self.server.ready.browser_version, node=self.server.pid)
-        if settings.canary_interval > 0:
-            self._start_side_task(self._recycle_when_sick(), "canary")
 
     async def _take_over(self) -> None:
         """The worker before us died, its browser server lives on: see its sessions to their end, admit no new ones."""
@@ -216,6 +236,8 @@ class Worker:
             self.ask_drain(str(data.get("reason", "asked")), data.get("timeoutS"))
             if data.get("now"):
                 self._drain.hurry()
+        elif name == "serve":
+            self._serve.set()
         elif name == "end_session" and self.server is not None:
             self.server.close_session(str(data["sessionId"]), GOING_AWAY, str(data["reason"]))
         else:
@@ -247,8 +269,8 @@ class Worker:
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
-        if is_nearly_used_up(lifetime, limit, self.slots.slots):
-            self.control.push_state(self._view())  # the master may want to start a replacement
+        if is_worth_telling(lifetime, limit):
+            self.control.push_state(self._view())  # the master has the replacement ready in time
         if is_used_up(lifetime, limit):
             self.ask_drain("lifetime limit")
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from contextlib import closing
 from typing import Any
 
@@ -100,22 +101,62 @@ async def test_redis_that_comes_back_empty_learns_the_truth(playwright: Playwrig
         assert grid.redis("KEYS", "sessions:live:*") == []
 
 
-async def test_recycling_by_lifetime_lets_nobody_wait_long_and_fails_no_connect(playwright: Playwright) -> None:
+async def test_recycling_under_load_fails_no_connect_and_gives_each_worker_its_number_of_sessions(
+    playwright: Playwright,
+) -> None:
     need("chromium")
-    environment = {"MAX_LIFETIME_SESSIONS": "10"}
-    with running_grid("--chromium", "3", environment=environment) as grid:
+    with running_grid("--chromium", "3", environment={"MAX_LIFETIME_SESSIONS": "10"}) as grid:
 
         async def client() -> None:
             for _ in range(20):
                 browser = await playwright.chromium.connect(grid.endpoint)
+                assert await (await browser.new_page()).evaluate("6 * 7") == 42
                 await browser.close()
 
         first = {worker["id"] for worker in grid.status()["workers"]}
         await asyncio.gather(*(client() for _ in range(6)))
-        last = {worker["id"] for worker in grid.status()["workers"] if worker["status"] == "available"}
-        assert not first & last
-        outcomes = grid.redis("HGETALL", "sessions:outcomes")
-        assert outcomes == [b"completed", b"120"]
+        await eventually_async(
+            lambda: grid.redis("HGETALL", "sessions:outcomes") == [b"completed", b"120"], "all ends are recorded"
+        )
+        ids = [session_id.decode() for session_id in grid.redis("ZRANGE", "sessions:index", 0, -1)]
+        served = Counter(grid.redis("HGET", f"session:{session_id}", "workerId").decode() for session_id in ids)
+        assert served.total() == 120
+        assert max(served.values()) == 10
+        there = {worker["id"]: worker["status"] for worker in grid.status()["workers"]}
+        leaving = {worker_id for worker_id in served if there.get(worker_id) != "available"}
+        assert leaving >= first
+        assert {served[worker_id] for worker_id in leaving} == {10}
+        await eventually_async(lambda: fully_served(grid, 3), "as many serve as are wanted")
+        books_are_balanced(grid)
+
+
+def fully_served(grid: Grid, wanted: int) -> bool:
+    (pool,) = [pool for pool in grid.status()["pools"] if pool["wanted"]]
+    return bool(pool["available"] >= wanted)
+
+
+async def test_a_spare_waits_unregistered_and_serves_at_once_when_a_worker_is_drained(playwright: Playwright) -> None:
+    need("chromium")
+    with running_grid("--chromium", "2", environment={"MAX_LIFETIME_SESSIONS": "10"}) as grid:
+
+        def by_status(status: str) -> set[str]:
+            return {worker["id"] for worker in grid.status()["workers"] if worker["status"] == status}
+
+        while not by_status("spare"):
+            await (await playwright.chromium.connect(grid.endpoint)).close()
+        spares = by_status("spare")
+        registered = {key.decode().rpartition(":")[2] for key in grid.redis("KEYS", "worker:chromium:*")}
+        assert not spares & registered
+        drained = by_status("available")
+        for worker_id in drained:
+            assert grid.command("drain", worker_id).returncode == 0
+        await eventually_async(lambda: spares & by_status("available"), "a spare serves")
+        browser = await playwright.chromium.connect(grid.endpoint)
+        assert await (await browser.new_page()).evaluate("6 * 7") == 42
+        await browser.close()
+        await eventually_async(
+            lambda: fully_served(grid, 2) and not drained & by_status("draining"), "all is as before"
+        )
         books_are_balanced(grid)
 
 

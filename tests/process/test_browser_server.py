@@ -37,6 +37,7 @@ from tests.support.front_door import (
     processes_of,
     spec,
 )
+from tests.support.grid import eventually_async
 
 
 def installed(browser_type: BrowserType) -> bool:
@@ -644,3 +645,18 @@ async def test_hundreds_of_handoffs_at_once_arrive_each_with_its_own_socket() ->
             await read(client)
             client.close()
             assert (await watched.next_closed()).session_id == f"{number:016x}"
+
+
+async def test_browser_servers_leave_compiled_code_for_each_other(tmp_path: Path) -> None:
+    cache = tmp_path / "node"
+
+    def files() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
+
+    async with browser_server(code_cache=cache):
+        left = await eventually_async(files, "the first one has compiled playwright-core and left it here")
+        # Those that it loaded and compiled: large, or there would be nothing to gain.
+        assert sum(Path(path).stat().st_size for path in left) > 1_000_000
+    async with browser_server(code_cache=cache) as second:
+        await second.server.ping()
+    assert files().items() >= left.items()

@@ -53,6 +53,7 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "wanted": 2,
             "available": 2,
             "starting": 0,
+            "spare": 0,
             "draining": 0,
             "slots": 10,
             "drainTimeouts": 0,

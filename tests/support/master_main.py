@@ -2,6 +2,7 @@
 
 The worker role speaks the control link and has a child and a detached grandchild, as a browser server has; no browser.
 `behaviour` says for each pool how its workers are: serve, crash, fail, mute, slow (they go only when told now), leaves.
+SIGUSR1 has a worker count so many sessions that eleven in a hundred are left to it; SIGUSR2 has it used up.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from grid.master.listener import open_listener
 from grid.master.main import Master, MasterConfig, RedisSpec, Roles
 from grid.master.workers import Workers
 from grid.runtime_dir import RuntimeDir
+from grid.waiting import first_of
 
 _TREE = """
 import subprocess
@@ -59,21 +61,39 @@ class FakeWorker:
         self.boot = boot
         self.behaviour = behaviour
         self.status = "starting"
-        self.drain = asyncio.get_running_loop().create_future()
+        self.lifetime = 0
+        self.serve = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self.drain = loop.create_future()
+        limit = boot.settings.max_lifetime_sessions
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self.count(limit * 89 // 100))
+        loop.add_signal_handler(signal.SIGUSR2, lambda: self.count(limit))
         self.control = ControlClient(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=lambda: {"name": boot.worker_id, "role": "worker", "pid": os.getpid(), "slots": 5, "version": "0"},
             on_command=self.on_command,
             on_state=lambda _state: None,
-            ping_data=lambda: {"status": self.status, "active": 0, "lifetime": 0},
+            ping_data=self.state,
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=lambda: self.on_command("drain", {"reason": "no master"}),
         )
 
+    def state(self) -> dict[str, Any]:
+        return {"status": self.status, "active": 0, "lifetime": self.lifetime}
+
+    def count(self, lifetime: int) -> None:
+        self.control.push_state(self.state())  # so all of these have begun after it
+        self.lifetime = lifetime
+        self.control.push_state(self.state())
+        if lifetime >= self.boot.settings.max_lifetime_sessions:
+            self.drain.set_result({"reason": "lifetime limit"})
+
     def on_command(self, name: str, data: dict[str, Any]) -> None:
         say("command", worker=self.boot.worker_id, name=name, data=data)
-        if (self.behaviour != "slow" or data.get("now")) and not self.drain.done():
+        if name == "serve":
+            self.serve.set()
+        elif (self.behaviour != "slow" or data.get("now")) and not self.drain.done():
             self.drain.set_result(data)
 
     async def succeed(self, node_pid: int) -> int:
@@ -87,6 +107,9 @@ class FakeWorker:
         self.control.event("stopped", {})
         await self.control.close("stopped")
         return 0
+
+    async def asked_to_end(self) -> None:
+        await asyncio.shield(self.drain)
 
     async def run(self) -> int:
         link = asyncio.create_task(self.control.run())
@@ -103,6 +126,12 @@ class FakeWorker:
             grandchild = int(tree.stdout.readline())
             pids = {"nodePid": tree.pid, "browserPid": grandchild}
             self.control.event("launched", {**pids, "playwrightVersion": "1.65.1"})
+            if self.boot.spare:
+                self.status = "spare"
+                self.control.event("held", {})
+                say("held", worker=self.boot.worker_id)
+                await first_of(self.serve.wait(), self.asked_to_end())
+        if self.behaviour != "mute" and not self.drain.done():
             self.control.event("available", {})
             self.status = "available"
             say(
@@ -176,6 +205,7 @@ def worker_role(behaviour: dict[str, str], boot: WorkerBoot) -> int:
         "forked",
         worker=boot.worker_id,
         pool=boot.browser_type,
+        spare=boot.spare,
         pid=os.getpid(),
         registry_seen=boot.registry_seen,
         fds=open_fds(),
@@ -216,10 +246,10 @@ def explode_on(browser_type: str) -> None:
     """The master meets a bug when it is to start a worker of this type."""
     start = Workers.start
 
-    def broken(self: Workers, wanted: BrowserType) -> None:
+    def broken(self: Workers, wanted: BrowserType, *, spare: bool = False) -> None:
         if wanted == browser_type:
             raise RuntimeError("a bug")
-        start(self, wanted)
+        start(self, wanted, spare=spare)
 
     Workers.start = broken  # type: ignore[assignment, method-assign]
 

@@ -18,6 +18,8 @@ from grid.core.adoption import (
 )
 from grid.core.lifecycle import TRANSITIONS, WorkerEvent, WorkerStatus
 
+BEFORE_A_DRAIN = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
+
 
 def found(kind: str, name: str, *, alive: bool = True, registry: str = "r", start: float = 1.0) -> Found:
     return Found(kind, name, alive, registry, start)  # type: ignore[arg-type]
@@ -54,6 +56,10 @@ def test_a_dead_proxy_does_not_count_as_the_newest() -> None:
     [
         ("starting", "starting", "starting"),
         ("starting", "available", "available"),
+        ("starting", "spare", "spare"),
+        ("spare", "spare", "spare"),
+        ("spare", "available", "available"),
+        ("available", "spare", "available"),
         ("starting", "draining", "draining"),
         ("available", "draining", "draining"),
         ("available", "starting", "available"),
@@ -70,7 +76,7 @@ def test_an_adopted_worker_is_where_it_says_it_is(was: str, told: object, now: s
 
 @pytest.mark.parametrize(("status", "event"), list(itertools.product(WorkerStatus, WorkerEvent)))
 def test_news_move_an_adopted_worker_as_any_other_and_old_news_do_not(status: WorkerStatus, event: WorkerEvent) -> None:
-    if event is WorkerEvent.STOP_ANNOUNCED and status in (WorkerStatus.STARTING, WorkerStatus.AVAILABLE):
+    if event is WorkerEvent.STOP_ANNOUNCED and status in BEFORE_A_DRAIN:
         assert heard_again(status, event) is WorkerStatus.STOPPED
     else:
         assert heard_again(status, event) is TRANSITIONS.get((status, event), status)
@@ -81,6 +87,7 @@ def test_news_move_an_adopted_worker_as_any_other_and_old_news_do_not(status: Wo
     [
         ("draining", "available", True),
         ("draining", "starting", True),
+        ("draining", "spare", True),
         ("draining", "draining", False),
         ("available", "available", False),
         ("stopped", "available", False),

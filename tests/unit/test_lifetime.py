@@ -1,8 +1,8 @@
-"""When a worker has served enough."""
+"""When a worker has served enough, and when it tells its count."""
 
 import pytest
 
-from grid.core.lifetime import is_nearly_used_up, is_used_up
+from grid.core.lifetime import is_used_up, is_worth_telling
 
 
 @pytest.mark.parametrize(("lifetime", "used_up"), [(0, False), (9, False), (10, True), (11, True)])
@@ -11,8 +11,15 @@ def test_a_worker_is_used_up_at_its_limit(lifetime: int, used_up: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_lifetime", "slots", "first"), [(50, 5, 45), (10, 5, 8), (10, 1, 9), (3, 5, 2), (1, 5, 0), (1000, 5, 995)]
+    ("max_lifetime", "told"),
+    [
+        (1, [1]),
+        (3, [1, 2, 3]),
+        (10, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (50, [5, 10, 15, 20, 25, 30, 35, 40, 45, 46, 47, 48, 49, 50]),
+    ],
 )
-def test_the_replacement_starts_a_few_sessions_ahead(max_lifetime: int, slots: int, first: int) -> None:
-    near = [lifetime for lifetime in range(max_lifetime + 1) if is_nearly_used_up(lifetime, max_lifetime, slots)]
-    assert near[0] == first
+def test_the_master_hears_of_each_tenth_of_a_life_and_of_each_session_near_its_end(
+    max_lifetime: int, told: list[int]
+) -> None:
+    assert [each for each in range(1, max_lifetime + 1) if is_worth_telling(each, max_lifetime)] == told

@@ -47,6 +47,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_ready",): 1,
         ("pwgrid_workers_wanted", "chromium"): 2,
         ("pwgrid_workers", "chromium", "starting"): 0,
+        ("pwgrid_workers", "chromium", "spare"): 0,
         ("pwgrid_workers", "chromium", "available"): 1,
         ("pwgrid_workers", "chromium", "draining"): 1,
         ("pwgrid_drain_timeouts_total", "chromium"): 8,

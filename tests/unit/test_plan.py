@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grid.core.lifecycle import WorkerStatus
-from grid.core.plan import Action, Drain, Limits, Spawn, Wanted, WorkerView, next_start, plan
+from grid.core.plan import Action, Drain, Limits, Serve, Spawn, Wanted, WorkerView, next_start, plan
 from grid.core.types import BrowserType
 
 S = WorkerStatus
@@ -136,6 +137,10 @@ def test_a_pool_in_backoff_recycles_nothing() -> None:
     assert plan({"chromium": Wanted(2, not_before=200.0)}, there, 100.0, MANY) == []
 
 
+def as_it_can_be(view: WorkerView) -> WorkerView:
+    return view if view.status in (S.STARTING, S.SPARE) else replace(view, spare=False)
+
+
 VIEWS = st.lists(
     st.builds(
         WorkerView,
@@ -145,7 +150,9 @@ VIEWS = st.lists(
         active=st.integers(0, 5),
         started_at=st.floats(0, 100),
         recycle=st.sampled_from([None, None, "memory"]),
-    ),
+        leaves_soon=st.booleans(),
+        spare=st.booleans(),
+    ).map(as_it_can_be),
     max_size=8,
 )
 
@@ -178,24 +185,36 @@ def test_no_plan_breaks_a_bound(
         assert not lost_healthy or len(kept) >= wish.workers or len(healthy) >= wish.workers
 
 
-@given(VIEWS, st.integers(0, 4))
-def test_following_the_plan_comes_to_rest_with_what_is_wanted(there: list[WorkerView], workers: int) -> None:
+def _is_settled(view: WorkerView) -> bool:
+    return view.status in (S.SPARE, S.AVAILABLE) and not view.leaves_soon
+
+
+@given(VIEWS, st.integers(0, 4), st.integers(0, 3))
+def test_following_the_plan_comes_to_rest_with_what_is_wanted(
+    there: list[WorkerView], workers: int, spares: int
+) -> None:
+    limits = Limits(max_starting=2, max_surge=4)
     now = {view.worker_id: view for view in there if view.browser_type == "chromium"}
     for turn in range(60):
-        actions = plan({"chromium": Wanted(workers)}, now.values(), 100.0, Limits(max_starting=2))
-        if not actions and all(view.status is S.AVAILABLE for view in now.values()):
+        actions = plan(wanting(workers, spares, is_quiet=True), now.values(), 100.0, limits)
+        if not actions and all(_is_settled(view) for view in now.values()):
             break
         for n, action in enumerate(actions):
             if isinstance(action, Spawn):
-                now[f"{turn}-{n}"] = WorkerView(f"{turn}-{n}", "chromium", S.STARTING)
+                now[f"{turn}-{n}"] = WorkerView(f"{turn}-{n}", "chromium", S.STARTING, spare=action.spare)
+            elif isinstance(action, Serve):
+                now[action.worker_id] = replace(now[action.worker_id], spare=False)
             else:
                 del now[action.worker_id]
         for worker_id, view in list(now.items()):
-            if view.status is S.STARTING:
-                now[worker_id] = WorkerView(worker_id, "chromium", S.AVAILABLE, recycle=view.recycle)
-            elif view.status is not S.AVAILABLE:
+            if view.spare:
+                now[worker_id] = replace(view, status=S.SPARE)
+            elif view.status in (S.STARTING, S.SPARE):
+                now[worker_id] = replace(view, status=S.AVAILABLE)
+            elif view.status is not S.AVAILABLE or view.leaves_soon:  # it has had its last session
                 del now[worker_id]
-    assert [view.recycle for view in now.values()] == [None] * workers
+    assert [view.recycle for view in now.values() if view.status is S.AVAILABLE] == [None] * workers
+    assert sum(view.status is S.SPARE for view in now.values()) == (spares if workers else 0)
 
 
 def test_the_replacement_of_a_worker_that_leaves_soon_starts_before_it_drains() -> None:
@@ -215,3 +234,133 @@ def test_only_max_surge_spares_wait_at_once() -> None:
 def test_a_pool_that_is_scaled_to_nothing_keeps_nobody_who_leaves_soon() -> None:
     soon = WorkerView("a", "chromium", WorkerStatus.AVAILABLE, leaves_soon=True)
     assert plan({"chromium": Wanted(0)}, [soon], 0, Limits()) == [Drain("a", "scaled down")]
+
+
+def spare(name: str, status: WorkerStatus = S.SPARE, started_at: float = 0.0, recycle: str | None = None) -> WorkerView:
+    return WorkerView(name, "chromium", status, started_at=started_at, recycle=recycle, spare=True)
+
+
+def wanting(workers: int, spares: int, *, is_quiet: bool = False) -> dict[BrowserType, Wanted]:
+    return {"chromium": Wanted(workers, spares=spares, is_quiet=is_quiet)}
+
+
+def test_spares_start_beside_what_serves() -> None:
+    assert plan(wanting(2, 2), views(S.AVAILABLE, S.AVAILABLE), 100.0, Limits(max_starting=9, max_surge=4)) == [
+        Spawn("chromium", spare=True),
+        Spawn("chromium", spare=True),
+    ]
+
+
+def test_a_spare_that_starts_or_waits_is_one() -> None:
+    there = [*views(S.AVAILABLE, S.AVAILABLE), spare("x"), spare("y", S.STARTING)]
+    assert plan(wanting(2, 2), there, 100.0, Limits(max_starting=9, max_surge=4)) == []
+
+
+def test_what_must_serve_starts_before_spares() -> None:
+    assert plan(wanting(2, 2), views(S.AVAILABLE), 100.0, Limits(max_starting=2, max_surge=4)) == [
+        Spawn("chromium"),
+        Spawn("chromium", spare=True),
+    ]
+
+
+def test_spares_count_against_the_surge_and_the_memory_and_the_starts() -> None:
+    there = views(S.AVAILABLE, S.AVAILABLE)
+    for limits in (
+        Limits(max_starting=9, max_surge=1),
+        Limits(max_starting=9, max_surge=4, memory_for=1),
+        Limits(max_starting=1, max_surge=4),
+    ):
+        assert plan(wanting(2, 3), there, 100.0, limits) == [Spawn("chromium", spare=True)]
+    for limits in (Limits(max_surge=0), Limits(max_surge=4, memory_for=0), Limits(max_surge=4, no_spawns="memory")):
+        assert plan(wanting(2, 3), there, 100.0, limits) == []
+
+
+def test_a_spare_takes_the_place_of_one_that_drains_and_another_spare_starts() -> None:
+    there = [*views(S.AVAILABLE, S.DRAINING), spare("x")]
+    assert plan(wanting(2, 1), there, 100.0, Limits(max_starting=9, max_surge=4)) == [
+        Serve("x"),
+        Spawn("chromium", spare=True),
+    ]
+
+
+def test_a_warm_spare_serves_before_one_that_starts_and_the_oldest_first() -> None:
+    there = [spare("new", S.STARTING, 1.0), spare("young", started_at=3.0), spare("old", started_at=2.0)]
+    called = [action.worker_id for action in plan(wanting(3, 0), there, 100.0, MANY) if isinstance(action, Serve)]
+    assert called == ["old", "young", "new"]
+    assert plan(wanting(2, 1), there, 100.0, MANY) == [Serve("old"), Serve("young")]
+
+
+def test_one_that_was_told_to_serve_is_told_once() -> None:
+    told = WorkerView("x", "chromium", S.SPARE)
+    assert plan(wanting(2, 0), [*views(S.AVAILABLE, S.DRAINING), told], 100.0, MANY) == []
+
+
+def test_a_spare_serves_for_one_that_leaves_soon() -> None:
+    there = [WorkerView("a", "chromium", S.AVAILABLE, leaves_soon=True), *views(S.AVAILABLE), spare("x")]
+    assert plan(wanting(2, 0), there, 100.0, MANY) == [Serve("x")]
+
+
+def test_a_spare_serves_while_nothing_may_start() -> None:
+    there = [*views(S.AVAILABLE, S.DRAINING), spare("x")]
+    assert plan(wanting(2, 1), there, 100.0, Limits(no_spawns="memory is short")) == [Serve("x")]
+    backing_off: dict[BrowserType, Wanted] = {"chromium": Wanted(2, not_before=200.0, spares=1)}
+    assert plan(backing_off, there, 100.0, MANY) == [Serve("x")]
+
+
+def test_spares_that_nobody_needs_go_once_the_pool_is_quiet_the_youngest_first() -> None:
+    there = [*views(S.AVAILABLE, S.AVAILABLE), spare("old", started_at=1.0), spare("young", started_at=2.0)]
+    assert plan(wanting(2, 1), there, 100.0, MANY) == []
+    assert plan(wanting(2, 1, is_quiet=True), there, 100.0, MANY) == [Drain("young", "spare")]
+    assert plan(wanting(2, 2, is_quiet=True), there, 100.0, MANY) == []
+
+
+def test_a_host_that_is_short_of_memory_gets_that_of_the_spares_back() -> None:
+    there = [*views(S.AVAILABLE, S.DRAINING), spare("x"), spare("y", started_at=2.0)]
+    assert plan(wanting(2, 2), there, 100.0, Limits(no_spawns="memory is short")) == [
+        Drain("y", "the host is short of memory"),
+        Serve("x"),
+    ]
+
+
+def test_a_pool_that_is_scaled_to_nothing_keeps_no_spare() -> None:
+    assert plan(wanting(0, 0), [spare("x")], 100.0, MANY) == [Drain("x", "scaled down")]
+
+
+def test_a_spare_that_is_to_be_recycled_goes_at_once_and_serves_nobody() -> None:
+    there = [*views(S.AVAILABLE, S.DRAINING), spare("x", recycle="upgrade")]
+    assert plan(wanting(2, 1), there, 100.0, Limits(max_starting=9, max_surge=4)) == [
+        Drain("x", "upgrade"),
+        Spawn("chromium"),
+        Spawn("chromium", spare=True),
+    ]
+
+
+def test_a_recycle_takes_a_spare_for_the_replacement() -> None:
+    due = WorkerView("due", "chromium", S.AVAILABLE, recycle="memory")
+    others = views(S.AVAILABLE)
+    assert plan(wanting(2, 0), [due, *others, spare("x")], 100.0, MANY) == [Serve("x")]
+    serving = WorkerView("x", "chromium", S.AVAILABLE)
+    assert plan(wanting(2, 0), [due, *others, serving], 100.0, MANY) == [Drain("due", "memory")]
+
+
+def test_a_recycle_without_memory_for_another_worker_waits_for_the_spare_that_there_is() -> None:
+    due = WorkerView("due", "chromium", S.AVAILABLE, recycle="memory")
+    there = [due, *views(S.AVAILABLE), spare("x")]
+    assert plan(wanting(2, 0), there, 100.0, Limits(memory_for=0)) == [Serve("x")]
+
+
+def test_a_recycle_does_not_take_the_worker_that_stands_in_for_one_that_leaves_soon() -> None:
+    due = WorkerView("due", "chromium", S.AVAILABLE, recycle="age")
+    soon = WorkerView("soon", "chromium", S.AVAILABLE, leaves_soon=True)
+    instead = WorkerView("instead", "chromium", S.AVAILABLE)
+    limits = Limits(max_starting=9, max_surge=2)
+    assert plan(wanting(2, 0), [due, soon, instead], 100.0, limits) == [Spawn("chromium")]
+
+
+def test_a_worker_that_leaves_soon_and_is_due_for_a_recycle_is_replaced_once() -> None:
+    both = WorkerView("both", "chromium", S.AVAILABLE, recycle="memory", leaves_soon=True)
+    there = [both, *views(S.AVAILABLE)]
+    assert plan(wanting(2, 0), there, 100.0, MANY) == [Spawn("chromium")]
+    assert plan(wanting(2, 0), [*there, WorkerView("x", "chromium", S.AVAILABLE)], 100.0, MANY) == [
+        Drain("both", "memory")
+    ]
