@@ -181,9 +181,10 @@ def _soonest(view: WorkerView) -> tuple[bool, float]:
     return (view.status is not WorkerStatus.SPARE, view.started_at)
 
 
-def _least_loss(view: WorkerView) -> tuple[bool, int, float]:
+def _least_loss(view: WorkerView) -> tuple[bool, bool, int, float]:
     """Starting ones go first, then idle ones, then those with few sessions; the youngest of equals."""
-    return (view.status is WorkerStatus.AVAILABLE, view.active, -view.started_at)
+    is_available, is_starting = view.status is WorkerStatus.AVAILABLE, view.status is WorkerStatus.STARTING
+    return (is_available, not is_starting, view.active, -view.started_at)
 
 
 def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:

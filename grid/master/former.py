@@ -36,9 +36,8 @@ class Former:
     def spared(self) -> list[str]:
         """The paths in the runtime directory that must stay."""
         proxies = ["proxy"] if self.proxy or self.retiring else []
-        workers = [f"w/{state.name}" for state in self.workers]
-        spared = [*workers, *([CODE_CACHE] if workers else []), *proxies, *(["redis"] if self.redis else [])]
-        return [*spared, UNWRITTEN] if spared else []
+        spared = [f"w/{state.name}" for state in self.workers] + proxies + (["redis"] if self.redis else [])
+        return [*spared, UNWRITTEN, CODE_CACHE] if spared else []
 
 
 @dataclass(frozen=True, slots=True)

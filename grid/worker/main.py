@@ -64,8 +64,6 @@ class Worker:
         self._secret = os.urandom(12).hex()
         self._drain = DrainRequest()
         self._serve = asyncio.Event()
-        if not boot.spare:
-            self._serve.set()
         self._stop_s = STOP_S
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.control = ControlClient(
@@ -130,7 +128,7 @@ class Worker:
     async def _serve_when_told(self) -> None:
         """A spare waits, warm and unknown to any selection; once it is told to serve, that takes one write to Redis."""
         assert self.server is not None
-        if not self._serve.is_set():
+        if self.boot.spare and not self._serve.is_set():
             self._step(WorkerEvent.HELD)
             self.control.event("held", {})
             log.info("worker_held")

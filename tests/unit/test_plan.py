@@ -157,25 +157,36 @@ VIEWS = st.lists(
 )
 
 
-@given(VIEWS, st.integers(0, 4), st.integers(0, 4), st.integers(0, 3), st.integers(0, 5), st.integers(1, 4))
+WISHES = st.builds(Wanted, workers=st.integers(0, 4), spares=st.integers(0, 3), is_quiet=st.booleans())
+
+
+@given(VIEWS, WISHES, WISHES, st.integers(0, 3), st.integers(0, 5), st.integers(1, 4))
 def test_no_plan_breaks_a_bound(
-    there: list[WorkerView], chromium: int, firefox: int, surge: int, memory: int, starting: int
+    there: list[WorkerView], chromium: Wanted, firefox: Wanted, surge: int, memory: int, starting: int
 ) -> None:
     limits = Limits(max_starting=starting, max_surge=surge, memory_for=memory)
-    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(chromium), "firefox": Wanted(firefox)}
+    wanted: dict[BrowserType, Wanted] = {"chromium": chromium, "firefox": firefox}
     actions = plan(wanted, there, 100.0, limits)
     already = sum(view.status is S.STARTING for view in there)
     assert spawns(actions) <= max(0, starting - already)
     drained = [action.worker_id for action in actions if isinstance(action, Drain)]
-    assert len(drained) == len(set(drained))
+    served = [action.worker_id for action in actions if isinstance(action, Serve)]
+    assert len(drained + served) == len({*drained, *served})
     starts = Counter(action.browser_type for action in actions if isinstance(action, Spawn))
+    spares = Counter(action.browser_type for action in actions if isinstance(action, Spawn) and action.spare)
     for name, wish in wanted.items():
         mine = [view for view in there if view.browser_type == name]
-        live = [view for view in mine if view.status in (S.STARTING, S.AVAILABLE)]
-        gone = len(mine) - len(live)
+        live = [view for view in mine if view.status in (S.STARTING, S.SPARE, S.AVAILABLE) and not view.spare]
+        gone = sum(view.status not in (S.STARTING, S.SPARE, S.AVAILABLE) for view in mine)
+        gone += sum(view.spare and view.recycle is not None for view in mine)
         kept = [view for view in live if view.worker_id not in drained]
-        # Never more than wanted, but for one replacement that is started ahead.
-        assert not starts[name] or len(kept) + starts[name] <= wish.workers + 1
+        called = sum(view.worker_id in served for view in mine)
+        # Never more than wanted, but for one replacement that serves ahead, and for those that leave soon.
+        serving = sum(not view.leaves_soon for view in kept) + called
+        coming = starts[name] - spares[name]
+        assert not coming or serving + coming <= wish.workers + 1
+        assert spares[name] <= wish.spares
+        assert not called or serving <= wish.workers + 1
         assert len(mine) + starts[name] <= max(len(mine), wish.workers + (max(surge, gone) if surge else 0))
         if surge == 0 or memory == 0:
             assert len(mine) + starts[name] <= max(len(mine), wish.workers)
@@ -186,7 +197,7 @@ def test_no_plan_breaks_a_bound(
 
 
 def _is_settled(view: WorkerView) -> bool:
-    return view.status in (S.SPARE, S.AVAILABLE) and not view.leaves_soon
+    return view.status is (S.SPARE if view.spare else S.AVAILABLE) and not view.leaves_soon
 
 
 @given(VIEWS, st.integers(0, 4), st.integers(0, 3))
