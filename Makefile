@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help set-up set-up-dev up test check format bench soak chaos clean
+.PHONY: help set-up set-up-dev up test check format bench soak chaos faults clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -44,6 +44,10 @@ soak: set-up-dev  ## random clients that close, vanish and freeze; then looks fo
 chaos: set-up-dev  ## kills and stops processes at random under load (make chaos ARGS="--minutes 10 --seed 1")
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench.chaos $(ARGS)
+
+faults: set-up-dev  ## the kill table of docs/faults.md in figures (make faults ARGS="--rounds 5 proxy master")
+	@$(BIN)/pwgrid setup --chromium 1
+	@$(BIN)/python -m bench.faults $(ARGS)
 
 clean:  ## removes what make has made
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,10 +1,7 @@
 """A full disk below the runtime directory: sessions go on, new ones come, status says what is wrong."""
 
-import contextlib
 import os
 import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Playwright
 
+from tests.support import disk
+from tests.support.disk import fill
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.raw import connect, head
 from tests.support.row import comes_out_exact, failures, row
@@ -21,31 +20,11 @@ PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of 64 MiB; needs the right to mount one."""
-    directory = Path(tempfile.mkdtemp(prefix="pg-disk-", dir="/tmp"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", directory],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        directory.rmdir()
-        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
     try:
-        yield directory
-    finally:
-        subprocess.run(["umount", directory], check=True)
-        directory.rmdir()
-
-
-def fill(directory: Path) -> Path:
-    filler = directory / "filler"
-    with filler.open("ab") as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(65536))
-            file.flush()
-    return filler
+        with disk.small_disk() as directory:
+            yield directory
+    except disk.NoDiskError as reason:
+        pytest.skip(f"no small file system can be mounted here: {reason}")
 
 
 def session_on(grid: Grid) -> Any:

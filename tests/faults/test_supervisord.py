@@ -113,6 +113,7 @@ def supervised() -> Iterator[Supervised]:
         supervised = Supervised(Path(directory))
         try:
             eventually(lambda: supervised.state().startswith("RUNNING"), "the program runs", 60)
+            eventually(lambda: "pwgrid ready:" in supervised.output(), "the grid is ready", 60)
             yield supervised
         except BaseException as error:
             error.add_note(supervised.output())
@@ -124,7 +125,7 @@ def supervised() -> Iterator[Supervised]:
 async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_session(
     supervised: Supervised, playwright: Playwright
 ) -> None:
-    await eventually_async(lambda: len(supervised.available()) == 2, "both workers serve")
+    assert len(supervised.available()) == 2
     async with under_load(supervised, playwright) as load:
         workers, proxy, state = supervised.available(), supervised.status()["proxy"]["pid"], supervised.state()
 
