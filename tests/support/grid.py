@@ -215,7 +215,7 @@ def running_grid(
     grid.stop()
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
     """Waits for a state of another process that announces itself to nobody here; the timeout only bounds a failure."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -225,7 +225,7 @@ def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 20) -
     return value
 
 
-async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
     """`eventually` beside a running event loop."""
     return await asyncio.to_thread(eventually, condition, what, timeout_s)
 
