@@ -78,6 +78,11 @@ class WorkerRecord:
         """Whether it counts as capacity, now or soon."""
         return self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether it waits, or will wait, until it is told to serve."""
+        return self.spare and self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE)
+
     def advance(self, event: WorkerEvent) -> None:
         """Step through the table. Raises LifecycleError (a ValueError)."""
         self.status = heard_again(self.status, event) if self.adopted else advance(self.status, event)
@@ -92,7 +97,7 @@ class WorkerRecord:
             started_at=self.forked_at,
             recycle=self.recycle,
             leaves_soon=self.leaves_soon,
-            spare=self.spare and self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE),
+            spare=self.is_spare,
         )
 
     def status_reply(self) -> dict[str, Any]:

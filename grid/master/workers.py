@@ -129,6 +129,7 @@ class Workers:
         if record.status is WorkerStatus.DRAINING and not now:
             record.planned = True
             return
+        was_spare = record.is_spare
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.planned = True
         record.doomed = record.doomed or now
@@ -139,7 +140,8 @@ class Workers:
         self._ledger.worker(record)
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
         self._send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
-        self._tell("leave_drain", record)
+        if not was_spare:  # Redis does not know it
+            self._tell("leave_drain", record)
 
     def attach(self, record: WorkerRecord, sock: socket.socket, frame: Frame, init: bytes, fds: list[int]) -> bool:
         """Take a reconnect; False when the worker has ended. `fds` has its end of the browser server's channel.
