@@ -85,7 +85,12 @@ class Chaos:
         status = self._status()
         if not status:
             return False
-        workers = [each for each in status["workers"] if each["status"] == "available" and each["id"] not in self._hurt]
+        # One that a new master has adopted counts once it has come back: before that nobody could succeed it.
+        workers = [
+            each
+            for each in status["workers"]
+            if each["status"] == "available" and each["claimed"] and each["id"] not in self._hurt
+        ]
         return len(workers) == WORKERS and bool(status["proxy"]["pid"] and status["redis"]["pid"])
 
     def _status(self) -> dict[str, Any]:

@@ -108,6 +108,7 @@ class WorkerRecord:
             "pid": self.child.pid,
             "nodePid": self.launched.get("nodePid"),
             "status": self.status.value,
+            "claimed": self.claimed,
             "active": self.active,
             "lifetime": self.lifetime,
             "slots": self.slots,
