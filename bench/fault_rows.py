@@ -16,7 +16,7 @@ import psutil
 
 from grid.errors import GridError
 from tests.support.disk import fill, small_disk
-from tests.support.grid import NEVER, Grid
+from tests.support.grid import NEVER, Grid, eventually
 from tests.support.load import Load
 from tests.support.redis import RedisServer
 
@@ -52,7 +52,13 @@ class Scene:
         return self.grid.ask("status")
 
     def busiest(self) -> dict[str, Any]:
-        worker: dict[str, Any] = max(self.status()["workers"], key=lambda each: each["active"])
+        """The worker with the most sessions, once all of them are known: workers tell their counts every 3 s."""
+
+        def told() -> list[dict[str, Any]]:
+            workers: list[dict[str, Any]] = self.status()["workers"]
+            return workers if sum(each["active"] for each in workers) >= SESSIONS else []
+
+        worker: dict[str, Any] = max(eventually(told, "all sessions are told"), key=lambda each: each["active"])
         return worker
 
     def strike(self, pid: int, signum: int, own: int = 0) -> None:
