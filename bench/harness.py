@@ -216,7 +216,7 @@ _READING = (
     "turns with it in small rounds: medians are over rounds, p99 is over all single values. Compare ratios and "
     "differences, not the absolute figures of this machine. The grid has its default settings (log level info), "
     "except the number of workers and slots that a bench says, and that no worker is recycled for its number of "
-    "sessions."
+    "sessions unless that is what is measured."
 )
 
 

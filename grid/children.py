@@ -44,7 +44,6 @@ class ChildState:
     reason: str | None = None
     recycle: str | None = None
     spare: bool = False
-    leaves_soon: bool = False
     is_successor: bool = False
 
     def path(self, runtime: Path) -> Path:

@@ -6,7 +6,8 @@
 --       9 how long records of ended sessions are kept, seconds    10 rssMib ("" = as before)    11 lifetime ("" = as before)
 --      12 … of each live session of the worker its id, when it started (Unix seconds, or ""), its client's address (or "")
 -- Returns {known, command, repaired}: known is 0 when the worker's key is gone (nothing was touched: register again);
---       command is what worker:cmd:{type}:{id} says, or ""; repaired is by how much the counter was wrong.
+--       command is what worker:cmd:{type}:{id} says, or "serve" for a spare that a selection has made available (it stays so),
+--       or ""; repaired is by how much the counter was wrong.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:index,
 --       cluster:counter_repairs (+1 for a repair); publishes slots:{type} if the worker may be eligible again and
 --       somebody waits.
@@ -21,6 +22,10 @@ local command = redis.call('GET', prefix .. 'worker:cmd:' .. field) or ''
 local was = redis.call('HMGET', key, 'status', 'lastHeartbeat')
 if not was[2] then return {0, command, 0} end
 
+if status == 'spare' and was[1] == 'available' then
+  status = 'available'
+  if command == '' then command = 'serve' end
+end
 redis.call('HSET', key, 'lastHeartbeat', now, 'status', status)
 if ARGV[10] ~= '' then redis.call('HSET', key, 'rssMib', ARGV[10]) end
 redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))

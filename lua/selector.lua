@@ -12,8 +12,9 @@
 --      16, 17 … further fields of the session record: name, value, name, value …
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
---       is set to "shutdown" and published; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when
---       none is eligible slots:wanted:{type}, so that whoever frees a slot publishes slots:{type}.
+--       is set to "shutdown" and published, the status of a spare becomes available, its id is the worker's field heir, and
+--       slots:{type} is published if somebody waits; with a session id: session:{id}, sessions:live:{type}:{id},
+--       sessions:index; and when none is eligible slots:wanted:{type}, so that whoever frees a slot publishes slots:{type}.
 --
 -- Serving: status available, heartbeat no older than the threshold. Eligible: serving, key with a TTL, active below the
 -- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
@@ -21,8 +22,20 @@
 -- load and filters must not move the border. Of the eligible ones below max lifetime - margin the highest lifetime wins, ties
 -- go to the lowest active; without any such, the same among all eligible.
 --
+-- Spare: status spare, heartbeat as above. It serves from the step on that uses another worker up, so that there is never one
+-- less; of several the first by id. Until then it is no worker here: it is not chosen, and does not move the border.
+--
 -- Idempotent by the session: one that is pending already gets the same endpoint again and no second slot. When its worker
 -- is excluded now, that lease is taken back first, as rollback.lua does. One that ran already gets nil.
+
+-- [shared: wake]
+-- Tells the proxies that a worker may be eligible again, if a selection has found none since the last time.
+local function wake(prefix, browser_type)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. browser_type) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. browser_type, 'free')
+  end
+end
+-- [end: wake]
 
 local active_hash, lifetime_hash = KEYS[1], KEYS[2]
 local browser_type, max_active, max_lifetime, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -88,11 +101,16 @@ local function passes(field, version)
   return not excluded[id] and (not only or only == id) and (not version or version == wanted_version)
 end
 
-local serving, eligible, worker_prefix = 0, {}, prefix .. 'worker:'
+local serving, spare, eligible, worker_prefix = 0, nil, {}, prefix .. 'worker:'
 for field, live in pairs(active) do
   local worker = call('HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint')
-  local beat = worker[1] == 'available' and tonumber(worker[2])
-  if beat and now - beat <= stale_s then
+  local status, beat = worker[1], tonumber(worker[2])
+  if not beat or now - beat > stale_s then
+    status = nil
+  end
+  if status == 'spare' and (not spare or field < spare) then
+    spare = field
+  elseif status == 'available' then
     serving = serving + 1
     local slots = tonumber(worker[3])
     if live < max_active and (not slots or live < slots) and (lifetime[field] or 0) < max_lifetime
@@ -131,6 +149,11 @@ if call('HINCRBY', lifetime_hash, chosen, 1) >= max_lifetime then
   local command = prefix .. 'worker:cmd:' .. chosen
   redis.call('SET', command, 'shutdown', 'PX', milliseconds(tonumber(given(15, 60))))
   redis.call('PUBLISH', command, 'shutdown')
+  if spare then
+    redis.call('HSET', worker_prefix .. spare, 'status', 'available')
+    redis.call('HSET', worker_prefix .. chosen, 'heir', string.sub(spare, #type_prefix + 1))
+    wake(prefix, browser_type)
+  end
 end
 
 if session_id then

@@ -30,10 +30,12 @@ class Room:
 def refusal(offer: Offer, status: WorkerStatus, room: Room, now: float) -> RefusalReason | None:
     """Why the worker refuses the offer; None when it admits it.
 
+    A spare that is offered a session has been chosen in place of a worker that is used up: from now on it serves.
+
     A late offer is refused because the proxy has given the client to another worker by then. While Redis is away nobody
     but the worker counts its life.
     """
-    if status is not WorkerStatus.AVAILABLE:
+    if status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE):
         return "draining"
     if now >= offer.deadline:
         return "late"

@@ -1,13 +1,12 @@
-"""Foresees how many workers of a pool the next sessions can use up, so that their replacements are there in time.
+"""Foresees how many workers of a pool the next sessions can use up, so that their replacements are warm in time.
 
-A pool has workers that serve and, when lives are short beside the rate of sessions, spares: warm ones that no selection
-knows yet. There are two leads, both in sessions, from the measured rate of the pool:
+A replacement takes a start time to get warm. So it is not enough to count how many sessions a worker has left: what
+matters is whether those that begin within a start time can use it up, at the rate that the pool has. As many workers as
+they can use up there should be as spares: warm, and chosen by no selection until one of them is let serve, in the very
+step that uses another worker up.
 
-- what may begin until a spare that is told to serve does so: they must use up no worker that is not replaced;
-- what may begin until a browser that is started now is warm: they must use up no more workers than there are spares.
-
-Spares wait outside of the selection. It gives new workers the next sessions, and keeps old ones a few sessions before
-their end: the more workers serve, the fewer sessions are left in all of them together. Measures nothing; times are
+A spare does not serve before that, for the selection gives new workers the next sessions and keeps old ones a few of
+theirs: the more workers serve, the fewer sessions are left in all of them together. Measures nothing; times are
 monotonic seconds.
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,26 +23,7 @@ HALF_LIFE_S: Final = 300.0
 QUIET_S: Final = 30.0
 STARTS: Final = 5
 UNKNOWN_START_S: Final = 2.0
-SERVE_S: Final = 0.1
-"""What a spare needs to serve on a busy host: the count that shows the need, the command, one write to Redis."""
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """One worker that serves or will: its sessions so far, whether it is a spare, whether another has its place."""
-
-    worker_id: str
-    lifetime: int
-    spare: bool = False
-    leaves_soon: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Foresight:
-    """Who counts no more from now on, because another one must serve when it goes; how many spares there should be."""
-
-    leaving: tuple[str, ...] = ()
-    spares: int = 0
+_NO_SESSION: Final = 0.1  # so little of one is none: a rate that is held up never comes down to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +35,29 @@ class Outlook:
     max_lifetime: int
     slots: int
 
-    def sessions_within(self, seconds: float) -> int:
-        """How many sessions may begin in that time.
+    @property
+    def sessions(self) -> int:
+        """How many may begin before a browser that is started now is warm.
 
         Those of the rate, and those that may come at once at any time: as many as a worker has slots, but not more than
         a fifth of a life, else most workers of a pool with short lives would be spares.
         """
-        return math.ceil(self.rate * seconds) + max(1, min(self.slots, self.max_lifetime // 5))
+        return math.ceil(self.rate * self.start_s - _NO_SESSION) + max(1, min(self.slots, self.max_lifetime // 5))
 
 
-def foresee(outlook: Outlook, lives: Collection[Life]) -> Foresight:
-    """What it takes to have as many workers as wanted all the time. `lives` are all that are not on their way out."""
-    serving = [life for life in lives if not life.spare]
-    soon = used_up_by(outlook.sessions_within(SERVE_S), serving, outlook.max_lifetime)
-    marked = sum(life.leaves_soon for life in serving)
-    others = sorted((life for life in serving if not life.leaves_soon), key=_most_used)
-    leaving = tuple(life.worker_id for life in others[: max(0, soon - marked)])
-    later = used_up_by(outlook.sessions_within(SERVE_S + outlook.start_s), lives, outlook.max_lifetime)
-    return Foresight(leaving, max(0, later - marked - len(leaving)))
+def spares(outlook: Outlook, lifetimes: Iterable[int]) -> int:
+    """How many spares there should be: as many as the workers that the next sessions can use up at the most.
 
-
-def used_up_by(sessions: int, lives: Iterable[Life], max_lifetime: int) -> int:
-    """How many workers so many sessions can use up at the most, whichever way they are selected."""
-    number = 0
-    for life in sorted(lives, key=_most_used):
-        sessions -= max(0, max_lifetime - life.lifetime)
+    `lifetimes` are the sessions so far of all workers that are not on their way out: those that serve, those that
+    start, and the spares themselves.
+    """
+    sessions, number = outlook.sessions, 0
+    for lifetime in sorted(lifetimes, reverse=True):
+        sessions -= max(0, outlook.max_lifetime - lifetime)
         if sessions < 0:
             break
         number += 1
     return number
-
-
-def _most_used(life: Life) -> int:
-    return -life.lifetime
 
 
 @dataclass(slots=True)

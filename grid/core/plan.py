@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from grid.core.lifecycle import WorkerStatus
 from grid.core.types import BrowserType
@@ -28,8 +29,7 @@ class Wanted:
 class WorkerView:
     """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
 
-    `leaves_soon`: it has served nearly as many sessions as it may and will drain by itself; its replacement serves now.
-    `spare`: it starts, or is warm, and serves only when it is told to.
+    `spare`: it is not counted on: it starts, or is warm, or serves already in place of another one that is still there.
     """
 
     worker_id: str
@@ -38,7 +38,6 @@ class WorkerView:
     active: int = 0
     started_at: float = 0.0
     recycle: str | None = None
-    leaves_soon: bool = False
     spare: bool = False
 
 
@@ -68,7 +67,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Let a spare serve: now, or as soon as it is warm."""
+    """Let a spare serve, now or as soon as it is warm, and count on it."""
 
     worker_id: str
 
@@ -83,6 +82,8 @@ class Drain:
 
 Action = Spawn | Serve | Drain
 
+_LIVE: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
+
 
 @dataclass(slots=True)
 class _Pool:
@@ -96,7 +97,7 @@ class _Pool:
     expiring: WorkerView | None = None
 
     def kept(self) -> list[WorkerView]:
-        return [view for view in (*self.coming, *self.available) if view is not self.expiring and not view.leaves_soon]
+        return [view for view in (*self.coming, *self.available) if view is not self.expiring]
 
     def missing(self) -> int:
         """How many it lacks of those that serve, or too many (negative)."""
@@ -104,6 +105,11 @@ class _Pool:
 
     def all(self) -> list[WorkerView]:
         return [*self.coming, *self.available, *self.spares, *self.leaving]
+
+    def room(self, limits: Limits) -> int:
+        """How many more processes it may have. What drains for other reasons is replaced even beyond the surge."""
+        beyond = 0 if limits.max_surge == 0 else max(limits.max_surge, len(self.leaving))
+        return self.wanted.workers + beyond - len(self.all())
 
     def called(self) -> list[WorkerView]:
         """The spares that are to serve now."""
@@ -131,12 +137,12 @@ def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) ->
     for view in views:
         if view.browser_type != browser_type:
             continue
-        if view.status is WorkerStatus.AVAILABLE:
-            pool.available.append(view)
-        elif view.status not in (WorkerStatus.STARTING, WorkerStatus.SPARE) or (view.spare and view.recycle):
-            pool.leaving.append(view)  # a spare that is to be recycled serves nobody: it goes at once
+        if view.status not in _LIVE:
+            pool.leaving.append(view)
         elif view.spare:
             pool.spares.append(view)
+        elif view.status is WorkerStatus.AVAILABLE:
+            pool.available.append(view)
         else:
             pool.coming.append(view)
     return pool
@@ -154,14 +160,12 @@ def _drains(pool: _Pool, limits: Limits) -> list[Action]:
     """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place."""
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
-        leaving = [view for view in (*pool.coming, *pool.available) if view.leaves_soon and view is not pool.expiring]
-        surplus += leaving + pool.spares
+        surplus += pool.spares
     drains: list[Action] = [Drain(view.worker_id, "scaled down") for view in surplus]
-    drains += [Drain(view.worker_id, view.recycle) for view in pool.leaving if view.spare and view.recycle]
     if pool.wanted.workers > 0:
         drains += _spares_to_drop(pool, limits)
     if pool.expiring is not None:
-        serving = sum(1 for view in pool.available if view is not pool.expiring and not view.leaves_soon)
+        serving = sum(1 for view in pool.available if view is not pool.expiring)
         no_place = limits.max_surge == 0 or limits.memory_for <= 0 or limits.no_spawns is not None
         if serving >= pool.wanted.workers or (no_place and not pool.called()):
             drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
@@ -169,22 +173,30 @@ def _drains(pool: _Pool, limits: Limits) -> list[Action]:
 
 
 def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
-    """Spares wait for as long as sessions come, since each start costs; but not on a host that is short of memory."""
+    """Spares wait for as long as sessions come, since each start costs; but not on a host that is short of memory.
+
+    Those that are to be recycled go when enough others are warm, or there can be no others.
+    """
     waiting = sorted(pool.spares, key=_soonest)[len(pool.called()) :]
+    idle = [view for view in waiting if not view.active]
     if limits.no_spawns is not None:
-        return [Drain(view.worker_id, "the host is short of memory") for view in waiting]
-    return [Drain(view.worker_id, "spare") for view in waiting[pool.wanted.spares :] if pool.wanted.is_quiet]
+        return [Drain(view.worker_id, "the host is short of memory") for view in idle]
+    warm = sum(view.recycle is None and view.status is not WorkerStatus.STARTING for view in waiting)
+    outdated: list[Action] = [Drain(view.worker_id, view.recycle) for view in idle if view.recycle]
+    if outdated and (warm >= pool.wanted.spares or min(pool.room(limits), limits.memory_for) <= 0):
+        return outdated
+    too_many = waiting[pool.wanted.spares :] if pool.wanted.is_quiet else []
+    return [Drain(view.worker_id, "spare") for view in too_many if not view.active]
 
 
-def _soonest(view: WorkerView) -> tuple[bool, float]:
-    """Warm ones first, then those that started first."""
-    return (view.status is not WorkerStatus.SPARE, view.started_at)
+def _soonest(view: WorkerView) -> tuple[bool, int, float]:
+    """Those that may stay; of these those that serve already, then warm ones, then those that started first."""
+    return (view.recycle is not None, -_LIVE.index(view.status), view.started_at)
 
 
-def _least_loss(view: WorkerView) -> tuple[bool, bool, int, float]:
+def _least_loss(view: WorkerView) -> tuple[int, int, float]:
     """Starting ones go first, then idle ones, then those with few sessions; the youngest of equals."""
-    is_available, is_starting = view.status is WorkerStatus.AVAILABLE, view.status is WorkerStatus.STARTING
-    return (is_available, not is_starting, view.active, -view.started_at)
+    return (_LIVE.index(view.status), view.active, -view.started_at)
 
 
 def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
@@ -212,8 +224,8 @@ def _starts(pool: _Pool, limits: Limits) -> list[tuple[Spawn, bool]]:
     """What the pool lacks and may have while the rest of it is still there, and which of these are extra processes."""
     called, there = len(pool.called()), len(pool.all())
     missing = max(0, pool.missing() - called)
-    spares = max(0, pool.wanted.spares + called - len(pool.spares)) if pool.wanted.workers else 0
-    beyond = 0 if limits.max_surge == 0 else max(limits.max_surge, len(pool.leaving))
+    lasting = max(0, sum(view.recycle is None for view in pool.spares) - called)
+    spares = max(0, pool.wanted.spares - lasting) if pool.wanted.workers else 0
     starts = [Spawn(pool.browser_type)] * missing + [Spawn(pool.browser_type, spare=True)] * spares
-    starts = starts[: max(0, pool.wanted.workers + beyond - there)]
+    starts = starts[: max(0, pool.room(limits))]
     return [(spawn, there + n >= pool.wanted.workers) for n, spawn in enumerate(starts)]

@@ -39,7 +39,6 @@ def adopt_worker(config: MasterConfig, state: ChildState) -> WorkerRecord | None
         reason=state.reason,
         recycle=state.recycle,
         spare=state.spare,
-        leaves_soon=state.leaves_soon,
         is_successor=state.is_successor,
         planned=status is WorkerStatus.DRAINING,
         served_since=state.forked_at if status in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) else math.inf,

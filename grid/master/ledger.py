@@ -62,7 +62,7 @@ class Ledger:
         state.launched = record.launched
         state.status, state.reason = record.status.value, record.reason
         state.recycle = record.recycle
-        state.spare, state.leaves_soon = record.spare, record.leaves_soon
+        state.spare = record.spare
         state.is_successor = record.is_successor
         self._write(state)
 

@@ -179,7 +179,7 @@ class Master:
 
     def _plan(self, now: float) -> list[Action]:
         for pool in self._pools.values():
-            self._workers.look_ahead(pool)
+            pool.foresee(self._workers.of(pool.browser_type), self._config.settings, now)
         wanted = {name: pool.wanted(now) for name, pool in self._pools.items()}
         views = [record.view() for record in self._workers.records.values()]
         limits = limits_of(self._config.settings, os.cpu_count(), MIN_STARTING)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from grid.config import Settings
 from grid.core.backoff import Backoff, Run
-from grid.core.foresight import Life, Outlook, SessionRate, StartTimes, foresee
+from grid.core.foresight import Outlook, SessionRate, StartTimes, spares
 from grid.core.lifecycle import WorkerStatus
 from grid.core.plan import Wanted
 from grid.core.types import BrowserType
@@ -88,22 +88,15 @@ class Pool:
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
         record.lifetime, record.counted_at = lifetime, now
 
-    def look_ahead(self, records: Collection[WorkerRecord], settings: Settings, now: float) -> list[WorkerRecord]:
-        """See how many spares it takes, and which workers count no more from now on, because they leave soon."""
-        live = {record.worker_id: record for record in records if record.is_live}
+    def foresee(self, records: Collection[WorkerRecord], settings: Settings, now: float) -> None:
+        """See how many spares it takes to have all replacements in time."""
         outlook = Outlook(
             self.rate.per_s(now),
             self.starts.longest_s,
             settings.max_lifetime_sessions,
             settings.max_concurrent_sessions,
         )
-        views = (record.view() for record in live.values())
-        foresight = foresee(
-            outlook,
-            [Life(view.worker_id, live[view.worker_id].lifetime, view.spare, view.leaves_soon) for view in views],
-        )
-        self.spares = foresight.spares
-        return [live[worker_id] for worker_id in foresight.leaving]
+        self.spares = spares(outlook, [record.lifetime for record in records if record.is_live])
 
     def status_reply(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
         """What an operator is told."""

@@ -32,9 +32,8 @@ class WorkerRecord:
     was reaped and only its tree may be left. `planned`: its end was wanted; `asked`: an operator asked for it.
     `is_successor`: the process took a dead worker's browser server over. `doomed`: its whole tree is to go.
     `adopted`: a former master forked it; until it has come back to us (`claimed`) there is no `control`, and no `ipc`
-    until it has sent it. `settings` is what it was forked with. `spare`: it waits until it is told to serve.
-    `leaves_soon`: few sessions are left to it, and another worker has its place. `counted_at`: when it last told how
-    many it had.
+    until it has sent it. `settings` is what it was forked with. `spare`: it is not counted on (yet), though
+    a selection may have let it serve. `counted_at`: when it last told how many sessions it had had.
     """
 
     worker_id: str
@@ -56,7 +55,6 @@ class WorkerRecord:
     reason: str | None = None
     recycle: str | None = None
     spare: bool = False
-    leaves_soon: bool = False
     counted_at: float = math.inf
     planned: bool = False
     asked: bool = False
@@ -78,11 +76,6 @@ class WorkerRecord:
         """Whether it counts as capacity, now or soon."""
         return self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 
-    @property
-    def is_spare(self) -> bool:
-        """Whether it waits, or will wait, until it is told to serve."""
-        return self.spare and self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE)
-
     def advance(self, event: WorkerEvent) -> None:
         """Step through the table. Raises LifecycleError (a ValueError)."""
         self.status = heard_again(self.status, event) if self.adopted else advance(self.status, event)
@@ -96,8 +89,7 @@ class WorkerRecord:
             self.active,
             started_at=self.forked_at,
             recycle=self.recycle,
-            leaves_soon=self.leaves_soon,
-            spare=self.is_spare,
+            spare=self.spare,
         )
 
     def status_reply(self) -> dict[str, Any]:

@@ -86,17 +86,12 @@ class Workers:
         log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid, spare=spare)
 
     def serve(self, record: WorkerRecord) -> None:
-        """Let a spare serve, at once or as soon as it is warm."""
+        """Let a spare serve, at once or as soon as it is warm, and count on it."""
         record.spare = False
         if record.status is WorkerStatus.SPARE:
             record.available_by = self._loop.now() + SERVE_GRACE_S
+        self._ledger.worker(record)
         self._send(record, "serve", {})
-
-    def look_ahead(self, pool: Pool) -> None:
-        """Mark who leaves soon. It is written down, or the next master would take the replacement for one too many."""
-        for record in pool.look_ahead(self.of(pool.browser_type), self._config.settings, self._loop.now()):
-            record.leaves_soon = True
-            self._ledger.worker(record)
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Have a worker end one of its sessions; nothing when either is gone."""
@@ -129,7 +124,6 @@ class Workers:
         if record.status is WorkerStatus.DRAINING and not now:
             record.planned = True
             return
-        was_spare = record.is_spare
         record.advance(WorkerEvent.DRAIN_ASKED)
         record.planned = True
         record.doomed = record.doomed or now
@@ -140,8 +134,7 @@ class Workers:
         self._ledger.worker(record)
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
         self._send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
-        if not was_spare:  # Redis does not know it
-            self._tell("leave_drain", record)
+        self._tell("leave_drain", record)
 
     def attach(self, record: WorkerRecord, sock: socket.socket, frame: Frame, init: bytes, fds: list[int]) -> bool:
         """Take a reconnect; False when the worker has ended. `fds` has its end of the browser server's channel.
@@ -249,17 +242,18 @@ class Workers:
         if record.status is WorkerStatus.SPARE:
             record.available_by = math.inf if record.spare else self._loop.now() + SERVE_GRACE_S
             self._warm(record)
+            self._ledger.worker(record)
 
     def _available(self, record: WorkerRecord, data: Data) -> None:
         was_spare = record.status is WorkerStatus.SPARE
-        record.advance(WorkerEvent.WARMED)
+        if record.status is not WorkerStatus.AVAILABLE:  # it may stand in for another one already
+            record.advance(WorkerEvent.WARMED)
         if record.status is WorkerStatus.AVAILABLE:
             record.available_by = math.inf
             self.registry_seen = True
-            if was_spare:
-                self._ledger.worker(record)
-            else:
+            if record.served_since == math.inf:
                 self._warm(record)
+            self._ledger.worker(record)
             after_s = round(self._loop.now() - record.forked_at, 3)
             log.info("worker_available", worker=record.worker_id, after_s=after_s, was_spare=was_spare)
 
@@ -267,10 +261,14 @@ class Workers:
         record.served_since = self._loop.now()
         if not record.adopted:  # how long it waited for its master is no start time
             self._pools[record.browser_type].starts.took(record.served_since - record.forked_at)
-        self._ledger.worker(record)
 
     def _draining(self, record: WorkerRecord, data: Data) -> None:
         record.advance(WorkerEvent.DRAIN_ASKED)
+        heir = self.records.get(str(data.get("heir")))
+        if heir is not None and heir.spare and heir.is_live:
+            self.serve(heir)
+            if heir.status is WorkerStatus.SPARE:  # the selection that used this one up has made it available
+                heir.advance(WorkerEvent.WARMED)
         record.reason = record.reason or str(data.get("reason", "asked"))
         record.sessions_until = min(record.sessions_until, self._loop.now() + self._config.settings.drain_timeout)
         self._ledger.worker(record)

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from grid.core.lifecycle import WorkerStatus
 from grid.core.sessions import LIVE, SessionStatus
 from grid.proxy.gateway import Counts
 from grid.proxy.roster import Roster
@@ -46,13 +47,13 @@ class _Figures(Collector):
 def _of_registry(found: RegistrySnapshot) -> Iterator[Metric]:
     labels = ("browser_type", "worker")
     active = GaugeMetricFamily("pwgrid_active_sessions", "Live sessions", labels=labels)
-    slots = GaugeMetricFamily("pwgrid_slots", "Sessions that the worker takes at once", labels=labels)
+    slots = GaugeMetricFamily("pwgrid_slots", "Sessions that the worker takes at once; a spare none", labels=labels)
     lifetime = GaugeMetricFamily("pwgrid_lifetime_sessions", "Sessions that the worker has had", labels=labels)
     memory = GaugeMetricFamily("pwgrid_worker_memory_bytes", "RSS of the worker and its browser", labels=labels)
     for field, worker in found.workers.items():
         key = (worker.browser_type, worker.worker_id)
         active.add_metric(key, found.active.get(field, 0))
-        slots.add_metric(key, worker.slots)
+        slots.add_metric(key, 0 if worker.status == WorkerStatus.SPARE else worker.slots)
         lifetime.add_metric(key, found.lifetime.get(field, 0))
         if worker.rss_mib is not None:
             memory.add_metric(key, worker.rss_mib * MIB)

@@ -93,7 +93,7 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """`known` False: Redis has lost the worker, register again. `command` is what an operator or the selection asks for
-    ("shutdown" or None). `repaired` is by how much the active counter was wrong; 0 in a healthy grid."""
+    ("shutdown", "serve" or None). `repaired` is by how much the active counter was wrong; 0 in a healthy grid."""
 
     known: bool
     command: str | None

@@ -278,6 +278,11 @@ class Registry:
         keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
         return bool(await self.client.run(self._scripts["drain"], keys, ()))
 
+    async def heir(self, browser_type: BrowserType, worker_id: str) -> str | None:
+        """The worker that a selection has let serve in this one's place; None if there is none."""
+        reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "heir")
+        return reply
+
     async def send_drain(self, browser_type: BrowserType, worker_id: str) -> bool:
         """Leaves the shutdown command for the worker's next heartbeat, and publishes it. False if nobody is there."""
         worker = f"{browser_type}:{worker_id}"

@@ -56,6 +56,12 @@ class Books:
                 raise
             log.warning("registration_put_off", error=str(error))
 
+    async def heir(self) -> str | None:
+        """The worker that serves in place of this one now that it is used up; None if that is not known."""
+        with contextlib.suppress(RegistryUnavailable):
+            return await self._registry.heir(self._boot.browser_type, self._boot.worker_id)
+        return None
+
     async def draining(self) -> None:
         """No selection shall choose this worker any more. Where Redis is away, a heartbeat says so, too."""
         try:

@@ -39,6 +39,7 @@ from grid.worker.sessions import Slots
 log = structlog.get_logger()
 
 GOING_AWAY: Final = 1001
+LIFETIME_LIMIT: Final = "lifetime limit"
 CLOSE_GRACE_S: Final = 5.0
 """For closed sessions to be reported after a drain ran out, before the browser server is ended."""
 
@@ -105,8 +106,9 @@ class Worker:
         self._start_side_task(self._watch_browser_server(), "browser server watch")
         self._start_side_task(self._end_when_hung(), "browser server liveness")
         if self.boot.ipc_child is not None:
-            await self._serve_when_told()
-        self._start_side_task(self._beat(), "heartbeat")
+            await self._enter()
+        else:
+            self._start_side_task(self._beat(), "heartbeat")
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
@@ -125,18 +127,22 @@ class Worker:
         if settings.canary_interval > 0:
             self._start_side_task(self._recycle_when_sick(), "canary")
 
-    async def _serve_when_told(self) -> None:
-        """A spare waits, warm and unknown to any selection; once it is told to serve, that takes one write to Redis."""
+    async def _enter(self) -> None:
+        """Registers, to serve or as a spare, which serves once it is told to, or offered a session."""
         assert self.server is not None
-        if self.boot.spare and not self._serve.is_set():
-            self._step(WorkerEvent.HELD)
+        is_spare = self.boot.spare and not self._serve.is_set()
+        self._step(WorkerEvent.HELD if is_spare else WorkerEvent.WARMED)
+        await self.books.register()
+        self._start_side_task(self._beat(), "heartbeat")
+        if is_spare:
             self.control.event("held", {})
             log.info("worker_held")
             await first_of(self._serve.wait(), self._drain.asked())
             if self._drain.is_asked:
                 return
-        self._step(WorkerEvent.WARMED)
-        await self.books.register()
+            self._step(WorkerEvent.WARMED)
+            if not self.slots.live:  # else the selection that chose it has made it available
+                await self._beat_once()
         self.control.event("available", {})
         log.info("worker_available", browser=self.server.ready.browser_version, node=self.server.pid)
 
@@ -183,7 +189,8 @@ class Worker:
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAIN_ASKED)
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
-        self.control.event("draining", {"reason": drain.reason})
+        heir = await self.books.heir() if drain.reason == LIFETIME_LIMIT else None
+        self.control.event("draining", {"reason": drain.reason, "heir": heir})
         self._start_side_task(self.books.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
@@ -249,6 +256,7 @@ class Worker:
         if refused is not None or self.server is None:
             answer(refused or "gone")
             return
+        self._serve.set()  # a spare that is offered a session has been chosen
         session_id = offer.session_id
         handed_over = self.server.hand_over(session_id, fd, head, offer.deadline)
 
@@ -270,7 +278,7 @@ class Worker:
         if is_worth_telling(lifetime, limit):
             self.control.push_state(self._view())  # the master has the replacement ready in time
         if is_used_up(lifetime, limit):
-            self.ask_drain("lifetime limit")
+            self.ask_drain(LIFETIME_LIMIT)
 
     def _finish(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         session = self.slots.end(closed.session_id)
@@ -315,13 +323,18 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             await self.books.due(self.settings.heartbeat_interval)
-            try:
-                reply = await self.books.beat()
-            except RegistryUnavailable as error:
-                log.warning("heartbeat_missed", error=str(error))
-            else:
-                if reply is not None and reply.command == "shutdown":
-                    self.ask_drain("asked over Redis")
+            await self._beat_once()
+
+    async def _beat_once(self) -> None:
+        try:
+            reply = await self.books.beat()
+        except RegistryUnavailable as error:
+            log.warning("heartbeat_missed", error=str(error))
+            return
+        if reply is not None and reply.command == "shutdown":
+            self.ask_drain("asked over Redis")
+        elif reply is not None and reply.command == "serve":
+            self._serve.set()
 
     # What it says of itself
 

@@ -100,7 +100,7 @@ def what_redis_says(grid: Grid) -> dict[str, Any]:
 def what_is(grid: Grid, completed: int) -> dict[str, Any]:
     """Idle workers and perhaps spares, no trace of others, and every session with its own end on record."""
     found = workers(grid)
-    lifetimes = {f"chromium:{name}": found[name]["lifetime"] for name in serving(grid)}
+    lifetimes = {f"chromium:{name}": worker["lifetime"] for name, worker in found.items()}
     return {
         "active": dict.fromkeys(lifetimes, 0),
         "lifetime": lifetimes,
@@ -114,7 +114,6 @@ def what_is(grid: Grid, completed: int) -> dict[str, Any]:
 
 async def the_books_are_exact(grid: Grid, completed: int) -> None:
     def exact() -> bool:
-        # A third one is the replacement of one that is soon to go.
         statuses = {worker["status"] for worker in workers(grid).values()}
         return statuses <= {"available", "spare"} and what_redis_says(grid) == what_is(grid, completed)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -294,3 +295,14 @@ async def test_a_cursor_of_somebody_else_is_refused(registry: Registry, cursor: 
     else:
         with pytest.raises(ValueError, match="not a cursor"):
             await registry.sessions(cursor=cursor)
+
+
+async def test_a_worker_that_is_used_up_can_tell_who_serves_in_its_place(registry: Registry) -> None:
+    await registry.register(WORKER, lifetime=48)
+    await registry.register(replace(WORKER, worker_id="spare", status="spare"))
+    await select(registry, "s1")
+    assert await registry.heir("chromium", "aabbccdd") is None
+    await select(registry, "s2")
+    assert await registry.heir("chromium", "aabbccdd") == "spare"
+    reply = await registry.heartbeat("chromium", "spare", status="spare", sessions=[])
+    assert (reply.known, reply.command) == (True, "serve")

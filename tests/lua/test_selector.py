@@ -330,3 +330,54 @@ def test_recycles_are_staggered_over_a_long_run(grid: LuaGrid, count: int, max_l
     assert settled
     assert min(settled) >= max(1, max_lifetime // count // 2)
     assert sum(settled) / len(settled) == pytest.approx(max_lifetime, rel=0.25)
+
+
+# Spares
+
+
+def test_a_spare_is_not_chosen_and_does_not_move_the_border(grid: LuaGrid) -> None:
+    grid.register("spare", status="spare")
+    assert grid.select("a") is None
+    for worker, lifetime in (("old", 30), ("new", 10)):
+        grid.register(worker, lifetime=lifetime)
+    assert grid.select("b", max_lifetime=50) == "new"  # two workers: the border is 25, with three it would be 34
+    assert grid.hash("worker:chromium:spare")["status"] == "spare"
+
+
+def test_the_step_that_uses_a_worker_up_lets_one_spare_serve(grid: LuaGrid) -> None:
+    grid.register("w1", lifetime=8)
+    for spare in ("y", "x"):
+        grid.register(spare, status="spare")
+    assert grid.select("a", max_lifetime=10) == "w1"
+    assert {grid.hash(f"worker:chromium:{spare}")["status"] for spare in "xy"} == {"spare"}
+    assert grid.select("b", max_lifetime=10) == "w1"
+    assert grid.hash("worker:chromium:w1")["heir"] == "x"
+    assert [grid.hash(f"worker:chromium:{spare}")["status"] for spare in "xy"] == ["available", "spare"]
+    assert grid.select("c", max_lifetime=10) == "x"
+
+
+def test_only_a_spare_of_the_same_type_that_beats_serves(grid: LuaGrid) -> None:
+    grid.register("w1", lifetime=9)
+    grid.register("stale", status="spare", now=NOW - 31)
+    grid.register("fox", status="spare", browser="firefox")
+    assert grid.select("a", max_lifetime=10) == "w1"
+    assert "heir" not in grid.hash("worker:chromium:w1")
+    assert grid.hash("worker:chromium:stale")["status"] == "spare"
+    assert grid.hash("worker:firefox:fox")["status"] == "spare"
+
+
+def test_a_spare_that_serves_wakes_who_waits(grid: LuaGrid) -> None:
+    grid.register("w1", lifetime=8)
+    grid.register("spare", status="spare")
+    assert grid.select("a", max_active=1, max_lifetime=10) == "w1"
+    assert grid.select("b", max_active=1, max_lifetime=10) is None
+    assert grid.get("EXISTS", "slots:wanted:chromium") == 1
+    assert grid.select("c", max_active=2, max_lifetime=10) == "w1"
+    assert grid.get("EXISTS", "slots:wanted:chromium") == 0
+
+
+def test_a_spare_serves_by_the_documented_contract_alone(client: BlockingClient) -> None:
+    outsider_worker(client, "chromium:old", lifetime=49)
+    outsider_worker(client, "chromium:spare", status="spare")
+    assert outsider_select(client) == "ws://chromium:old"
+    assert outsider_select(client) == "ws://chromium:spare"

@@ -341,3 +341,31 @@ def test_the_reaper_stands_alone_with_two_arguments(redis: RedisServer) -> None:
     assert grid.client.command("EVAL", source, 2, *keys, int(NOW) + 31, 30) == 1
     assert (grid.active(), grid.status("s1"), grid.session("s1")["reason"]) == (None, "failed", "worker lost")
     grid.client.close()
+
+
+# Spares
+
+
+def test_a_heartbeat_keeps_a_spare_a_spare(grid: LuaGrid) -> None:
+    grid.register(status="spare")
+    assert grid.heartbeat(status="spare", now=NOW + 5) == (1, "", 0)
+    assert grid.hash("worker:chromium:w1")["status"] == "spare"
+    assert grid.repairs() == 0
+
+
+def test_a_spare_that_was_let_serve_hears_of_it_at_its_heartbeat_and_stays_available(grid: LuaGrid) -> None:
+    grid.register("old", lifetime=49)
+    grid.register(status="spare")
+    grid.select("a")
+    assert grid.heartbeat(status="spare", now=NOW + 5) == (1, "serve", 0)
+    assert grid.hash("worker:chromium:w1")["status"] == "available"
+    grid.get("SET", "worker:cmd:chromium:w1", "shutdown")
+    assert grid.heartbeat(status="spare", now=NOW + 5) == (1, "shutdown", 0)
+
+
+def test_a_spare_serves_from_the_heartbeat_on_that_says_so_and_wakes_who_waits(grid: LuaGrid) -> None:
+    grid.register(status="spare")
+    assert grid.select("a") is None
+    assert grid.heartbeat(status="available") == (1, "", 0)
+    assert grid.get("EXISTS", "slots:wanted:chromium") == 0
+    assert grid.select("a") == "w1"

@@ -2,7 +2,7 @@
 
 The worker role speaks the control link and has a child and a detached grandchild, as a browser server has; no browser.
 `behaviour` says for each pool how its workers are: serve, crash, fail, mute, slow (they go only when told now), leaves.
-SIGUSR1 has a worker count so many sessions that eleven in a hundred are left to it; SIGUSR2 has it used up.
+SIGUSR1 has a worker count so many sessions that one in a hundred is left to it; SIGUSR2 has it used up.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FakeWorker:
         loop = asyncio.get_running_loop()
         self.drain = loop.create_future()
         limit = boot.settings.max_lifetime_sessions
-        loop.add_signal_handler(signal.SIGUSR1, lambda: self.count(limit * 89 // 100))
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self.count(limit * 99 // 100))
         loop.add_signal_handler(signal.SIGUSR2, lambda: self.count(limit))
         self.control = ControlClient(
             sock=boot.control,
@@ -87,7 +87,8 @@ class FakeWorker:
         self.lifetime = lifetime
         self.control.push_state(self.state())
         if lifetime >= self.boot.settings.max_lifetime_sessions:
-            self.drain.set_result({"reason": "lifetime limit"})
+            heir = self.boot.runtime / "heir"  # what Redis would tell
+            self.drain.set_result({"reason": "lifetime limit", "heir": heir.read_text() if heir.exists() else None})
 
     def on_command(self, name: str, data: dict[str, Any]) -> None:
         say("command", worker=self.boot.worker_id, name=name, data=data)
@@ -144,7 +145,7 @@ class FakeWorker:
             )
         data = await self.drain
         self.status = "draining"
-        self.control.event("draining", {"reason": data["reason"]})
+        self.control.event("draining", {"reason": data["reason"], "heir": data.get("heir")})
         if self.behaviour != "mute" and self.behaviour != "leaves":
             os.kill(grandchild, signal.SIGKILL)
             tree.wait()

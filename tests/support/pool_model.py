@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from grid.core.foresight import Life, Outlook, SessionRate, StartTimes, foresee
+from grid.core.foresight import Outlook, SessionRate, StartTimes, spares
 from grid.core.lifecycle import WorkerStatus
 from grid.core.plan import Drain, Limits, Serve, Spawn, Wanted, WorkerView, plan
 
@@ -39,20 +39,10 @@ class Member:
     counted_at: float
     active: int = 0
     lifetime: int = 0
-    leaves_soon: bool = False
 
     def view(self) -> WorkerView:
         """As the plan sees it."""
-        is_spare = self.spare and self.status in (S.STARTING, S.SPARE)
-        return WorkerView(
-            self.name,
-            "chromium",
-            self.status,
-            self.active,
-            started_at=self.forked_at,
-            leaves_soon=self.leaves_soon,
-            spare=is_spare,
-        )
+        return WorkerView(self.name, "chromium", self.status, self.active, started_at=self.forked_at, spare=self.spare)
 
 
 class PoolModel:
@@ -124,6 +114,7 @@ class PoolModel:
             chosen.counted_at = self.now
             if chosen.lifetime >= self.rules.max_lifetime:
                 chosen.status = S.DRAINING
+                self._let_one_serve()
             self._after(duration, partial(self._end, chosen))
 
     def _select(self) -> Member | None:
@@ -133,6 +124,12 @@ class PoolModel:
         border = limit - max(1, limit // max(1, len(serving)))
         eligible = [each for each in serving if each.active < self.rules.slots and each.lifetime < limit]
         return min(eligible, key=lambda each: (each.lifetime >= border, -each.lifetime, each.active), default=None)
+
+    def _let_one_serve(self) -> None:
+        """What selector.lua does in the step that uses a worker up."""
+        heir = next((each for each in self.members if each.status is S.SPARE), None)
+        if heir is not None:
+            heir.status, heir.spare = S.AVAILABLE, False
 
     def _end(self, member: Member) -> None:
         member.active -= 1
@@ -145,12 +142,8 @@ class PoolModel:
         rules = self.rules
         live = [each for each in self.members if each.status in (S.STARTING, S.SPARE, S.AVAILABLE)]
         outlook = Outlook(self.rate.per_s(self.now), self.starts.longest_s, rules.max_lifetime, rules.slots)
-        foresight = foresee(
-            outlook, [Life(each.name, each.lifetime, each.view().spare, each.leaves_soon) for each in live]
-        )
-        for each in live:
-            each.leaves_soon = each.leaves_soon or each.name in foresight.leaving
-        wanted = Wanted(rules.workers, spares=foresight.spares, is_quiet=self.rate.is_quiet(self.now))
+        enough = spares(outlook, [each.lifetime for each in live])
+        wanted = Wanted(rules.workers, spares=enough, is_quiet=self.rate.is_quiet(self.now))
         for action in plan({"chromium": wanted}, [each.view() for each in self.members], self.now, rules.limits):
             if isinstance(action, Spawn):
                 starting = self._join(S.STARTING, spare=action.spare)
@@ -180,7 +173,7 @@ class PoolModel:
                 self._register(member)
 
     def _register(self, member: Member) -> None:
-        if member.status is not S.DRAINING:
+        if member.status in (S.STARTING, S.SPARE):
             member.status = S.AVAILABLE
             self._serve_waiting()
 

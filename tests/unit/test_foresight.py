@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -12,91 +13,64 @@ from grid.core.foresight import (
     HALF_LIFE_S,
     QUIET_S,
     UNKNOWN_START_S,
-    Foresight,
-    Life,
     Outlook,
     SessionRate,
     StartTimes,
-    foresee,
-    used_up_by,
+    spares,
 )
 from grid.core.plan import Limits
 from tests.support.pool_model import PoolModel, Rules
 
 
-def lives(*lifetimes: int, spares: int = 0, marked: int = 0) -> list[Life]:
-    """Workers with these lifetimes, of which the first `marked` leave soon already, and spares."""
-    serving = [Life(f"w{n}", lifetime, leaves_soon=n < marked) for n, lifetime in enumerate(lifetimes)]
-    return serving + [Life(f"s{n}", 0, spare=True) for n in range(spares)]
-
-
 @pytest.mark.parametrize(
-    ("sessions", "lifetimes", "number"),
-    [
-        (0, [9, 9, 9], 0),
-        (1, [9, 9, 9], 1),
-        (3, [9, 9, 9], 3),
-        (30, [9, 9, 9], 3),
-        (2, [0, 8, 7], 1),
-        (4, [0, 8, 7], 1),
-        (5, [0, 8, 7], 2),
-        (14, [0, 8, 7], 2),
-        (15, [0, 8, 7], 3),
-        (1, [10, 11, 9], 3),
-        (9, [], 0),
-    ],
-)
-def test_sessions_use_up_the_most_used_workers_first_at_the_worst(
-    sessions: int, lifetimes: list[int], number: int
-) -> None:
-    assert used_up_by(sessions, lives(*lifetimes), 10) == number
-
-
-@pytest.mark.parametrize(
-    ("max_lifetime", "slots", "rate", "seconds", "sessions"),
+    ("max_lifetime", "slots", "rate", "start_s", "sessions"),
     [
         (50, 5, 0.0, 9.0, 5),
         (10, 5, 0.0, 9.0, 2),
         (10, 1, 0.0, 9.0, 1),
         (1, 5, 0.0, 9.0, 1),
+        (10, 5, 0.05, 2.0, 2),
         (10, 5, 12.0, 0.1, 4),
         (10, 5, 12.0, 1.1, 16),
         (1000, 5, 12.0, 1.1, 19),
     ],
 )
 def test_sessions_come_at_the_rate_and_some_at_once(
-    max_lifetime: int, slots: int, rate: float, seconds: float, sessions: int
+    max_lifetime: int, slots: int, rate: float, start_s: float, sessions: int
 ) -> None:
-    assert Outlook(rate, 1.0, max_lifetime, slots).sessions_within(seconds) == sessions
+    assert Outlook(rate, start_s, max_lifetime, slots).sessions == sessions
 
 
-IDLE = Outlook(rate=0.0, start_s=1.0, max_lifetime=10, slots=5)
-BUSY = Outlook(
-    rate=12.0, start_s=1.0, max_lifetime=10, slots=5
-)  # 4 sessions until a spare serves, 16 until one is warm
+IDLE = Outlook(rate=0.0, start_s=1.0, max_lifetime=10, slots=5)  # 2 sessions
+SLOW = Outlook(rate=3.0, start_s=1.0, max_lifetime=10, slots=5)  # 5 sessions
+BUSY = Outlook(rate=12.0, start_s=1.0, max_lifetime=10, slots=5)  # 14 sessions until a browser that starts now is warm
 
 
 @pytest.mark.parametrize(
-    ("outlook", "pool", "expected"),
+    ("outlook", "lifetimes", "number"),
     [
-        (IDLE, lives(0, 0, 0), Foresight()),
-        (IDLE, lives(7, 7, 7), Foresight()),
-        (IDLE, lives(7, 8, 7), Foresight(("w1",))),
-        (IDLE, lives(8, 7, 7, 0, marked=1), Foresight()),
-        (IDLE, lives(9, 9, 9, 0, marked=1), Foresight(("w1",))),
-        (IDLE, lives(0, 0, 0, spares=2), Foresight()),
-        (BUSY, lives(0, 0, 0), Foresight((), 1)),
-        (BUSY, lives(5, 0, 0), Foresight((), 2)),
-        (BUSY, lives(6, 0, 0), Foresight(("w0",), 1)),
-        (BUSY, lives(6, 0, 0, 0, marked=1), Foresight((), 1)),
-        (BUSY, lives(6, 0, 0, 0, spares=1, marked=1), Foresight((), 1)),
-        (BUSY, lives(8, 7, 7), Foresight(("w0",), 2)),
-        (BUSY, lives(9, 9, 8, 2, 0, marked=2), Foresight(("w2",), 1)),
-        (BUSY, [], Foresight()),
+        (IDLE, [], 0),
+        (IDLE, [0, 0, 0], 0),
+        (IDLE, [7, 7, 7], 0),
+        (IDLE, [7, 8, 7], 1),
+        (IDLE, [9, 9, 9], 2),
+        (SLOW, [0, 8, 7], 2),
+        (SLOW, [0, 8, 6], 1),
+        (SLOW, [9, 9, 9], 3),
+        (BUSY, [0, 0, 0], 1),
+        (BUSY, [0, 6, 0], 2),
+        (BUSY, [0, 6, 1], 2),
+        (BUSY, [0, 7, 2], 2),
+        (BUSY, [7, 7, 7], 3),
+        (BUSY, [7, 7, 7, 0, 0, 0], 3),
+        (BUSY, [9, 9, 8, 0, 0, 0], 4),
+        (BUSY, [10, 11], 2),
     ],
 )
-def test_what_it_takes_never_to_have_too_few(outlook: Outlook, pool: list[Life], expected: Foresight) -> None:
-    assert foresee(outlook, pool) == expected
+def test_there_are_as_many_spares_as_workers_that_can_be_used_up(
+    outlook: Outlook, lifetimes: list[int], number: int
+) -> None:
+    assert spares(outlook, lifetimes) == number
 
 
 def test_a_rate_is_that_of_the_busiest_second() -> None:
@@ -161,11 +135,13 @@ def test_without_surge_the_same_pool_has_too_few_workers() -> None:
     assert grid.least < 3
 
 
-def test_an_idle_pool_goes_back_to_what_is_wanted_and_at_most_one_that_stands_in() -> None:
+def test_an_idle_pool_goes_back_to_what_is_wanted_and_a_spare_for_the_one_that_is_nearly_used_up() -> None:
     grid = PoolModel(Rules(workers=3))
-    grid.run(steady(300, rate=12, duration_s=0.5), then_s=20 * HALF_LIFE_S)
-    assert len([each for each in grid.members if not each.leaves_soon]) == 3
-    assert {each.status.value for each in grid.members} == {"available"}
+    grid.run(steady(298, rate=12, duration_s=0.5), then_s=20 * HALF_LIFE_S)
+    statuses = Counter(each.status.value for each in grid.members)
+    assert statuses["available"] == 3
+    assert statuses["spare"] == sum(each.lifetime >= 8 for each in grid.available()) <= 1
+    assert statuses.total() == 3 + statuses["spare"]
 
 
 @settings(deadline=None, max_examples=25)

@@ -20,6 +20,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
     workers = {
         "chromium:a": WorkerRecord("chromium", "a", "ws://a", slots=5, rss_mib=2),
         "firefox:b": WorkerRecord("firefox", "b", "ws://b", slots=3),
+        "firefox:s": WorkerRecord("firefox", "s", "ws://s", status="spare", slots=3),
     }
     found = RegistrySnapshot({"chromium:a": 2}, {"chromium:a": 7}, workers, {"completed": 4, "failed": 1}, 6)
     roster = Roster()
@@ -35,10 +36,13 @@ def test_every_figure_of_a_grid_that_serves() -> None:
     assert scrape(found, roster, Counts(handed_off=7, refused=1, retried=2, abandoned=3), waiting=9) == {
         ("pwgrid_active_sessions", "chromium", "a"): 2,
         ("pwgrid_active_sessions", "firefox", "b"): 0,
+        ("pwgrid_active_sessions", "firefox", "s"): 0,
         ("pwgrid_slots", "chromium", "a"): 5,
         ("pwgrid_slots", "firefox", "b"): 3,
+        ("pwgrid_slots", "firefox", "s"): 0,
         ("pwgrid_lifetime_sessions", "chromium", "a"): 7,
         ("pwgrid_lifetime_sessions", "firefox", "b"): 0,
+        ("pwgrid_lifetime_sessions", "firefox", "s"): 0,
         ("pwgrid_worker_memory_bytes", "chromium", "a"): 2 * 1024 * 1024,
         ("pwgrid_sessions_total", "completed"): 4,
         ("pwgrid_sessions_total", "failed"): 1,

@@ -138,7 +138,9 @@ def test_a_pool_in_backoff_recycles_nothing() -> None:
 
 
 def as_it_can_be(view: WorkerView) -> WorkerView:
-    return view if view.status in (S.STARTING, S.SPARE) else replace(view, spare=False)
+    if view.status in (S.STARTING, S.SPARE):
+        return replace(view, active=0)
+    return view if view.status is S.AVAILABLE else replace(view, spare=False)
 
 
 VIEWS = st.lists(
@@ -150,7 +152,6 @@ VIEWS = st.lists(
         active=st.integers(0, 5),
         started_at=st.floats(0, 100),
         recycle=st.sampled_from([None, None, "memory"]),
-        leaves_soon=st.booleans(),
         spare=st.booleans(),
     ).map(as_it_can_be),
     max_size=8,
@@ -178,11 +179,10 @@ def test_no_plan_breaks_a_bound(
         mine = [view for view in there if view.browser_type == name]
         live = [view for view in mine if view.status in (S.STARTING, S.SPARE, S.AVAILABLE) and not view.spare]
         gone = sum(view.status not in (S.STARTING, S.SPARE, S.AVAILABLE) for view in mine)
-        gone += sum(view.spare and view.recycle is not None for view in mine)
         kept = [view for view in live if view.worker_id not in drained]
         called = sum(view.worker_id in served for view in mine)
-        # Never more than wanted, but for one replacement that serves ahead, and for those that leave soon.
-        serving = sum(not view.leaves_soon for view in kept) + called
+        # Never more than wanted, but for one replacement that serves ahead.
+        serving = len(kept) + called
         coming = starts[name] - spares[name]
         assert not coming or serving + coming <= wish.workers + 1
         assert spares[name] <= wish.spares
@@ -197,7 +197,7 @@ def test_no_plan_breaks_a_bound(
 
 
 def _is_settled(view: WorkerView) -> bool:
-    return view.status is (S.SPARE if view.spare else S.AVAILABLE) and not view.leaves_soon
+    return view.status is S.AVAILABLE or (view.status is S.SPARE and view.spare)
 
 
 @given(VIEWS, st.integers(0, 4), st.integers(0, 3))
@@ -218,33 +218,16 @@ def test_following_the_plan_comes_to_rest_with_what_is_wanted(
             else:
                 del now[action.worker_id]
         for worker_id, view in list(now.items()):
-            if view.spare:
+            if view.spare and view.status is S.STARTING:
                 now[worker_id] = replace(view, status=S.SPARE)
-            elif view.status in (S.STARTING, S.SPARE):
+            elif not view.spare and view.status in (S.STARTING, S.SPARE):
                 now[worker_id] = replace(view, status=S.AVAILABLE)
-            elif view.status is not S.AVAILABLE or view.leaves_soon:  # it has had its last session
+            elif view.status not in (S.SPARE, S.AVAILABLE):
                 del now[worker_id]
-    assert [view.recycle for view in now.values() if view.status is S.AVAILABLE] == [None] * workers
-    assert sum(view.status is S.SPARE for view in now.values()) == (spares if workers else 0)
-
-
-def test_the_replacement_of_a_worker_that_leaves_soon_starts_before_it_drains() -> None:
-    soon = WorkerView("a", "chromium", WorkerStatus.AVAILABLE, leaves_soon=True)
-    fresh = WorkerView("b", "chromium", WorkerStatus.AVAILABLE)
-    wanted = {"chromium": Wanted(2)}
-    assert plan(wanted, [soon, fresh], 0, Limits()) == [Spawn("chromium")]
-    spare = WorkerView("c", "chromium", WorkerStatus.AVAILABLE)
-    assert plan(wanted, [soon, fresh, spare], 0, Limits()) == []
-
-
-def test_only_max_surge_spares_wait_at_once() -> None:
-    views = [WorkerView(name, "chromium", WorkerStatus.AVAILABLE, leaves_soon=True) for name in "ab"]
-    assert plan({"chromium": Wanted(2)}, views, 0, Limits(max_surge=1)) == [Spawn("chromium")]
-
-
-def test_a_pool_that_is_scaled_to_nothing_keeps_nobody_who_leaves_soon() -> None:
-    soon = WorkerView("a", "chromium", WorkerStatus.AVAILABLE, leaves_soon=True)
-    assert plan({"chromium": Wanted(0)}, [soon], 0, Limits()) == [Drain("a", "scaled down")]
+    assert [view.recycle for view in now.values() if not view.spare] == [None] * workers
+    waiting = [view for view in now.values() if view.spare]
+    busy = sum(view.active > 0 for view in waiting)  # these serve, unasked, and are not cut off
+    assert (max(spares, busy) if workers else 0) <= len(waiting) <= (spares + busy if workers else 0)
 
 
 def spare(name: str, status: WorkerStatus = S.SPARE, started_at: float = 0.0, recycle: str | None = None) -> WorkerView:
@@ -306,11 +289,6 @@ def test_one_that_was_told_to_serve_is_told_once() -> None:
     assert plan(wanting(2, 0), [*views(S.AVAILABLE, S.DRAINING), told], 100.0, MANY) == []
 
 
-def test_a_spare_serves_for_one_that_leaves_soon() -> None:
-    there = [WorkerView("a", "chromium", S.AVAILABLE, leaves_soon=True), *views(S.AVAILABLE), spare("x")]
-    assert plan(wanting(2, 0), there, 100.0, MANY) == [Serve("x")]
-
-
 def test_a_spare_serves_while_nothing_may_start() -> None:
     there = [*views(S.AVAILABLE, S.DRAINING), spare("x")]
     assert plan(wanting(2, 1), there, 100.0, Limits(no_spawns="memory is short")) == [Serve("x")]
@@ -337,13 +315,23 @@ def test_a_pool_that_is_scaled_to_nothing_keeps_no_spare() -> None:
     assert plan(wanting(0, 0), [spare("x")], 100.0, MANY) == [Drain("x", "scaled down")]
 
 
-def test_a_spare_that_is_to_be_recycled_goes_at_once_and_serves_nobody() -> None:
-    there = [*views(S.AVAILABLE, S.DRAINING), spare("x", recycle="upgrade")]
-    assert plan(wanting(2, 1), there, 100.0, Limits(max_starting=9, max_surge=4)) == [
-        Drain("x", "upgrade"),
-        Spawn("chromium"),
-        Spawn("chromium", spare=True),
+def test_a_spare_that_is_to_be_recycled_goes_when_another_one_is_warm() -> None:
+    limits = Limits(max_starting=9, max_surge=4)
+    there = [*views(S.AVAILABLE, S.AVAILABLE), spare("old", recycle="upgrade")]
+    assert plan(wanting(2, 1), there, 100.0, limits) == [Spawn("chromium", spare=True)]
+    assert plan(wanting(2, 1), [*there, spare("new", S.STARTING)], 100.0, limits) == []
+    assert plan(wanting(2, 1), [*there, spare("new")], 100.0, limits) == [Drain("old", "upgrade")]
+    assert plan(wanting(2, 0), there, 100.0, limits) == [Drain("old", "upgrade")]
+    assert plan(wanting(2, 1), there, 100.0, Limits(max_surge=1)) == [Drain("old", "upgrade")]
+
+
+def test_a_spare_that_is_to_be_recycled_serves_only_where_there_is_no_other() -> None:
+    there = [*views(S.AVAILABLE, S.DRAINING), spare("old", recycle="upgrade")]
+    assert plan(wanting(2, 0), [*there, spare("new", started_at=9.0)], 100.0, MANY) == [
+        Drain("old", "upgrade"),
+        Serve("new"),
     ]
+    assert plan(wanting(2, 0), there, 100.0, MANY) == [Serve("old")]
 
 
 def test_a_recycle_takes_a_spare_for_the_replacement() -> None:
@@ -360,18 +348,21 @@ def test_a_recycle_without_memory_for_another_worker_waits_for_the_spare_that_th
     assert plan(wanting(2, 0), there, 100.0, Limits(memory_for=0)) == [Serve("x")]
 
 
-def test_a_recycle_does_not_take_the_worker_that_stands_in_for_one_that_leaves_soon() -> None:
-    due = WorkerView("due", "chromium", S.AVAILABLE, recycle="age")
-    soon = WorkerView("soon", "chromium", S.AVAILABLE, leaves_soon=True)
-    instead = WorkerView("instead", "chromium", S.AVAILABLE)
-    limits = Limits(max_starting=9, max_surge=2)
-    assert plan(wanting(2, 0), [due, soon, instead], 100.0, limits) == [Spawn("chromium")]
+def unasked(name: str, *, active: int = 0) -> WorkerView:
+    """A spare that a selection has let serve, before the worker in whose place it does so has left."""
+    return WorkerView(name, "chromium", S.AVAILABLE, active=active, spare=True)
 
 
-def test_a_worker_that_leaves_soon_and_is_due_for_a_recycle_is_replaced_once() -> None:
-    both = WorkerView("both", "chromium", S.AVAILABLE, recycle="memory", leaves_soon=True)
-    there = [both, *views(S.AVAILABLE)]
-    assert plan(wanting(2, 0), there, 100.0, MANY) == [Spawn("chromium")]
-    assert plan(wanting(2, 0), [*there, WorkerView("x", "chromium", S.AVAILABLE)], 100.0, MANY) == [
-        Drain("both", "memory")
-    ]
+def test_a_spare_that_serves_unasked_is_not_too_many() -> None:
+    assert plan(wanting(2, 1), [*views(S.AVAILABLE, S.AVAILABLE), unasked("x", active=1)], 100.0, MANY) == []
+
+
+def test_a_spare_that_serves_unasked_is_counted_on_before_another_one_is_called() -> None:
+    there = [*views(S.AVAILABLE, S.DRAINING), spare("warm"), unasked("x", active=1)]
+    assert plan(wanting(2, 1), there, 100.0, MANY) == [Serve("x")]
+
+
+def test_a_spare_that_serves_unasked_is_not_dropped_while_it_has_sessions() -> None:
+    there = views(S.AVAILABLE, S.AVAILABLE)
+    assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x", active=1)], 100.0, MANY) == []
+    assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x")], 100.0, MANY) == [Drain("x", "spare")]

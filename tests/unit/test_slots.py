@@ -21,9 +21,15 @@ async def test_a_worker_admits_as_many_sessions_as_it_has_slots() -> None:
     assert slots.lifetime == 3
 
 
-@pytest.mark.parametrize("status", [status for status in WorkerStatus if status is not OPEN])
+@pytest.mark.parametrize("status", [status for status in WorkerStatus if status not in (OPEN, WorkerStatus.SPARE)])
 async def test_only_an_available_worker_admits(status: WorkerStatus) -> None:
     assert Slots(2).admit(Offer("a", 9), "client", status, 0) == "draining"
+
+
+async def test_a_spare_that_was_chosen_admits() -> None:
+    slots = Slots(1)
+    assert slots.admit(Offer("a", 9), "client", WorkerStatus.SPARE, 0) is None
+    assert slots.admit(Offer("b", 9), "client", WorkerStatus.SPARE, 0) == "full"
 
 
 async def test_a_late_offer_is_refused_because_another_worker_has_the_client_by_then() -> None:
