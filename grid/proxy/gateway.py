@@ -7,20 +7,19 @@ import asyncio
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
 
 from grid.config import Settings
 from grid.core.known_heads import KnownHeads
-from grid.core.types import BrowserType
 from grid.core.upgrade import Headers, Policy, Refusal, Wanted, browser_server_headers, decide
 from grid.proxy import responses
 from grid.proxy.handoff import HandoffFailed, Handoffs, is_answered
-from grid.proxy.local import LocalSelection
 from grid.proxy.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
 from grid.proxy.roster import Roster
+from grid.proxy.selection import Selector
 from grid.registry.registry import Selection
 
 log = structlog.get_logger()
@@ -47,15 +46,6 @@ class Counts:
     """Clients that went while they waited."""
 
 
-class Workers(Protocol):
-    """What the gateway asks of the rest of the proxy about workers."""
-
-    local: LocalSelection
-
-    async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
-        """The worker's own endpoint as it is registered. Raises Refusal when the registry does not answer."""
-
-
 class Gateway:
     """Where upgrades arrive. One for the whole proxy."""
 
@@ -65,11 +55,11 @@ class Gateway:
         roster: Roster,
         queue: Queue[Selection],
         handoffs: Handoffs,
-        workers: "Workers",
+        selector: Selector,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
-        self.workers = workers
+        self.selector = selector
         self.roster = roster
         self.queue = queue
         self.handoffs = handoffs
@@ -207,7 +197,7 @@ class Upgrade(asyncio.Protocol):
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """The secret in a worker's own endpoint is what its registration says; nobody guesses another one's."""
-        endpoint = await self._gateway.workers.endpoint_of(wanted.browser_type, worker_id)
+        endpoint = await self._gateway.selector.endpoint_of(wanted.browser_type, worker_id)
         path = urlsplit(endpoint).path if endpoint else ""
         if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
@@ -228,7 +218,7 @@ class Upgrade(asyncio.Protocol):
             )
         except HandoffFailed as failure:
             log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
-            if not gateway.workers.local.refused(selection, failure.reason):
+            if not gateway.selector.local.refused(selection, failure.reason):
                 ticket.excluded.add(selection.worker_id)
             if failure.in_doubt and await self._is_served_already():
                 log.warning("handed_off_unheard", worker=selection.worker_id, session=ticket.session_id)

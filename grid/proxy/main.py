@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import structlog
@@ -24,26 +24,18 @@ from grid.proxy.api import Api
 from grid.proxy.burial import Burials, report
 from grid.proxy.gateway import Counts, Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
-from grid.proxy.local import LocalSelection
 from grid.proxy.opening import Opening
-from grid.proxy.queue import Queue, Ticket
-from grid.proxy.responses import no_capacity, stopping
+from grid.proxy.queue import Queue
+from grid.proxy.responses import stopping
 from grid.proxy.roster import Roster
+from grid.proxy.selection import Selector
 from grid.registry.registry import Registry, Selection
+from grid.side_tasks import SideTasks
 from grid.waiting import first_of
 
 log = structlog.get_logger()
 
 BACKLOG: Final = 4096
-LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
-"""How long a pending session keeps its slot when the proxy vanishes: longer than any handoff may take."""
-
-SHUN_S: Final = 10.0
-"""How long a worker that did not answer a handoff is not chosen."""
-
-FREED_S: Final = 0.2
-"""How long Redis has to tell of a slot that a worker says is free, before we look ourselves: it may be away."""
-
 RETIRE_LOOK_S: Final = 0.05
 GRACE_S: Final = 5.0
 """For answers that are being written when the proxy is told to stop."""
@@ -73,19 +65,15 @@ class Proxy:
         self.settings = boot.settings
         self.roster = Roster()
         self.registry = Registry.of(boot.settings, boot.redis_url)
-        self.queue: Queue[Selection] = Queue(self._select, self._give_back, boot.settings.max_queue)
-        self.local = LocalSelection(self.roster)
-        self.handoffs = Handoffs(boot.runtime, self._on_freed, self._on_silent)
-        self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self)
-        self.burials = Burials(self.registry, boot.runtime, lambda: self.queue.wake())
-        self._without_redis = False
-        self._look: asyncio.TimerHandle | None = None
-        self._orphaned: set[str] = set()
-        self._silent: dict[str, asyncio.TimerHandle] = {}
+        self.burials = Burials(self.registry, boot.runtime, self._wake)
+        self.selector = Selector(boot.settings, self.registry, self.roster, self.burials.lost, self._wake)
+        self.queue: Queue[Selection] = Queue(self.selector.select, self.selector.give_back, boot.settings.max_queue)
+        self.handoffs = Handoffs(boot.runtime, self.selector.freed, self.selector.silent)
+        self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self.selector)
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None
-        self._side_tasks: set[asyncio.Task[None]] = set()
+        self._side_tasks = SideTasks(self._side_task_failed)
         self.control = ControlClient(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
@@ -119,9 +107,9 @@ class Proxy:
         for listener in self.boot.listeners:
             tune(listener, settings.session_ping_timeout)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
-        self._start_side_task(self.control.run(), "control link")
-        self._start_side_task(self._keep_registry(), "registry")
-        self._start_side_task(self.burials.keep_trying(), "burials")
+        self._side_tasks.start(self.control.run(), "control link")
+        self._side_tasks.start(self._keep_registry(), "registry")
+        self._side_tasks.start(self.burials.keep_trying(), "burials")
         # Before the master's first word we know no pool, and would refuse who has waited in the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
@@ -136,9 +124,7 @@ class Proxy:
             await asyncio.wait(self.gateway.in_hand, timeout=GRACE_S)
         self.handoffs.close()
         await self.burials.at_last()
-        for task in list(self._side_tasks):
-            if task.get_name() != "control link":
-                task.cancel()
+        self._side_tasks.cancel("control link")
         await self.registry.close()
         await self.control.close("stopped")
         if self.control.is_lost:
@@ -166,6 +152,9 @@ class Proxy:
 
     # Registry
 
+    def _wake(self) -> None:
+        self.queue.wake()
+
     async def _keep_registry(self) -> None:
         settings = self.settings
         await self.registry.subscribe_slots(self._on_slots)
@@ -181,68 +170,16 @@ class Proxy:
     def _on_slots(self, browser_type: BrowserType | None) -> None:
         self.queue.wake(browser_type)
         if browser_type is None:  # Redis is back: who went meanwhile may not have been able to say so
-            self._start_side_task(self.burials.bury(), "bury")
-
-    def _on_freed(self, worker_id: str) -> None:
-        self.local.freed(worker_id)
-        if self._without_redis:
-            self.queue.wake()
-        elif self._look is None and self.queue.waiting():
-            self._look = asyncio.get_running_loop().call_later(FREED_S, self._look_for_slots)
-
-    def _look_for_slots(self) -> None:
-        """Those in line would else not learn that Redis, which is to wake them, is away."""
-        self._look = None
-        self.queue.wake()
-
-    def _select(self, ticket: Ticket[Selection]) -> Coroutine[Any, Any, Selection | None]:
-        settings = self.settings
-        answer = self.registry.select(
-            ticket.browser_type,
-            max_concurrent=settings.max_concurrent_sessions,
-            max_lifetime=settings.max_lifetime_sessions,
-            session_id=ticket.session_id,
-            lease_s=LEASE_S,
-            client=ticket.client,
-            exclude=ticket.excluded | self._unfit(),
-            version=ticket.playwright_version,
-            worker_id=ticket.worker_id,
-        )
-        return self._selected(ticket, answer)
-
-    async def _selected(self, ticket: Ticket[Selection], answer: Awaitable[Selection | None]) -> Selection | None:
-        try:
-            selection = await answer
-        except RegistryUnavailable as error:
-            if not self._without_redis:
-                self._without_redis = True
-                log.warning("selecting_without_redis", error=str(error))
-            return self.local.choose(ticket, self._unfit())
-        self._without_redis = False
-        return selection
-
-    async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
-        try:
-            return await self.registry.endpoint(browser_type, worker_id)
-        except RegistryUnavailable as error:
-            raise no_capacity(f"the registry does not answer: {error}") from None
-
-    async def _give_back(self, ticket: Ticket[Selection]) -> None:
-        try:
-            await self.registry.rollback(ticket.session_id, "handoff failed")
-        except RegistryUnavailable as error:
-            log.warning("rollback_left_to_the_lease", session=ticket.session_id, error=str(error))
+            self._side_tasks.start(self.burials.bury(), "bury")
 
     # Master
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.roster.replace(state)
         self._told.set()
-        self._orphaned &= self.roster.workers.keys()
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
-        if self._without_redis:
-            self.queue.wake()  # it may be a new worker, whose registration nobody hears of
+        self.selector.roster_changed()
         if self.roster.stopping:
             self.queue.close(stopping())
         elif not self._stop.is_set():
@@ -252,15 +189,15 @@ class Proxy:
         if name in ("worker_lost", "worker_gone"):
             self.burials.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._start_side_task(self.burials.bury(), "bury")
+            self._side_tasks.start(self.burials.bury(), "bury")
         elif name == "worker_orphaned":
-            self._orphaned.add(data["workerId"])
+            self.selector.orphaned(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._start_side_task(self._shun(data["workerId"], data["browserType"]), "shun")
+            self._side_tasks.start(self._shun(data["workerId"], data["browserType"]), "shun")
         elif name == "leave_drain":
-            self._start_side_task(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
+            self._side_tasks.start(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
         elif name == "retire":
-            self._start_side_task(self._retire(), "retire")
+            self._side_tasks.start(self._retire(), "retire")
         elif name == "stop":
             self._stop.set()
         else:
@@ -285,20 +222,6 @@ class Proxy:
         except RegistryUnavailable as error:
             log.warning("orphan_not_marked", worker=worker_id, error=str(error))
 
-    def _on_silent(self, worker_id: str) -> None:
-        """It took a handoff and never answered: leave it alone for a while, so that not every client waits for it."""
-        log.warning("worker_silent", worker=worker_id)
-        if (timer := self._silent.pop(worker_id, None)) is not None:
-            timer.cancel()
-        self._silent[worker_id] = asyncio.get_running_loop().call_later(SHUN_S, self._forgive, worker_id)
-
-    def _forgive(self, worker_id: str) -> None:
-        del self._silent[worker_id]
-        self.queue.wake()
-
-    def _unfit(self) -> set[str]:
-        return self.burials.lost.keys() | self._orphaned | self._silent.keys()
-
     async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
         """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""
         try:
@@ -306,20 +229,12 @@ class Proxy:
         except RegistryUnavailable as error:
             log.warning("drain_not_left_in_redis", worker=worker_id, error=str(error))
 
+    def _side_task_failed(self, name: str, _error: BaseException) -> None:
+        if name in ("control link", "registry"):  # without the others the proxy serves on
+            self._stop.set()
+
     def _hello(self) -> dict[str, Any]:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}
-
-    def _start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._side_tasks.add(task)
-        task.add_done_callback(self._side_task_ended)
-
-    def _side_task_ended(self, task: asyncio.Task[None]) -> None:
-        self._side_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("side_task_failed", task=task.get_name(), error=repr(error))
-            if task.get_name() in ("control link", "registry"):  # without the others the proxy serves on
-                self._stop.set()
 
 
 def run_proxy(boot: ProxyBoot) -> int:

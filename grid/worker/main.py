@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from grid.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailab
 from grid.last_out import last_out
 from grid.registry.registry import Registry, WorkerRecord
 from grid.runtime_dir import CODE_CACHE
+from grid.side_tasks import SideTasks
 from grid.waiting import first_of
 from grid.worker import watch
 from grid.worker.books import Books
@@ -66,7 +67,7 @@ class Worker:
         self._drain = DrainRequest()
         self._serve = asyncio.Event()
         self._stop_s = STOP_S
-        self._side_tasks: set[asyncio.Task[None]] = set()
+        self._side_tasks = SideTasks(self._side_task_failed)
         self.control = ControlClient(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
@@ -81,7 +82,7 @@ class Worker:
 
     async def run(self) -> int:
         """The worker's whole life; returns its exit code."""
-        self._start_side_task(self.control.run(), "control link")
+        self._side_tasks.start(self.control.run(), "control link")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         try:
             await self._start()
@@ -103,12 +104,12 @@ class Worker:
             await self._launch(self.boot.ipc_child)
         else:
             await self._take_over()
-        self._start_side_task(self._watch_browser_server(), "browser server watch")
-        self._start_side_task(self._end_when_hung(), "browser server liveness")
+        self._side_tasks.start(self._watch_browser_server(), "browser server watch")
+        self._side_tasks.start(self._end_when_hung(), "browser server liveness")
         if self.boot.ipc_child is not None:
             await self._enter()
         else:
-            self._start_side_task(self._beat(), "heartbeat")
+            self._side_tasks.start(self._beat(), "heartbeat")
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
@@ -125,7 +126,7 @@ class Worker:
         self._tell_launched(self.server)
         self.handoff = HandoffServer(boot.directory / "handoff.sock", self._on_offer)
         if settings.canary_interval > 0:
-            self._start_side_task(self._recycle_when_sick(), "canary")
+            self._side_tasks.start(self._recycle_when_sick(), "canary")
 
     async def _enter(self) -> None:
         """Registers, to serve or as a spare, which serves once it is told to, or offered a session."""
@@ -133,7 +134,7 @@ class Worker:
         is_spare = self.boot.spare and not self._serve.is_set()
         self._step(WorkerEvent.HELD if is_spare else WorkerEvent.WARMED)
         await self.books.register()
-        self._start_side_task(self._beat(), "heartbeat")
+        self._side_tasks.start(self._beat(), "heartbeat")
         if is_spare:
             self.control.event("held", {})
             log.info("worker_held")
@@ -191,7 +192,7 @@ class Worker:
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         heir = await self.books.heir() if drain.reason == LIFETIME_LIMIT else None
         self.control.event("draining", {"reason": drain.reason, "heir": heir})
-        self._start_side_task(self.books.draining(), "draining mark")
+        self._side_tasks.start(self.books.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
             return
@@ -209,10 +210,10 @@ class Worker:
         self.control.stopping()
         if self.handoff is not None:
             self.handoff.close()
-        self._cancel_side_tasks("control link", "heartbeat")
+        self._side_tasks.cancel("control link", "heartbeat")
         if self.server is not None:
             await self.server.stop(self._stop_s)  # and hear of its last sessions
-        self._cancel_side_tasks("control link")
+        self._side_tasks.cancel("control link")
         await self.books.leave()
         await self.books.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
@@ -230,6 +231,9 @@ class Worker:
     def _fail(self, reason: str, timeout_s: float, cut: EndReason) -> None:
         """Starts a drain that is a failure."""
         self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
+
+    def _side_task_failed(self, name: str, error: BaseException) -> None:
+        self._fail(f"{name} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
 
     def _on_sigterm(self) -> None:
         if self._drain.is_asked:
@@ -369,22 +373,6 @@ class Worker:
             "pid": os.getpid(),
             "slots": self.slots.slots,
         }
-
-    def _start_side_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._side_tasks.add(task)
-        task.add_done_callback(self._side_task_ended)
-
-    def _cancel_side_tasks(self, *spared: str) -> None:
-        for task in self._side_tasks:
-            if task.get_name() not in spared:
-                task.cancel()
-
-    def _side_task_ended(self, task: asyncio.Task[None]) -> None:
-        self._side_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("side_task_failed", task=task.get_name(), error=repr(error))
-            self._fail(f"{task.get_name()} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
 
 
 def run_worker(boot: WorkerBoot, browser: FoundBrowser) -> int:

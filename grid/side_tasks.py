@@ -1,0 +1,35 @@
+"""Tasks that run beside the main one of a process, for as long as it needs them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+
+class SideTasks:
+    """They are kept until they end. `on_failure(name, error)` is called for one that failed; it is logged here."""
+
+    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Runs it until it ends or is cancelled."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def cancel(self, *spared: str) -> None:
+        """Cancels all but those of the given names."""
+        for task in self._tasks:
+            if task.get_name() not in spared:
+                task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("side_task_failed", task=task.get_name(), error=repr(error))
+            self._on_failure(task.get_name(), error)
