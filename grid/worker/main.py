@@ -1,13 +1,11 @@
 """The worker process: owns one browser server through its whole life. Selects nothing, queues nothing."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +18,6 @@ from grid.address import base_url
 from grid.boot import WorkerBoot
 from grid.browsers import FoundBrowser
 from grid.control_client import ControlClient
-from grid.core.admission import Offer
 from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
 from grid.core.lifetime import is_used_up, is_worth_telling
 from grid.core.sessions import EndReason
@@ -32,18 +29,14 @@ from grid.side_tasks import SideTasks
 from grid.waiting import first_of
 from grid.worker import watch
 from grid.worker.books import Books
-from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
+from grid.worker.browser_server import BrowserServer, LaunchSpec
 from grid.worker.drain import Drain, DrainRequest
-from grid.worker.handoff_server import Answer, HandoffServer
+from grid.worker.service import CLOSE_GRACE_S, Service
 from grid.worker.sessions import Slots
 
 log = structlog.get_logger()
 
-GOING_AWAY: Final = 1001
 LIFETIME_LIMIT: Final = "lifetime limit"
-CLOSE_GRACE_S: Final = 5.0
-"""For closed sessions to be reported after a drain ran out, before the browser server is ended."""
-
 STOP_S: Final = 10.0
 ADOPT_S: Final = 5.0
 EXIT_FAILED: Final = 1
@@ -57,15 +50,25 @@ class Worker:
         self.browser = browser
         self.settings = boot.settings
         self.status = WorkerStatus.STARTING
-        self.slots = Slots(self.settings.max_concurrent_sessions, self.settings.max_lifetime_sessions, self._on_freed)
+        self._serve = asyncio.Event()
+        self.slots = Slots(
+            self.settings.max_concurrent_sessions,
+            self.settings.max_lifetime_sessions,
+            lambda: self.service.tell_freed(),
+        )
         self.books = Books(boot, Registry.of(boot.settings, boot.redis_url), self.slots, self._record)
+        self.service = Service(
+            self.slots,
+            self.books,
+            lambda: self.status,
+            self._serve.set,  # a spare that is offered a session has been chosen
+            self._watch_lifetime,
+            is_successor=boot.adopt_node_pid is not None,
+        )
         self.started_at = time.time()
         self.rss_mib: int | None = None
-        self.server: BrowserServer | None = None
-        self.handoff: HandoffServer | None = None
         self._secret = os.urandom(12).hex()
         self._drain = DrainRequest()
-        self._serve = asyncio.Event()
         self._stop_s = STOP_S
         self._side_tasks = SideTasks(self._side_task_failed)
         self.control = ControlClient(
@@ -79,6 +82,11 @@ class Worker:
             on_lost=lambda: self.ask_drain("no master for too long"),
             fds=lambda: [fd for fd in (boot.ipc.fileno(),) if fd >= 0],
         )
+
+    @property
+    def server(self) -> BrowserServer | None:
+        """The browser server, once there is one."""
+        return self.service.server
 
     async def run(self) -> int:
         """The worker's whole life; returns its exit code."""
@@ -113,18 +121,18 @@ class Worker:
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
-        self.server = await BrowserServer.start(
+        self.service.server = server = await BrowserServer.start(
             LaunchSpec.of(
                 settings, self.browser, boot.directory / "browser.sock", self._temporary(), boot.runtime / CODE_CACHE
             ),
             boot.ipc,
             ipc_child,
-            on_closed=self._finish,
+            on_closed=self.service.ended,
             on_gone=self._on_gone,
             timeout_s=settings.launch_timeout,
         )
-        self._tell_launched(self.server)
-        self.handoff = HandoffServer(boot.directory / "handoff.sock", self._on_offer)
+        self._tell_launched(server)
+        self.service.open(boot.directory / "handoff.sock")
         if settings.canary_interval > 0:
             self._side_tasks.start(self._recycle_when_sick(), "canary")
 
@@ -152,23 +160,24 @@ class Worker:
         boot = self.boot
         assert boot.adopt_node_pid is not None
         try:
-            self.server, live = await BrowserServer.adopt(
+            server, live = await BrowserServer.adopt(
                 boot.ipc,
                 boot.adopt_node_pid,
                 self._temporary(),
-                on_closed=self._finish,
+                on_closed=self.service.ended,
                 on_gone=self._on_gone,
                 timeout_s=ADOPT_S,
             )
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
+        self.service.server = server
         for session_id in live:
             self.slots.adopt(session_id)
-        self._tell_launched(self.server)
+        self._tell_launched(server)
         self.ask_drain("its worker died")
         self._step(WorkerEvent.DRAIN_ASKED)
         await self.books.register()
-        log.warning("browser_server_taken_over", node=self.server.pid, sessions=len(live))
+        log.warning("browser_server_taken_over", node=server.pid, sessions=len(live))
 
     def _tell_launched(self, server: BrowserServer) -> None:
         ready = server.ready
@@ -197,19 +206,11 @@ class Worker:
         if cut is None:
             return
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=drain.reason)
-        if self.server is not None:
-            for session_id in list(self.slots.live):
-                self.server.close_session(session_id, GOING_AWAY, cut)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_GRACE_S):
-                    await self.slots.empty()
-        for session_id in list(self.slots.live):
-            self._finish(SessionClosed(session_id, 0, 0, "grid", cut))
+        await self.service.cut(cut)
 
     async def _stop(self) -> None:
         self.control.stopping()
-        if self.handoff is not None:
-            self.handoff.close()
+        self.service.close()
         self._side_tasks.cancel("control link", "heartbeat")
         if self.server is not None:
             await self.server.stop(self._stop_s)  # and hear of its last sessions
@@ -247,35 +248,13 @@ class Worker:
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
-        elif name == "end_session" and self.server is not None:
-            self.server.close_session(str(data["sessionId"]), GOING_AWAY, str(data["reason"]))
+        elif name == "end_session":
+            self.service.end(str(data["sessionId"]), str(data["reason"]))
         else:
             log.error("command_unknown", name=name)
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.rss_mib = state.get("rssMib", self.rss_mib)
-
-    def _on_offer(self, offer: Offer, client: str, head: bytes, fd: int, answer: Answer) -> None:
-        refused = self.slots.admit(offer, client, self.status, time.monotonic())
-        if refused is not None or self.server is None:
-            answer(refused or "gone")
-            return
-        self._serve.set()  # a spare that is offered a session has been chosen
-        session_id = offer.session_id
-        handed_over = self.server.hand_over(session_id, fd, head, offer.deadline)
-
-        def settled(future: asyncio.Future[None]) -> None:
-            if future.cancelled() or future.exception() is not None:
-                self.slots.take_back(session_id)
-                answer("gone")
-                return
-            answer(None)
-            if (session := self.slots.live.get(session_id)) is not None:  # else it has ended already
-                self.books.started(session)
-            self._watch_lifetime()
-            log.debug("session_started", session=session_id, client=client)
-
-        handed_over.add_done_callback(settled)
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
@@ -284,17 +263,6 @@ class Worker:
         if is_used_up(lifetime, limit):
             self.ask_drain(LIFETIME_LIMIT)
 
-    def _finish(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
-        session = self.slots.end(closed.session_id)
-        if session is None and self.boot.adopt_node_pid is None:
-            on_record()  # told twice; but one that ended before we took over is still to be recorded
-            return
-        self.books.ended(closed, session, on_record)
-
-    def _on_freed(self) -> None:
-        if self.handoff is not None:
-            self.handoff.tell_freed()
-
     def _on_gone(self, reason: str) -> None:
         log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
         self._fail(reason, CLOSE_GRACE_S, EndReason.BROWSER_CRASHED)
@@ -302,8 +270,7 @@ class Worker:
     async def _watch_browser_server(self) -> None:
         assert self.server is not None
         await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
-        for session_id in list(self.slots.live):
-            self._finish(SessionClosed(session_id, 0, 0, "browser", EndReason.BROWSER_SERVER_LOST))
+        self.service.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
         self._on_gone(EndReason.BROWSER_SERVER_LOST)
 
     async def _end_when_hung(self) -> None:
@@ -311,8 +278,7 @@ class Worker:
         assert self.server is not None
         await watch.hang(self.server, self.settings.worker_lost_threshold)
         log.error("browser_server_hung", sessions=len(self.slots.live))
-        for session_id in list(self.slots.live):
-            self._finish(SessionClosed(session_id, 0, 0, "grid", EndReason.HUNG))
+        self.service.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail("browser server hung", 0.0, EndReason.HUNG)
 
