@@ -16,15 +16,12 @@ from playwright.async_api import Error, Playwright, async_playwright
 from bench.harness import Bench, Options, Row, at_least, median, progress, within
 from bench.servers import NEVER, ask, grid_of
 from grid.registry.blocking import BlockingClient
-from tests.support.grid import Grid
+from tests.support.grid import Grid, eventually
 
 WORKERS = 3
 SLOTS = 5
 LIFETIME = 10
 AT_ONCE = 6
-FIRST_SESSIONS = 50
-"""They show the grid how fast sessions come. What they see is told in a row of its own."""
-
 SAMPLE_S = 0.02
 WAIT_MS = 1000.0
 
@@ -58,7 +55,8 @@ class Watch:
         self.slots: Counter[int] = Counter()
         self.available: Counter[int] = Counter()
         self.there: list[int] = []
-        self.workers: set[str] = set()
+        self.gone: set[str] = set()
+        """Workers that have been used up."""
         self._grid = grid
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -76,7 +74,7 @@ class Watch:
             while not self._stop.wait(SAMPLE_S):
                 self.slots[redis.command("EVAL", _CAPACITY, 0, LIFETIME)] += 1
                 workers = ask(self._grid, "status")["workers"]
-                self.workers |= {worker["id"] for worker in workers}
+                self.gone |= {worker["id"] for worker in workers if worker["status"] in ("draining", "stopped")}
                 self.available[sum(worker["status"] == "available" for worker in workers)] += 1
                 self.there.append(len(workers))
 
@@ -88,23 +86,17 @@ def run(options: Options) -> list[Row]:
         grid_of(WORKERS, environment={"MAX_LIFETIME_SESSIONS": str(LIFETIME)}) as recycling,
         grid_of(WORKERS, environment={"MAX_LIFETIME_SESSIONS": NEVER}) as steady,
     ):
-        first = Side(recycling.endpoint)
-        with Watch(recycling) as before:
-            asyncio.run(_run({"grid": first}, 1, FIRST_SESSIONS))
         sides = {"grid": Side(recycling.endpoint), "direct": Side(steady.endpoint)}
+        eventually(lambda: _is_warm(recycling), "the spares are warm")
         with Watch(recycling) as watch:
             asyncio.run(_run(sides, rounds, count))
-        replaced = len(watch.workers - before.workers)
+    replaced = len(watch.gone)
     if not replaced:
         raise RuntimeError("no worker was recycled")
     mine, theirs = sides["grid"], sides["direct"]
     return [
         *_connects(mine, theirs, f"{rounds * count} sessions with {replaced} recycles"),
-        *_capacity(watch, before),
-        Row(
-            "first sessions of the fresh grid: connects that failed, slowest connect()",
-            f"{sum(first.failures.values())}, {max(first.connects_ms):.0f} ms",
-        ),
+        *_capacity(watch),
         Row(
             f"sessions per second, {AT_ONCE} at once",
             f"{median(mine.rates):.2f}/s",
@@ -112,6 +104,11 @@ def run(options: Options) -> list[Row]:
             f"{median(mine.rates) / median(theirs.rates):.2f} ×",
         ),
     ]
+
+
+def _is_warm(grid: Grid) -> bool:
+    statuses = {worker["status"] for worker in ask(grid, "status")["workers"]}
+    return statuses == {"available", "spare"}
 
 
 def _connects(mine: Side, theirs: Side, what: str) -> list[Row]:
@@ -136,7 +133,7 @@ def _connects(mine: Side, theirs: Side, what: str) -> list[Row]:
     ]
 
 
-def _capacity(watch: Watch, before: Watch) -> list[Row]:
+def _capacity(watch: Watch) -> list[Row]:
     least, fewest, wanted = min(watch.slots), min(watch.available), WORKERS * SLOTS
     return [
         Row(
@@ -158,12 +155,6 @@ def _capacity(watch: Watch, before: Watch) -> list[Row]:
             f"{max(watch.there)} ({mean(watch.there):.1f} on average)",
             f"{WORKERS} wanted",
             f"{max(watch.there) - WORKERS:+d}",
-        ),
-        Row(
-            f"first {FIRST_SESSIONS} sessions of the fresh grid: fewest slots",
-            f"{min(before.slots)} ({_histogram(before.slots)})",
-            f"{wanted} wanted",
-            f"{min(before.slots) - wanted:+d}",
         ),
     ]
 
@@ -203,8 +194,8 @@ async def _sessions(playwright: Playwright, side: Side, count: int) -> None:
 BENCH = Bench(
     "recycle",
     f"{WORKERS} workers of {SLOTS} slots with real Chromiums, each recycled after {LIFETIME} sessions, {AT_ONCE} at"
-    " once, beside an equal grid that recycles none. A fresh grid learns from its first sessions how fast they come;"
-    " these are told apart. Every 20 ms a script in Redis adds up the slots of all workers that the selection may still"
-    " choose, and the master is asked who is there.",
+    " once, beside an equal grid that recycles none; from the first session of a fresh grid on, once its spares are"
+    " warm. Every 20 ms a script in Redis adds up the slots of all workers that the selection may still choose, and the"
+    " master is asked who is there.",
     run,
 )

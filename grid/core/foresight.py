@@ -60,18 +60,32 @@ def spares(outlook: Outlook, lifetimes: Iterable[int]) -> int:
     return number
 
 
+def expected_rate(workers: int, slots: int, max_lifetime: int) -> float:
+    """Sessions per second in a pool of which nothing is known yet: short ones in each slot, but not more than use half
+    of the pool up.
+
+    With long lives that asks for no spare, with short ones for the few that the first seconds of a load need.
+    """
+    return workers * min(slots, max_lifetime / 2)
+
+
 @dataclass(slots=True)
 class SessionRate:
     """Sessions that begin in a pool per second: those of its busiest second, halved for every five minutes since then.
 
-    A replacement that comes too early costs memory, one that comes too late capacity.
+    Before anything is known it is `expected`, counted from `last_at` on. A replacement that comes too early costs
+    memory, one that comes too late capacity.
     """
 
     last_at: float
     """When a session was last seen to begin; in the beginning, when counting began."""
-    _peak: float = 0.0
-    _peak_at: float = 0.0
-    _recent: deque[tuple[float, float, int]] = field(default_factory=deque)
+    expected: float = 0.0
+    _peak: float = field(init=False)
+    _peak_at: float = field(init=False)
+    _recent: deque[tuple[float, float, int]] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        self._peak, self._peak_at = self.expected, self.last_at
 
     def count(self, sessions: int, since: float, now: float) -> None:
         """Take in that so many sessions of one worker have begun after `since`, when it was last heard of."""

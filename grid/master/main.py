@@ -10,6 +10,7 @@ import time
 from typing import Any, Final
 
 from grid import systemd
+from grid.core.foresight import expected_rate
 from grid.core.frames import Frame
 from grid.core.plan import Action, Serve, Spawn, next_start, plan
 from grid.core.types import BROWSER_TYPES, BrowserType
@@ -53,7 +54,7 @@ class Master:
         self._config = config
         self._loop = Loop()
         self._signals = Signals()
-        self._pools = {name: Pool(name, _wanted(config, name), self._loop.now()) for name in BROWSER_TYPES}
+        self._pools = {name: self._pool(name, _wanted(config, name)) for name in BROWSER_TYPES}
         self._workers = Workers(self._loop, config, self._pools, self._tell_proxy)
         self._proxy = Proxies(self._loop, config, self._on_proxy_event)
         self._redis = RedisChild(self._loop, config.redis, Ledger(config))
@@ -360,6 +361,11 @@ class Master:
             execute(list(config.exec_argv), handover)
         finally:
             systemd.ready("serving")
+
+    def _pool(self, browser_type: BrowserType, workers: int) -> Pool:
+        settings = self._config.settings
+        rate = expected_rate(workers, settings.max_concurrent_sessions, settings.max_lifetime_sessions)
+        return Pool(browser_type, workers, rate, self._loop.now())
 
     def _prepare(self, browser_type: BrowserType) -> None:
         try:

@@ -20,16 +20,16 @@ GIVEN_UP_AFTER_DEATHS: Final = 3
 
 
 class Pool:
-    """The pool of one browser type."""
+    """The pool of one browser type. `expected_rate` is how many sessions per second are expected before any came."""
 
-    def __init__(self, browser_type: BrowserType, workers: int, now: float) -> None:
+    def __init__(self, browser_type: BrowserType, workers: int, expected_rate: float, now: float) -> None:
         self.browser_type: Final = browser_type
         self.workers = workers
         self.backoff = Backoff()
         self.held: str | None = None
         """Why nothing is started in any pool just now."""
         self.is_complete = workers == 0
-        self.rate = SessionRate(now)
+        self.rate = SessionRate(now, expected_rate)
         self.starts = StartTimes()
         self.spares = 0
         """How many workers should be warm beside those that serve."""

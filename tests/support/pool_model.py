@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from grid.core.foresight import Outlook, SessionRate, StartTimes, spares
+from grid.core.foresight import Outlook, SessionRate, StartTimes, expected_rate, spares
 from grid.core.lifecycle import WorkerStatus
 from grid.core.plan import Drain, Limits, Serve, Spawn, Wanted, WorkerView, plan
 
@@ -59,7 +59,7 @@ class PoolModel:
         self.longest_wait_s = 0.0
         self.lifetimes: list[int] = []
         """Of the workers that are gone."""
-        self.rate = SessionRate(0.0)
+        self.rate = SessionRate(0.0, expected_rate(rules.workers, rules.slots, rules.max_lifetime))
         self.starts = StartTimes()
         self.members: list[Member] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []

@@ -16,6 +16,7 @@ from grid.core.foresight import (
     Outlook,
     SessionRate,
     StartTimes,
+    expected_rate,
     spares,
 )
 from grid.core.plan import Limits
@@ -80,6 +81,33 @@ def test_a_rate_is_that_of_the_busiest_second() -> None:
     assert round(rate.per_s(20.0), 1) == 3.9  # four, held up for nearly nine seconds
 
 
+@pytest.mark.parametrize(
+    ("workers", "slots", "max_lifetime", "rate", "fresh_spares"),
+    [
+        (3, 5, 10, 15.0, 1),
+        (3, 5, 50, 15.0, 0),
+        (1, 5, 2, 1.0, 1),
+        (1, 5, 1, 0.5, 2),
+        (20, 5, 50, 100.0, 2),
+        (0, 5, 50, 0, 0),
+    ],
+)
+def test_a_pool_expects_short_sessions_but_not_to_be_used_up(
+    workers: int, slots: int, max_lifetime: int, rate: float, fresh_spares: int
+) -> None:
+    assert expected_rate(workers, slots, max_lifetime) == rate
+    assert spares(Outlook(rate, 1.0, max_lifetime, slots), [0] * (workers + 8)) == fresh_spares
+
+
+def test_before_anything_is_known_a_rate_is_expected_and_forgotten_with_time() -> None:
+    rate = SessionRate(100.0, expected=16.0)
+    assert rate.per_s(100.0) == 16.0
+    rate.count(1, 100.5, 100.5)
+    assert rate.per_s(100.0 + HALF_LIFE_S) == 8.0
+    rate.count(9, 100.0 + HALF_LIFE_S, 100.0 + HALF_LIFE_S)
+    assert rate.per_s(100.0 + HALF_LIFE_S) == 9.0
+
+
 def test_sessions_that_were_counted_late_are_spread_over_the_time_they_came_in() -> None:
     rate = SessionRate(0.0)
     rate.count(100, 10.0, 20.0)
@@ -133,6 +161,13 @@ def test_without_surge_the_same_pool_has_too_few_workers() -> None:
     grid = PoolModel(Rules(workers=3, limits=Limits(max_starting=4, max_surge=0)))
     grid.run(steady(1000, rate=12, duration_s=0.5))
     assert grid.least < 3
+
+
+def test_a_load_that_comes_out_of_nothing_finds_spares() -> None:
+    grid = PoolModel(Rules(workers=3, max_lifetime=10, start_s=lambda: 1.2))
+    grid.run([(0.0, 0.1), *((5.0 + at, duration_s) for at, duration_s in steady(200, rate=20, duration_s=0.45))])
+    assert grid.least == 3
+    assert grid.longest_wait_s == 0.0
 
 
 def test_an_idle_pool_goes_back_to_what_is_wanted_and_a_spare_for_the_one_that_is_nearly_used_up() -> None:
