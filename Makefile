@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+# Test processes at once. Tests wait more than they work; more than two would contend for two cores.
+JOBS ?= 2
 
 .PHONY: help set-up set-up-dev up test check format bench soak chaos faults clean
 
@@ -20,7 +22,7 @@ up: set-up  ## all set-up, then the grid in the foreground (make up ARGS="--port
 
 test: set-up-dev  ## all set-up, then the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: set-up-dev  ## format, lint, types, layers, tests
 	@$(BIN)/ruff format --check .
