@@ -12,7 +12,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from grid import __version__, systemd
+from grid import (
+    __version__,
+    lean_structlog,  # noqa: F401 - before the roles below, which log
+    systemd,
+)
 from grid import log as logging
 from grid.address import base_url
 from grid.boot import WorkerBoot
