@@ -32,7 +32,7 @@ async def _run(endpoints: dict[str, str], options: Options) -> list[Row]:
             for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
                 rates[side].append(count / await _sessions(playwright, endpoints[side], count))
             progress(f"  round {number + 1} of {rounds}: {rates['grid'][-1]:.1f}/s, direct {rates['direct'][-1]:.1f}/s")
-        for number in range(options.pick(80, 6)):
+        for number in range(options.pick(200, 6)):
             for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
                 first[side].append(await _first_page(playwright, endpoints[side]))
     # Of each round on its own: the machine is faster and slower for seconds at a time.
