@@ -22,7 +22,7 @@ def run(options: Options) -> list[Row]:
 
 
 async def _run(endpoints: dict[str, str], options: Options) -> list[Row]:
-    rounds, count = options.pick(40, 2), options.pick(20, 10)
+    rounds, count = options.pick(100, 2), options.pick(20, 10)
     rates: dict[str, list[float]] = {side: [] for side in endpoints}
     first: dict[str, list[float]] = {side: [] for side in endpoints}
     async with async_playwright() as playwright:
