@@ -155,7 +155,7 @@ class Master:
         elif self._goes_on:
             for action in self._plan(now):
                 self._perform(action)
-            self._start_report.tell(self._proxy.listening)
+            self._start_report.tell(listens=self._proxy.listening, ready=self._proxy.ready)
         self._proxy.push_state(self._reporter.roster(self._shutdown.is_stopping))
 
     def _deadline(self, now: float) -> float:

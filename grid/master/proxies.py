@@ -47,6 +47,11 @@ class Proxies:
         return self._current.listening
 
     @property
+    def ready(self) -> bool:
+        """Whether it serves, and knows that it can take a session of every pool."""
+        return self._current.listening and self._current.ready
+
+    @property
     def listeners(self) -> tuple[socket.socket, ...]:
         """The listening sockets; empty while only a proxy of a former master has them."""
         return self._current.listeners

@@ -11,7 +11,7 @@ from typing import Any, Final
 from grid.boot import ProxyBoot
 from grid.children import ChildState
 from grid.core.frames import Frame
-from grid.core.link import Applied, Link, LinkFullError, Received
+from grid.core.link import Applied, Link, LinkFullError, Received, StateSeen
 from grid.errors import GridError
 from grid.log import get_logger
 from grid.master.adopted import resumed_link, sockets
@@ -54,6 +54,8 @@ class ProxyChild:
         self._is_claimed = True
         self.listeners = listeners
         self.listening = False
+        self.ready = False
+        """Whether it knows that it can take a session of every pool."""
 
     @property
     def pid(self) -> int | None:
@@ -178,7 +180,7 @@ class ProxyChild:
         return child
 
     def _on_exit(self, ended: Exit) -> str:
-        self.listening = False
+        self.listening = self.ready = False
         if self.pid is not None:
             self._ledger.strike("proxy", str(self.pid))
         if self._channel is not None:
@@ -192,7 +194,9 @@ class ProxyChild:
         return f"proxy ended with {ended}"
 
     def _received(self, item: Received) -> None:
-        if isinstance(item, Applied):
+        if isinstance(item, StateSeen):
+            self.ready = bool(item.data.get("ready"))
+        elif isinstance(item, Applied):
             if item.name == "listening":
                 self.listening = True
             else:

@@ -28,14 +28,20 @@ class StartReport:
         self._problems: dict[str, str] = {}
         self._is_ready = False
 
-    def tell(self, proxy_listens: bool) -> None:
-        """Call what has news. Once every pool is complete, or known not to start, that is `on_ready`."""
+    def tell(self, *, listens: bool, ready: bool) -> None:
+        """Call what has news. Once every pool is complete, or known not to start, that is `on_ready`.
+
+        `listens` and `ready` are the proxy's word. Who asks it right after ours shall hear the same from it.
+        """
         for pool in self._pools:
             self._tell_problem(pool)
         if self._is_ready:
             return
         self._tell_progress()
-        if proxy_listens and all(pool.is_complete or pool.cannot_start or pool.held for pool in self._pools):
+        is_settled = listens and all(pool.is_complete or pool.cannot_start or pool.held for pool in self._pools)
+        is_whole = all(pool.is_complete and not pool.held for pool in self._pools)
+        proxy_will_be_ready = is_whole and any(pool.workers for pool in self._pools)
+        if is_settled and (ready or not proxy_will_be_ready):
             self._is_ready = True
             self._call(self._config.on_ready, self._status())
 

@@ -72,6 +72,7 @@ class Proxy:
         self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self.selector)
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
+        self._is_ready = False
         self._server: GridServer | None = None
         self._side_tasks = SideTasks(self._side_task_failed)
         self.control = ControlClient(
@@ -80,7 +81,7 @@ class Proxy:
             hello=self._hello,
             on_command=self._on_command,
             on_state=self._on_state,
-            ping_data=lambda: {"waiting": self.queue.waiting()},
+            ping_data=self._view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=self._stop.set,
             fds=lambda: [listener.fileno() for listener in boot.listeners if listener.fileno() >= 0],
@@ -176,6 +177,10 @@ class Proxy:
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.roster.replace(state)
+        is_ready = self.roster.not_ready() is None
+        if is_ready != self._is_ready:
+            self._is_ready = is_ready
+            self.control.push_state(self._view())
         self._told.set()
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
@@ -232,6 +237,9 @@ class Proxy:
     def _side_task_failed(self, name: str, _error: BaseException) -> None:
         if name in ("control link", "registry"):  # without the others the proxy serves on
             self._stop.set()
+
+    def _view(self) -> dict[str, Any]:
+        return {"waiting": self.queue.waiting(), "ready": self._is_ready}
 
     def _hello(self) -> dict[str, Any]:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}

@@ -30,6 +30,7 @@ from grid.core.types import BrowserType
 from grid.master.listener import open_listener
 from grid.master.main import Master, MasterConfig, RedisSpec, Roles
 from grid.master.workers import Workers
+from grid.proxy.roster import Roster
 from grid.runtime_dir import RuntimeDir
 from grid.waiting import first_of
 
@@ -159,14 +160,14 @@ class FakeWorker:
 class FakeProxy:
     def __init__(self, boot: ProxyBoot) -> None:
         self.stopped = asyncio.Event()
-        self.last: dict[str, Any] = {}
+        self.roster = Roster()
         self.control = ControlClient(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=lambda: {"name": "proxy", "role": "proxy", "pid": os.getpid(), "version": "0"},
             on_command=self.on_command,
             on_state=self.on_state,
-            ping_data=dict,
+            ping_data=self.view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=self.stopped.set,
         )
@@ -174,6 +175,11 @@ class FakeProxy:
 
     def on_state(self, state: dict[str, Any]) -> None:
         say("state", state=state)
+        self.roster.replace(state)
+        self.control.push_state(self.view())
+
+    def view(self) -> dict[str, Any]:
+        return {"ready": self.roster.not_ready() is None}
 
     def on_command(self, name: str, data: dict[str, Any]) -> None:
         say("proxy_command", name=name, data=data)
