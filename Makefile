@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
-# Test processes at once. Tests wait more than they work; more than two would contend for two cores.
+# Test processes at once, but for the tests of whole grids with real browsers: those have the machine to themselves.
 JOBS ?= 2
 
 .PHONY: help set-up set-up-dev up test check format bench soak chaos faults clean
@@ -22,7 +22,12 @@ up: set-up  ## all set-up, then the grid in the foreground (make up ARGS="--port
 
 test: set-up-dev  ## all set-up, then the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+ifeq ($(ARGS),)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process
+	@$(BIN)/python -m pytest tests/e2e tests/faults
+else
+	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 check: set-up-dev  ## format, lint, types, layers, tests
 	@$(BIN)/ruff format --check .

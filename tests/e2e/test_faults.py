@@ -62,6 +62,8 @@ async def test_clients_that_end_their_half_first_leak_no_slot(grid: Grid) -> Non
         with socket.create_connection(("127.0.0.1", grid.port)) as sock:
             sock.sendall(head())
             sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):  # until it is the grid's turn to end
+                pass
     await eventually_async(lambda: grid.active() == 0, "every slot is free again")
 
 
