@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from grid.core.lifecycle import TRANSITIONS, WorkerEvent, WorkerStatus
+from grid.core.lifecycle import BEFORE_A_DRAIN, TRANSITIONS, WorkerEvent, WorkerStatus
 
 Kind = Literal["worker", "proxy", "redis"]
 
@@ -79,7 +79,6 @@ def _judge(each: Found, registry: str, newest: Found | None) -> Verdict:
 
 
 _E: Final = WorkerEvent
-_BEFORE_A_DRAIN: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 _TOLD: Final[dict[str, tuple[WorkerEvent, ...]]] = {
     "starting": (),
     "spare": (_E.HELD,),
@@ -91,7 +90,7 @@ _TOLD: Final[dict[str, tuple[WorkerEvent, ...]]] = {
 
 def written_status(written: str) -> WorkerStatus:
     """Where an adopted worker was when it was written down. One that was on its way out is still on it."""
-    if written in _BEFORE_A_DRAIN:
+    if written in BEFORE_A_DRAIN:
         return WorkerStatus(written)
     return WorkerStatus.DRAINING
 
@@ -105,12 +104,12 @@ def caught_up(status: WorkerStatus, told: object) -> WorkerStatus:
 
 def missed_its_drain(written: WorkerStatus, told: object) -> bool:
     """Whether the former master wrote a drain down, and died before the worker heard of it."""
-    return written is WorkerStatus.DRAINING and told in _BEFORE_A_DRAIN
+    return written is WorkerStatus.DRAINING and told in BEFORE_A_DRAIN
 
 
 def heard_again(status: WorkerStatus, event: WorkerEvent) -> WorkerStatus:
     """The status after an event that an adopted worker may be telling a second time: the former master's memory of it
     is gone, so a pair that is not in the table is old news."""
-    if event is WorkerEvent.STOP_ANNOUNCED and status in _BEFORE_A_DRAIN:
+    if event is WorkerEvent.STOP_ANNOUNCED and status in BEFORE_A_DRAIN:
         return WorkerStatus.STOPPED
     return TRANSITIONS.get((status, event), status)

@@ -17,6 +17,10 @@ class WorkerStatus(StrEnum):
     LOST = "lost"
 
 
+BEFORE_A_DRAIN: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
+"""What counts as capacity, now or soon, in the order of a worker's life."""
+
+
 class WorkerEvent(StrEnum):
     """What can happen to a worker."""
 

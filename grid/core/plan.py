@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from grid.core.lifecycle import WorkerStatus
+from grid.core.lifecycle import BEFORE_A_DRAIN, WorkerStatus
 from grid.core.types import BrowserType
 
 
@@ -82,8 +81,6 @@ class Drain:
 
 Action = Spawn | Serve | Drain
 
-_LIVE: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
-
 
 @dataclass(slots=True)
 class _Pool:
@@ -137,7 +134,7 @@ def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) ->
     for view in views:
         if view.browser_type != browser_type:
             continue
-        if view.status not in _LIVE:
+        if view.status not in BEFORE_A_DRAIN:
             pool.leaving.append(view)
         elif view.spare:
             pool.spares.append(view)
@@ -191,12 +188,12 @@ def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
 
 def _soonest(view: WorkerView) -> tuple[bool, int, float]:
     """Those that may stay; of these those that serve already, then warm ones, then those that started first."""
-    return (view.recycle is not None, -_LIVE.index(view.status), view.started_at)
+    return (view.recycle is not None, -BEFORE_A_DRAIN.index(view.status), view.started_at)
 
 
 def _least_loss(view: WorkerView) -> tuple[int, int, float]:
     """Starting ones go first, then idle ones, then those with few sessions; the youngest of equals."""
-    return (_LIVE.index(view.status), view.active, -view.started_at)
+    return (BEFORE_A_DRAIN.index(view.status), view.active, -view.started_at)
 
 
 def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:

@@ -9,7 +9,7 @@ from typing import Final
 from grid.core.lifecycle import WorkerEvent, WorkerStatus
 from grid.log import get_logger
 from grid.master.child import Exit
-from grid.master.roll import DRAIN_GRACE_S, Roll, Tell
+from grid.master.roll import Roll, Tell
 from grid.master.takeover import can_be_taken_over, fork_successor
 from grid.master.tree import process_table
 from grid.master.worker_record import WorkerRecord
@@ -127,7 +127,7 @@ class Ends:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
             return False
         self._follow(record)
-        self._roll.end_drain_in(record, self._roll.config.settings.drain_timeout + DRAIN_GRACE_S)
+        self._roll.limit_drain(record)
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.reason)
         return True
 

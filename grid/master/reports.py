@@ -50,7 +50,7 @@ class Reports:
         if was is record.status:
             return
         if record.status is WorkerStatus.DRAINING:
-            self._roll.end_drain_in(record, drain_timeout_s + DRAIN_GRACE_S)
+            self._roll.limit_drain(record)
         elif record.status in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE):
             record.served_since, record.available_by = record.forked_at, math.inf
             if record.status is WorkerStatus.SPARE:
@@ -99,7 +99,7 @@ class Reports:
         record.reason = record.reason or str(data.get("reason", "asked"))
         record.sessions_until = min(record.sessions_until, self._roll.now() + drain_timeout_s)
         self._roll.ledger.worker(record)
-        self._roll.end_drain_in(record, drain_timeout_s + DRAIN_GRACE_S)
+        self._roll.limit_drain(record)
 
     def _stopped(self, record: WorkerRecord, data: Data) -> None:
         self._roll.drains.ended(record, data)

@@ -66,6 +66,10 @@ class Roll:
         self.ledger.worker(record)
         self.send(record, "serve", {})
 
+    def limit_drain(self, record: WorkerRecord) -> None:
+        """A drain begins, or goes on with another process: its sessions have DRAIN_TIMEOUT, and it the grace beyond."""
+        self.end_drain_in(record, self.config.settings.drain_timeout + DRAIN_GRACE_S)
+
     def end_drain_in(self, record: WorkerRecord, seconds: float) -> None:
         """Its process is ended after that time. A successor gets what is left of it, not a new one."""
         record.drain_by = min(record.drain_by, self.now() + seconds)

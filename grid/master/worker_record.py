@@ -13,7 +13,7 @@ from typing import Any
 
 from grid.boot import WorkerBoot
 from grid.core.adoption import heard_again
-from grid.core.lifecycle import WorkerEvent, WorkerStatus, advance
+from grid.core.lifecycle import BEFORE_A_DRAIN, WorkerEvent, WorkerStatus, advance
 from grid.core.plan import WorkerView
 from grid.core.recycle import Footprint
 from grid.core.types import BrowserType
@@ -74,7 +74,7 @@ class WorkerRecord:
     @property
     def is_live(self) -> bool:
         """Whether it counts as capacity, now or soon."""
-        return self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
+        return self.status in BEFORE_A_DRAIN
 
     def advance(self, event: WorkerEvent) -> None:
         """Step through the table. Raises LifecycleError (a ValueError)."""

@@ -23,7 +23,7 @@ from grid.master.ends import Ends
 from grid.master.loop import Loop
 from grid.master.pool import Pool
 from grid.master.reports import Reports
-from grid.master.roll import DRAIN_GRACE_S, Data, Roll, Tell
+from grid.master.roll import Data, Roll, Tell
 from grid.master.tree import Table, process_table
 from grid.master.worker_record import WorkerRecord, start_worker
 
@@ -99,7 +99,7 @@ class Workers:
         self._roll.registry_seen |= record.status is not WorkerStatus.STARTING
         record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
         if record.status is WorkerStatus.DRAINING:
-            self._roll.end_drain_in(record, self._config.settings.drain_timeout + DRAIN_GRACE_S)
+            self._roll.limit_drain(record)
         elif record.status in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE):
             record.available_by = math.inf
         self._follow(record)
@@ -121,7 +121,10 @@ class Workers:
         record.reason = record.reason or reason
         timeout_s = self._config.settings.drain_timeout
         record.sessions_until = min(record.sessions_until, self._loop.now() + (0.0 if now else timeout_s))
-        self._roll.end_drain_in(record, DRAIN_NOW_S if now else timeout_s + DRAIN_GRACE_S)
+        if now:
+            self._roll.end_drain_in(record, DRAIN_NOW_S)
+        else:
+            self._roll.limit_drain(record)
         self._roll.ledger.worker(record)
         log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
         self._roll.send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
@@ -187,7 +190,7 @@ class Workers:
             self._loop,
             Link("master", record.worker_id),
             lambda item: self._reports.received(record, item),
-            lambda reason: log.debug("control_link_down", worker=record.worker_id, reason=reason),
+            lambda reason: self._link_down(record, reason),
         )
         self.records[record.worker_id] = record
         self._loop.add(record.child.pidfd, lambda: self._ends.exited(record))
@@ -195,6 +198,10 @@ class Workers:
         self._roll.ledger.worker(record)
         if record.control is not None:
             record.channel.attach(record.control, self._greeting())
+
+    @staticmethod
+    def _link_down(record: WorkerRecord, reason: str) -> None:
+        log.debug("control_link_down", worker=record.worker_id, pid=record.child.pid, reason=reason)
 
     def _greeting(self) -> Data:
         return {"lostThresholdS": self._config.settings.worker_lost_threshold}

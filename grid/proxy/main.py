@@ -25,11 +25,10 @@ from grid.proxy.burial import Burials, report
 from grid.proxy.gateway import Counts, Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from grid.proxy.opening import Opening
-from grid.proxy.queue import Queue
 from grid.proxy.responses import stopping
 from grid.proxy.roster import Roster
 from grid.proxy.selection import Selector
-from grid.registry.registry import Registry, Selection
+from grid.registry.registry import Registry
 from grid.side_tasks import SideTasks
 from grid.waiting import first_of
 
@@ -65,14 +64,13 @@ class Proxy:
         self.settings = boot.settings
         self.roster = Roster()
         self.registry = Registry.of(boot.settings, boot.redis_url)
-        self.burials = Burials(self.registry, boot.runtime, self._wake)
-        self.selector = Selector(boot.settings, self.registry, self.roster, self.burials.lost, self._wake)
-        self.queue: Queue[Selection] = Queue(self.selector.select, self.selector.give_back, boot.settings.max_queue)
+        self.burials = Burials(self.registry, boot.runtime, lambda: self.queue.wake())
+        self.selector = Selector(boot.settings, self.registry, self.roster, self.burials.lost)
+        self.queue = self.selector.queue
         self.handoffs = Handoffs(boot.runtime, self.selector.freed, self.selector.silent)
         self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self.selector)
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
-        self._is_ready = False
         self._server: GridServer | None = None
         self._side_tasks = SideTasks(self._side_task_failed)
         self.control = ControlClient(
@@ -153,9 +151,6 @@ class Proxy:
 
     # Registry
 
-    def _wake(self) -> None:
-        self.queue.wake()
-
     async def _keep_registry(self) -> None:
         settings = self.settings
         await self.registry.subscribe_slots(self._on_slots)
@@ -176,11 +171,10 @@ class Proxy:
     # Master
 
     def _on_state(self, state: dict[str, Any]) -> None:
+        before = self._view()
         self.roster.replace(state)
-        is_ready = self.roster.not_ready() is None
-        if is_ready != self._is_ready:
-            self._is_ready = is_ready
-            self.control.push_state(self._view())
+        if (view := self._view())["ready"] != before["ready"]:
+            self.control.push_state(view)
         self._told.set()
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
@@ -239,7 +233,7 @@ class Proxy:
             self._stop.set()
 
     def _view(self) -> dict[str, Any]:
-        return {"waiting": self.queue.waiting(), "ready": self._is_ready}
+        return {"waiting": self.queue.waiting(), "ready": self.roster.not_ready() is None}
 
     def _hello(self) -> dict[str, Any]:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}

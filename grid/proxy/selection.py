@@ -1,7 +1,7 @@
 """Asks the registry for a worker, or the roster while Redis is away; knows who must not be chosen just now."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Collection, Coroutine
 from typing import Final
 
 import structlog
@@ -11,7 +11,7 @@ from grid.core.types import BrowserType
 from grid.errors import RegistryUnavailable
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S
 from grid.proxy.local import LocalSelection
-from grid.proxy.queue import Ticket
+from grid.proxy.queue import Queue, Ticket
 from grid.proxy.responses import no_capacity
 from grid.proxy.roster import Roster
 from grid.registry.registry import Registry, Selection
@@ -29,17 +29,15 @@ FREED_S: Final = 0.2
 
 
 class Selector:
-    """Who gets a session. `wake` has those in line try again; `lost` are workers that are gone, by id."""
+    """Who gets a session, and the queue of those who wait for one. `lost` are workers that are gone, by id."""
 
-    def __init__(
-        self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str], wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
+        self.queue: Queue[Selection] = Queue(self.select, self.give_back, settings.max_queue)
         self.local = LocalSelection(roster)
         self._settings = settings
         self._registry = registry
         self._roster = roster
         self._lost = lost
-        self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._without_redis = False
         self._orphaned: set[str] = set()
@@ -80,7 +78,7 @@ class Selector:
         """The master has told who is there."""
         self._orphaned &= self._roster.workers.keys()
         if self._without_redis:
-            self._wake()  # it may be a new worker, whose registration nobody hears of
+            self.queue.wake()  # it may be a new worker, whose registration nobody hears of
 
     def orphaned(self, worker_id: str) -> None:
         """Its process died, its sessions live on: it gets no more of them."""
@@ -90,8 +88,8 @@ class Selector:
         """A full worker says that it has a slot again."""
         self.local.freed(worker_id)
         if self._without_redis:
-            self._wake()
-        elif self._look is None:
+            self.queue.wake()
+        elif self._look is None and self.queue.waiting():
             self._look = self._loop.call_later(FREED_S, self._look_for_slots)
 
     def silent(self, worker_id: str) -> None:
@@ -118,8 +116,8 @@ class Selector:
     def _look_for_slots(self) -> None:
         """Those in line would else not learn that Redis, which is to wake them, is away."""
         self._look = None
-        self._wake()
+        self.queue.wake()
 
     def _forgive(self, worker_id: str) -> None:
         del self._silent[worker_id]
-        self._wake()
+        self.queue.wake()
