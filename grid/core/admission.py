@@ -15,6 +15,8 @@ class Offer:
 
     session_id: str
     deadline: float
+    accept: str = ""
+    """The Sec-WebSocket-Accept to answer the client with. ANSWERED: it has its answer; empty: not the worker's task."""
 
 
 @dataclass(frozen=True, slots=True)

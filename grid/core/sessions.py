@@ -57,7 +57,6 @@ class EndReason(StrEnum):
     PING_TIMEOUT = "ping timeout"
     IDLE_TIMEOUT = "idle timeout"
     MAXIMUM_DURATION = "maximum duration"
-    HANDSHAKE_TIMED_OUT = "handshake timed out"
     HANDSHAKE_REFUSED = "handshake refused"
     TOO_LATE = "too late"
     ENDED_BY_OPERATOR = "ended by operator"

@@ -172,11 +172,14 @@ class BrowserServer:
         server._set_ready(message["ready"])
         return server, frozenset(message["sessions"])
 
-    def hand_over(self, session_id: str, fd: int, head: bytes, deadline: float = 0.0) -> asyncio.Future[None]:
+    def hand_over(
+        self, session_id: str, fd: int, head: bytes, deadline: float = 0.0, *, is_answered: bool = False
+    ) -> asyncio.Future[None]:
         """Gives the client's socket to the browser server; done when that has it. `fd` may be closed at once.
 
         `head` is the rest of the request as the browser server shall read it: the header lines, with or without the
         request line. After `deadline` (seconds of CLOCK_MONOTONIC; 0: none) the socket is dropped untouched.
+        With `is_answered` the client has its 101 already.
 
         The future fails with BrowserServerGone; the socket is then untouched.
         """
@@ -186,7 +189,12 @@ class BrowserServer:
             future: asyncio.Future[None] = self._loop.create_future()
             future.set_exception(BrowserServerGone())
             return future
-        message = {"session": session_id, "head": head.decode("latin-1"), "deadline": deadline}
+        message = {
+            "session": session_id,
+            "head": head.decode("latin-1"),
+            "deadline": deadline,
+            "answered": is_answered,
+        }
         return self._channel.send_handle(message, fd)
 
     def close_session(self, session_id: str, code: int, reason: str) -> None:

@@ -46,11 +46,15 @@ class HandoffServer:
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Ends the listener and every link; proxies see the end and take other workers."""
+        """Ends the listener and every link; proxies see the end and take other workers. Idempotent."""
+        if self._listener.fileno() < 0:
+            return
         self._loop.remove_reader(self._listener)
         self._listener.close()
         self._path.unlink(missing_ok=True)
         for link in list(self._links):
+            while self._read(link):  # who is offered still is told no, not left in doubt
+                pass
             self._drop(link)
 
     def tell_freed(self) -> None:
@@ -73,29 +77,31 @@ class HandoffServer:
             self._loop.remove_reader(link)
             link.close()
 
-    def _read(self, link: socket.socket) -> None:
+    def _read(self, link: socket.socket) -> bool:
+        """Takes one offer. False when there was none."""
         try:
             # Into a buffer that is there: one of this size made for each packet is made of fresh pages.
             size, ancillary, _, _ = link.recvmsg_into([self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             self._drop(link)
-            return
+            return False
         if not size:
             self._drop(link)
-            return
+            return False
         fds = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         self._take(link, bytes(self._buffer[:size]), fds)
+        return link in self._links
 
     def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:
         try:
             line, _, head = packet.partition(b"\n")
-            session_id, deadline, client = line.decode().split(" ")
-            offer = Offer(session_id, float(deadline))
+            session_id, deadline, client, *more = line.decode().split(" ")  # a newer proxy may say more
+            offer = Offer(session_id, float(deadline), *more[:1])
             (fd,) = fds
         except ValueError as error:
             for each in fds:

@@ -53,7 +53,6 @@ class LaunchSpec:
     idle_timeout_s: float = 0.0
     max_duration_s: float = 0.0
     drain_timeout_s: float = 30.0
-    handshake_timeout_s: float = 10.0
     code_cache: Path | None = None
     """Where browser servers of the same grid leave compiled code for each other."""
     launcher: str = ""
@@ -99,7 +98,6 @@ class LaunchSpec:
                 "idleTimeoutS": self.idle_timeout_s,
                 "maxDurationS": self.max_duration_s,
                 "drainTimeoutS": self.drain_timeout_s,
-                "handshakeTimeoutS": self.handshake_timeout_s,
                 "launchTimeoutS": timeout_s,
                 "codeCache": str(self.code_cache) if self.code_cache else "",
             }

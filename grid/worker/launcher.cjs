@@ -8,8 +8,8 @@
 // How a session ends (every end is reported once, and again on `sync` until it is acknowledged):
 //   client  client disconnected · connection lost · protocol error
 //   browser browser crashed
-//   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake timed out
-//           handshake refused · whatever `close` says
+//   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
+//           whatever `close` says
 'use strict';
 
 const nodeModule = require('node:module');
@@ -24,6 +24,7 @@ if (options.codeCache)
 
 const { shimBidi, wrapListening } = require('./patches.cjs');
 const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+const { requestOf } = require('./upgrade.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
@@ -82,19 +83,29 @@ function forgetHalfLine() {
 
 // ----------------------------------------------------------------------------------------------------------- sessions
 
-function takeSession({ session: id, head, deadline }, socket) {
+function takeSession({ session: id, head, deadline, answered }, socket) {
   const session = new Session(id, socket, home);
   sessions.set(id, session);
   // We were frozen for too long: another worker has this client by now, and the connection is its alone. Closing our copy
   // sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
   if (deadline && Number(process.hrtime.bigint()) / 1e9 > deadline)
     return session.end('grid', 'too late');
-  if (browserGone || stopping) {
-    session.refuse(browserGone ? 'browser' : 'grid', browserGone ? 'browser crashed' : 'worker stopped');
-    return;
+  // The mark by which a proxy that hears nothing from us knows that we have its client (grid/proxy/handoff.py).
+  socket.setNoDelay(true);
+  if (browserGone)
+    return session.refuse(answered, 'browser', 'browser crashed', INTERNAL_ERROR);
+  if (stopping)
+    return session.refuse(answered, 'grid', 'worker stopped', GOING_AWAY);
+  if (answered)
+    session.keepAnswer();
+  const { request, early } = requestOf(head, socket);
+  try {
+    httpServer.emit('upgrade', request, socket, early);
+  } catch (error) {
+    console.error(error);
   }
-  httpServer.emit('connection', socket);
-  socket.unshift(Buffer.from(head, 'latin1'));
+  if (!session.ws)
+    session.end('grid', 'handshake refused');
 }
 
 function onClosed(session, report) {

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 import structlog
 
 from grid.core.admission import Offer
+from grid.core.handshake import ANSWERED, switching_protocols
 from grid.core.lifecycle import WorkerStatus
 from grid.core.sessions import EndReason
 from grid.worker.books import Books
@@ -97,9 +99,13 @@ class Service:
         if refused is not None or self.server is None:
             answer(refused or "gone")
             return
-        self._on_offered()
         session_id = offer.session_id
-        handed_over = self.server.hand_over(session_id, fd, head, offer.deadline)
+        if offer.accept and offer.accept != ANSWERED:
+            # Before the browser server may write: nothing may come before the answer.
+            with contextlib.suppress(OSError):  # the client has left, which the browser server will report
+                os.write(fd, switching_protocols(offer.accept))
+        handed_over = self.server.hand_over(session_id, fd, head, offer.deadline, is_answered=bool(offer.accept))
+        self._on_offered()
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:

@@ -4,6 +4,8 @@
 // logs for ever cannot hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
 'use strict';
 
+const { closeFrame, keepAnswer } = require('./upgrade.cjs');
+
 const CLOSE_GRACE_MS = 3_000; // between our close frame and the hard end of a peer that does not answer it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
 const GOING_AWAY = 1001;
@@ -26,16 +28,15 @@ class Session {
     this.idleMs = 0;
     this.silentPings = 0;
     this.pinged = { read: 0, queued: 0, delivered: 0 };
-    this.timer = setTimeout(() => this.end('grid', 'handshake timed out'), home.options.handshakeTimeoutS * 1000);
+    this.timer = null;
     socket[kSession] = this;
     socket.on('error', error => { this.errno = error.code; });
     socket.once('close', () => this.closed());
   }
 
   upgraded(ws) {
-    clearTimeout(this.timer);
     this.ws = ws;
-    if (!ws) { // playwright answered with an HTTP error, which says why
+    if (!ws) { // playwright answered with an HTTP error, which says why, and closes the socket
       this.by = 'grid';
       this.reason = 'handshake refused';
       return;
@@ -82,15 +83,20 @@ class Session {
     this.sendClose(code, cut(reason, TEXT_LIMIT_BYTES));
   }
 
-  // The socket came when there is no browser any more: an HTTP answer instead of a handshake.
-  refuse(by, reason) {
+  // The worker has answered the client: Playwright's own answer must not follow.
+  keepAnswer() {
+    keepAnswer(this.socket, closeFrame(INTERNAL_ERROR, 'handshake refused'));
+  }
+
+  // The socket came when there is no browser any more: a close frame, or an HTTP answer where there has been none.
+  refuse(answered, by, reason, code) {
     this.by = by;
     this.reason = reason;
     const body = JSON.stringify({ error: `${reason}; connect again` });
     this.socket.resume();
-    this.socket.end('HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
+    this.socket.end(answered ? closeFrame(code, reason)
+      : 'HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
       + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
-    clearTimeout(this.timer);
     this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
   }
 

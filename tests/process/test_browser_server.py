@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 
 from grid.browsers import find_browser
 from grid.config import Settings
+from grid.core.handshake import close_frame
 from grid.core.types import BrowserType
 from grid.errors import BrowserLaunchError, BrowserMissing, BrowserServerGone
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
@@ -62,11 +63,17 @@ async def start(launch: LaunchSpec, timeout_s: float = BOUND_S) -> BrowserServer
     )
 
 
-async def raw_session(watched: Watched, session_id: str = "f" * 16, head: bytes = HEAD) -> socket.socket:
+PING = b"\x89\x80\0\0\0\0"
+PONG = b"\x8a\x00"
+
+
+async def raw_session(
+    watched: Watched, session_id: str = "f" * 16, head: bytes = HEAD, *, is_answered: bool = False
+) -> socket.socket:
     """A client that only does what it is told: its end of a socket pair whose other end was handed over."""
     client, handed = socket.socketpair()
     client.setblocking(False)
-    future = watched.server.hand_over(session_id, handed.fileno(), head)
+    future = watched.server.hand_over(session_id, handed.fileno(), head, is_answered=is_answered)
     handed.close()
     await future
     return client
@@ -188,19 +195,55 @@ async def test_a_session_ends_at_its_maximum_duration_however_busy() -> None:
         assert (await watched.next_closed()).reason == "maximum duration"
 
 
-async def test_a_socket_that_never_becomes_a_websocket_is_closed_and_reported() -> None:
-    async with browser_server(handshake_timeout_s=0.3) as watched:
-        with await raw_session(watched, head=b"host: localhost\r\n") as client:
-            assert await read_to_end(client) == b""
-        assert (await watched.next_closed()).reason == "handshake timed out"
+REFUSED_HEADS = pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /elsewhere HTTP/1.1\r\n" + HEAD,
+        HEAD.replace(b"upgrade: websocket", b"upgrade: tea"),
+        b"host: localhost\r\n",
+    ],
+    ids=["another path", "no websocket", "half a head"],
+)
 
 
-async def test_a_refused_handshake_is_reported() -> None:
+@REFUSED_HEADS
+async def test_a_refused_handshake_is_answered_and_reported(head: bytes) -> None:
     async with browser_server() as watched:
-        with await raw_session(watched, head=b"GET /elsewhere HTTP/1.1\r\n" + HEAD) as client:
+        with await raw_session(watched, head=head) as client:
             assert (await read_to_end(client)).startswith(b"HTTP/1.1 400")
         closed = await watched.next_closed()
     assert (closed.by, closed.reason) == ("grid", "handshake refused")
+
+
+@REFUSED_HEADS
+async def test_a_refused_handshake_of_a_client_that_has_its_answer_is_a_close_frame(head: bytes) -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched, head=head, is_answered=True) as client:
+            assert await read_to_end(client) == close_frame(1011, "handshake refused")
+        closed = await watched.next_closed()
+    assert (closed.by, closed.reason) == ("grid", "handshake refused")
+
+
+async def test_a_head_that_playwright_chokes_on_ends_its_session() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched, head=b"GET [ HTTP/1.1\r\n" + HEAD, is_answered=True) as client:
+            assert await read_to_end(client) == b""
+        assert (await watched.next_closed()).reason == "handshake refused"
+
+
+async def test_a_client_that_has_its_answer_gets_no_second_one() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched, is_answered=True) as client:
+            client.sendall(PING)
+            assert await read(client) == PONG
+        assert (await watched.next_closed()).reason == "client disconnected"
+
+
+async def test_what_a_client_has_sent_behind_its_head_is_read_first() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched, head=HEAD + PING, is_answered=True) as client:
+            assert await read(client) == PONG
+        await watched.next_closed()
 
 
 async def test_a_client_that_left_before_the_handoff_is_reported() -> None:

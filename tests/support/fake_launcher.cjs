@@ -44,13 +44,14 @@ class Session {
     this.by = 'client';
     this.reason = 'client disconnected';
     this.open = false;
-    socket.setNoDelay?.(true);
     socket.on('error', () => {});
     socket.on('close', () => this.closed());
   }
 
-  // `head` is a whole request head, latin-1.
-  handshake(head) {
+  // `given` is a whole request head, latin-1, and what the client sent behind it. `answered`: it has its 101 already.
+  handshake(given, answered) {
+    const end = given.indexOf('\r\n\r\n') + 4;
+    const head = given.slice(0, end);
     const key = /\r\nsec-websocket-key:[ \t]*([^\r\n]+?)[ \t]*\r\n/i.exec(head);
     if (!key) {
       this.by = 'grid';
@@ -58,11 +59,15 @@ class Session {
       this.socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
       return;
     }
-    const accept = createHash('sha1').update(key[1] + GUID).digest('base64');
     this.open = true;
     this.socket.on('data', chunk => this.data(chunk));
-    this.socket.write('HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
-      + `Sec-WebSocket-Accept: ${accept}\r\n\r\n`);
+    if (!answered) {
+      const accept = createHash('sha1').update(key[1] + GUID).digest('base64');
+      this.socket.write('HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+        + `Sec-WebSocket-Accept: ${accept}\r\n\r\n`);
+    }
+    if (given.length > end)
+      this.data(Buffer.from(given.slice(end), 'latin1'));
   }
 
   data(chunk) {
@@ -211,11 +216,14 @@ function onMessage(message, socket) {
     const session = new Session(message.session, socket);
     sessions.set(message.session, session);
     taken++;
+    if (message.deadline && Number(process.hrtime.bigint()) / 1e9 > message.deadline)
+      return session.end('grid', 'too late');
+    socket.setNoDelay?.(true); // the mark that we have it, as in the real one
     if (taken === Number(env.FAKE_DIE_AFTER))
       process.kill(process.pid, 'SIGKILL');
     if (gone)
       return session.end('browser', 'browser crashed', 1011);
-    session.handshake(message.head);
+    session.handshake(message.head, message.answered);
     if (taken === Number(env.FAKE_GONE_AFTER))
       crash();
     return;
@@ -249,9 +257,7 @@ function serveDirectly(socket) {
       return;
     }
     socket.off('data', onData);
-    session.handshake(head.slice(0, end + 4));
-    if (head.length > end + 4)
-      session.data(Buffer.from(head.slice(end + 4), 'latin1'));
+    session.handshake(head, false);
   };
   socket.on('data', onData);
 }
