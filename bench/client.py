@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 STALL_S = 30.0
 _END = b"\r\n\r\n"
+_PING, _PONG = b"\x89\x80\0\0\0\0", b"\x8a\0"
 
 Target = tuple[str, int, str]
 
@@ -104,14 +105,21 @@ def upgrade(target: Target, request: bytes) -> socket.socket:
     return sock
 
 
-def latency(target: Target, count: int, pause_ms: float) -> list[float]:
-    """Milliseconds from connect() to the complete 101, one after the other; each is closed before a pause."""
+def latency(target: Target, count: int, pause_ms: float, ping: bool = False) -> list[float]:
+    """Milliseconds from connect() to the complete 101, one after the other; each is closed before a pause.
+
+    With `ping` to the browser server's answer to a ping that follows the 101 at once.
+    """
     request = head(target, sys.argv[1])
     clock = time.perf_counter
     taken = []
     for _ in range(count):
         started = clock()
         sock = upgrade(target, request)
+        if ping:
+            sock.sendall(_PING)
+            if sock.recv(64) != _PONG:
+                raise OSError("no answer to a ping")
         taken.append((clock() - started) * 1000)
         sock.close()
         time.sleep(pause_ms / 1000)  # the server's work for the end must not fall into the next one's time

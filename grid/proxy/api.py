@@ -15,10 +15,10 @@ from grid import __version__
 from grid.core.sessions import EndReason
 from grid.core.upgrade import Refusal, check_origin, check_token
 from grid.errors import RegistryUnavailable
-from grid.proxy.gateway import Counts
 from grid.proxy.metrics import CONTENT_TYPE, exposition
 from grid.proxy.responses import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S
 from grid.proxy.roster import Roster
+from grid.proxy.upgrade import Counts
 from grid.registry.registry import Registry, SessionRecord
 
 log = structlog.get_logger()

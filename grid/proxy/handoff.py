@@ -9,37 +9,56 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 HANDOFF_TIMEOUT_S: Final = 2.0
 """After it the worker refuses the offer as late and the proxy takes another worker."""
 
 _ANSWER_BYTES: Final = 4096
 _LATE_ANSWER_S: Final = 0.25
+_IN_TIME_S: Final = 0.05
+"""A yes that comes less than this before the deadline may be followed by the browser server's no."""
 _DATA_SEGS_OUT: Final = 156
 
 
-class HandoffFailed(Exception):
+@dataclass(frozen=True, slots=True)
+class HandoffFailure:
     """The worker did not take the session: its own word (`draining`, `full`, `late`), or what befell the link."""
 
-    def __init__(self, reason: str, *, in_doubt: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.in_doubt = in_doubt
-        """Nobody said no: a browser server may have the socket all the same."""
+    reason: str
+    open_until: float = 0.0
+    """Until when a browser server may still take the socket, in seconds of the loop's clock. 0: none can. That is so
+    for an offer that was not sent, was refused, or has waited for its answer until after its deadline. A broken link
+    and a yes in the last moment leave it open; then the mark tells (`is_served`)."""
+
+
+OnAnswer = Callable[["HandoffFailure | None"], None]
+"""Gets None once the browser server has the socket, else why not. Called from the loop; must not raise."""
 
 
 class HandoffLink:
-    """One SEQPACKET connection to a worker. A packet is a line (session, deadline, client), the rewritten head, and the
-    socket itself.
+    """One SEQPACKET connection to a worker. A packet is a line (session, deadline, client, accept value), the rewritten
+    head, and the socket itself.
 
-    `on_freed` is called when the worker says that it was full and has a slot again.
+    `on_freed` is called when the worker says that it was full and has a slot again, `on_silent` when it has left an
+    offer without an answer, `on_awake` when such an answer comes after all.
     """
 
-    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, on_freed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        on_freed: Callable[[], None],
+        on_silent: Callable[[], None],
+        on_awake: Callable[[], None],
+    ) -> None:
         self._loop = loop
         self._on_freed = on_freed
+        self._on_silent = on_silent
+        self._on_awake = on_awake
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             self._sock.connect(str(path))
@@ -47,30 +66,25 @@ class HandoffLink:
             self._sock.close()
             raise
         self._unsent: deque[tuple[str, bytes, int]] = deque()
-        self._pending: dict[str, asyncio.Future[None]] = {}
+        self._pending: dict[str, tuple[OnAnswer, float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_full = False
         self.closed = False
         loop.add_reader(self._sock, self._read_answers)
 
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
 
-    def send(self, session_id: str, packet: bytes, fd: int) -> asyncio.Future[None]:
-        """Sends the packet with the socket `fd`, which must stay open until the future is done.
-
-        The future ends with None once the browser server has the socket, else with HandoffFailed.
-        """
-        answer: asyncio.Future[None] = self._loop.create_future()
-        self._pending[session_id] = answer
+    def offer(self, session_id: str, packet: bytes, fd: int, on_answer: OnAnswer) -> None:
+        """Sends the packet with the socket `fd`, which must stay open until `on_answer` is called."""
+        # The worker's deadline is the shorter one, so that it never takes a socket that we have given up on.
+        deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
+        self._pending[session_id] = on_answer, deadline
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._check_deadline)
         self._unsent.append((session_id, packet, fd))
-        if len(self._unsent) == 1:
+        if not self._is_full:
             self._write()
-        return answer
-
-    def forget(self, session_id: str) -> None:
-        """The caller no longer waits for this answer, and may close the socket: a packet not sent yet stays here."""
-        self._pending.pop(session_id, None)
-        if self._unsent:
-            self._unsent = deque(each for each in self._unsent if each[0] != session_id)
 
     def close(self, reason: str) -> None:
         """Ends the link and fails what is pending with `reason`."""
@@ -80,11 +94,13 @@ class HandoffLink:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
+        unsent = {session_id for session_id, _, _ in self._unsent}
         self._unsent.clear()
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(HandoffFailed(reason, in_doubt=True))
-        self._pending.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        pending, self._pending = self._pending, {}
+        for session_id, (on_answer, deadline) in pending.items():
+            on_answer(HandoffFailure(reason, open_until=0.0 if session_id in unsent else deadline))
 
     def _write(self) -> None:
         while self._unsent:
@@ -92,13 +108,17 @@ class HandoffLink:
             try:
                 self._sock.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
             except BlockingIOError:
-                self._loop.add_writer(self._sock, self._write)
+                if not self._is_full:
+                    self._is_full = True
+                    self._loop.add_writer(self._sock, self._write)
                 return
             except OSError as error:
                 self.close(f"the worker is gone ({error.strerror})")
                 return
             self._unsent.popleft()
-        self._loop.remove_writer(self._sock)
+        if self._is_full:
+            self._is_full = False
+            self._loop.remove_writer(self._sock)
 
     def _read_answers(self) -> None:
         while not self.closed:
@@ -118,45 +138,67 @@ class HandoffLink:
         if "freed" in message:
             self._on_freed()
             return
-        answer = self._pending.pop(str(message["session"]), None)
-        if answer is None or answer.done():
-            return
-        if message["ok"]:
-            answer.set_result(None)
+        on_answer, deadline = self._pending.pop(str(message["session"]), (None, 0.0))
+        if on_answer is None:
+            self._on_awake()
+        elif message["ok"]:
+            # Node acknowledges a socket before the launcher looks at the offer's deadline, and then may drop it.
+            is_in_time = self._loop.time() < deadline - _LATE_ANSWER_S - _IN_TIME_S
+            on_answer(None if is_in_time else HandoffFailure("it answered late", open_until=deadline))
         else:
-            reason = str(message["reason"])
-            answer.set_exception(HandoffFailed(reason, in_doubt=reason == "gone"))
+            on_answer(HandoffFailure(str(message["reason"])))
+
+    def _check_deadline(self) -> None:
+        # All offers have the same time, so the oldest is the first to be late: one timer serves all of them.
+        self._timer = None
+        for session_id, (on_answer, deadline) in list(self._pending.items()):
+            if deadline > self._loop.time():
+                self._timer = self._loop.call_at(deadline, self._check_deadline)
+                return
+            # The link stays: later offers on it have deadlines of their own. To fail them now would give their clients
+            # to another worker while this one may still wake up and take them. What was not sent yet stays here.
+            del self._pending[session_id]
+            self._unsent = deque(each for each in self._unsent if each[0] != session_id)
+            self._on_silent()
+            on_answer(HandoffFailure("the worker does not answer"))
+
+
+class Hears(Protocol):
+    """Who wants to know what workers say, or do not say, beside their answers."""
+
+    def freed(self, worker_id: str) -> None:
+        """It was full and has a slot again."""
+
+    def silent(self, worker_id: str) -> None:
+        """It has left an offer without an answer."""
+
+    def awake(self, worker_id: str) -> None:
+        """It answers after all."""
 
 
 class Handoffs:
     """The links to all workers, opened at the first session of each.
 
-    `on_freed(worker_id)`: a full worker has a slot again. `on_silent(worker_id)`: it did not answer in time.
+    `hears` is told of workers by their ids.
     """
 
-    def __init__(self, runtime: Path, on_freed: Callable[[str], None], on_silent: Callable[[str], None]) -> None:
+    def __init__(self, runtime: Path, hears: Hears) -> None:
         self._runtime = runtime
-        self._on_silent = on_silent
-        self._on_freed = on_freed
+        self._hears = hears
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, HandoffLink] = {}
 
-    async def hand_over(self, worker_id: str, session_id: str, client: str, head: bytes, fd: int) -> None:
-        """Moves the socket `fd` to the worker. Raises HandoffFailed; the socket is then still ours alone."""
-        link = self._link(worker_id)
-        packet = f"{session_id} {time.monotonic() + HANDOFF_TIMEOUT_S:.6f} {client}\n".encode() + head
-        answer = link.send(session_id, packet, fd)
+    def offer(  # noqa: PLR0913 - all that a packet has
+        self, worker_id: str, session_id: str, client: str, accept: str, head: bytes, fd: int, on_answer: OnAnswer
+    ) -> None:
+        """Moves the socket `fd` to the worker, which answers the client (`accept` as in Offer)."""
         try:
-            # The worker's deadline is the shorter one, so that it never takes a socket that we have given up on.
-            async with asyncio.timeout(HANDOFF_TIMEOUT_S + _LATE_ANSWER_S):
-                await answer
-        except TimeoutError:
-            # The link stays: later offers on it have deadlines of their own. To fail them now would give their clients
-            # to another worker while this one may still wake up and take them.
-            self._on_silent(worker_id)
-            raise HandoffFailed("the worker does not answer", in_doubt=True) from None
-        finally:
-            link.forget(session_id)
+            link = self._link(worker_id)
+        except OSError as error:
+            on_answer(HandoffFailure(f"the worker is gone ({error.strerror})"))
+            return
+        line = f"{session_id} {time.monotonic() + HANDOFF_TIMEOUT_S:.6f} {client} {accept}\n"
+        link.offer(session_id, line.encode() + head, fd, on_answer)
 
     def drop(self, worker_id: str, reason: str) -> None:
         """Closes the link to a worker; what waits on it fails with `reason`."""
@@ -171,14 +213,33 @@ class Handoffs:
     def _link(self, worker_id: str) -> HandoffLink:
         link = self._links.get(worker_id)
         if link is None or link.closed:
-            try:
-                path = self._runtime / "w" / worker_id / "handoff.sock"
-                link = HandoffLink(path, self._loop, lambda: self._on_freed(worker_id))
-            except OSError as error:
-                self._links.pop(worker_id, None)
-                raise HandoffFailed(f"the worker is gone ({error.strerror})") from None
+            self._links.pop(worker_id, None)
+            path = self._runtime / "w" / worker_id / "handoff.sock"
+            hears = self._hears
+            told = (partial(each, worker_id) for each in (hears.freed, hears.silent, hears.awake))
+            link = HandoffLink(path, self._loop, *told)
             self._links[worker_id] = link
         return link
+
+
+def unmark(sock: socket.socket) -> bool:
+    """Takes away the mark that `is_served` looks for; False where a socket cannot have it, a Unix one."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    except OSError:
+        return False
+    return True
+
+
+def is_served(sock: socket.socket) -> bool:
+    """Whether a browser server has this connection: the first that it does with it is to set TCP_NODELAY.
+
+    The option belongs to the connection, not to a process's copy of it, so it outlives any worker in between.
+    """
+    try:
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    except OSError:
+        return False
 
 
 def is_answered(sock: socket.socket) -> bool:

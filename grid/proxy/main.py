@@ -22,12 +22,13 @@ from grid.errors import RegistryUnavailable
 from grid.last_out import last_out
 from grid.proxy.api import Api
 from grid.proxy.burial import Burials, report
-from grid.proxy.gateway import Counts, Gateway
+from grid.proxy.gateway import Gateway
 from grid.proxy.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from grid.proxy.opening import Opening
 from grid.proxy.responses import stopping
 from grid.proxy.roster import Roster
 from grid.proxy.selection import Selector
+from grid.proxy.upgrade import Counts
 from grid.registry.registry import Registry
 from grid.side_tasks import SideTasks
 from grid.waiting import first_of
@@ -67,8 +68,8 @@ class Proxy:
         self.burials = Burials(self.registry, boot.runtime, lambda: self.queue.wake())
         self.selector = Selector(boot.settings, self.registry, self.roster, self.burials.lost)
         self.queue = self.selector.queue
-        self.handoffs = Handoffs(boot.runtime, self.selector.freed, self.selector.silent)
-        self.gateway = Gateway(boot.settings, self.roster, self.queue, self.handoffs, self.selector)
+        self.handoffs = Handoffs(boot.runtime, self.selector)
+        self.gateway = Gateway(boot.settings, self.roster, self.selector, self.handoffs)
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None
@@ -119,8 +120,9 @@ class Proxy:
         self.queue.close(stopping())
         server.should_exit = True
         await serving
-        if self.gateway.in_hand:
-            await asyncio.wait(self.gateway.in_hand, timeout=GRACE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await self.gateway.desk.in_hand.settled()
         self.handoffs.close()
         await self.burials.at_last()
         self._side_tasks.cancel("control link")
@@ -143,7 +145,7 @@ class Proxy:
     @property
     def counts(self) -> Counts:
         """What the gateway has done."""
-        return self.gateway.counts
+        return self.gateway.desk.counts
 
     def waiting(self) -> int:
         """Clients in the queue."""
@@ -210,7 +212,7 @@ class Proxy:
             each.close()
         deadline = time.monotonic() + self.settings.worker_select_timeout + 2 * HANDOFF_TIMEOUT_S + GRACE_S
         # Connections end in many ways, and none of them tells.
-        while time.monotonic() < deadline and (server.server_state.connections or self.gateway.in_hand):  # noqa: ASYNC110
+        while time.monotonic() < deadline and (server.server_state.connections or self.gateway.desk.in_hand):  # noqa: ASYNC110
             await asyncio.sleep(RETIRE_LOOK_S)
         self._stop.set()
 

@@ -12,8 +12,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from grid.core.lifecycle import WorkerStatus
 from grid.core.sessions import LIVE, SessionStatus
-from grid.proxy.gateway import Counts
 from grid.proxy.roster import Roster
+from grid.proxy.upgrade import Counts
 from grid.registry.registry import RegistrySnapshot
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4

@@ -35,8 +35,9 @@ class Ticket(Generic[Slot]):
     worker_id: str | None = None
     excluded: set[str] = field(default_factory=set)
     granted: "asyncio.Future[Slot] | None" = None
-    asked: tuple[int, Awaitable[Slot | None]] | None = None
-    """The answer of the registry that is on its way, and what the count of wake-ups was before."""
+    abandoned: bool = False
+    wakes: int = -1
+    """How often the line had been woken when the registry was asked for this ticket, in vain. -1: it was not."""
 
     def looks_like(self) -> tuple[str | None, str | None, frozenset[str]]:
         """Tickets that look alike get the same answer from the registry at the same moment."""
@@ -72,28 +73,28 @@ class Queue(Generic[Slot]):
         types = BROWSER_TYPES if browser_type is None else (browser_type,)
         return sum(len(self._lines[each]) for each in types)
 
-    def ask(self, ticket: Ticket[Slot]) -> None:
-        """Asks the registry at once, unless others wait already. The answer is for `acquire`, which must follow."""
-        if self._refusal is None and not self._paused and not self._lines[ticket.browser_type]:
-            ticket.asked = self._wakes[ticket.browser_type], self._select(ticket)
+    def wakes(self, browser_type: BrowserType) -> int:
+        """How often this line has been woken."""
+        return self._wakes[browser_type]
+
+    def is_free(self, browser_type: BrowserType) -> bool:
+        """Whether the registry may be asked at once: nobody waits, and nothing keeps everybody waiting."""
+        return self._refusal is None and not self._paused and not self._lines[browser_type]
 
     async def acquire(self, ticket: Ticket[Slot]) -> Slot:
         """A slot for this ticket. Raises QueueFull, WaitedTooLong, or what the queue was closed with."""
-        wakes = -1
+        wakes, ticket.wakes = ticket.wakes, -1
         # A slot may come free between the registry's answer and our standing in line: then ask again.
-        while wakes != self._wakes[ticket.browser_type]:
-            if ticket.asked is None:
-                self.ask(ticket)
-            if ticket.asked is None:
-                break
-            (wakes, answer), ticket.asked = ticket.asked, None
-            slot = await answer
+        while wakes != self._wakes[ticket.browser_type] and self.is_free(ticket.browser_type):
+            wakes = self._wakes[ticket.browser_type]
+            slot = await self._select(ticket)
             if slot is not None:
                 return slot
         return await self._wait_in(self._lines[ticket.browser_type], ticket)
 
     def abandon(self, ticket: Ticket[Slot]) -> None:
         """The client of this ticket has gone: it waits no longer. A lease that is on its way is given back."""
+        ticket.abandoned = True
         if ticket.granted is not None and not ticket.granted.done():
             ticket.granted.set_exception(ClientGone())
 
@@ -126,6 +127,8 @@ class Queue(Generic[Slot]):
     async def _wait_in(self, line: list[Ticket[Slot]], ticket: Ticket[Slot]) -> Slot:
         if self._refusal is not None:
             raise self._refusal
+        if ticket.abandoned:  # while the registry was asked
+            raise ClientGone
         if self.waiting() >= self._max_waiting:
             raise QueueFull
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Asks the registry for a worker, or the roster while Redis is away; knows who must not be chosen just now."""
 
 import asyncio
-from collections.abc import Awaitable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -14,7 +14,7 @@ from grid.proxy.local import LocalSelection
 from grid.proxy.queue import Queue, Ticket
 from grid.proxy.responses import no_capacity
 from grid.proxy.roster import Roster
-from grid.registry.registry import Registry, Selection
+from grid.registry.registry import Registry, Selection, Wish
 
 log = structlog.get_logger()
 
@@ -44,10 +44,38 @@ class Selector:
         self._silent: dict[str, asyncio.TimerHandle] = {}
         self._look: asyncio.TimerHandle | None = None
 
-    def select(self, ticket: Ticket[Selection]) -> Coroutine[object, object, Selection | None]:
-        """A worker with a slot for the ticket; None when there is none. The registry is asked before this returns."""
+    def ask(self, ticket: Ticket[Selection], on_selected: Callable[[Selection | None], None]) -> bool:
+        """Asks the registry for a worker that has a slot now; False where the ticket has to stand in line, or Redis is
+        away. None is told when nothing came of it: then the queue knows how to go on."""
+
+        wakes = self.queue.wakes(ticket.browser_type)
+
+        def selected(reply: Selection | Exception | None) -> None:
+            if isinstance(reply, Exception):
+                on_selected(None)  # `select` will meet it again, and knows what to do
+                return
+            self._without_redis = False
+            if reply is None:
+                ticket.wakes = wakes
+            on_selected(reply)
+
+        return self.queue.is_free(ticket.browser_type) and self._registry.ask(self._wish(ticket), selected)
+
+    async def select(self, ticket: Ticket[Selection]) -> Selection | None:
+        """A worker with a slot for the ticket; None when there is none."""
+        try:
+            selection = await self._registry.select(self._wish(ticket))
+        except RegistryUnavailable as error:
+            if not self._without_redis:
+                self._without_redis = True
+                log.warning("selecting_without_redis", error=str(error))
+            return self.local.choose(ticket, self._unfit())
+        self._without_redis = False
+        return selection
+
+    def _wish(self, ticket: Ticket[Selection]) -> Wish:
         settings = self._settings
-        answer = self._registry.select(
+        return self._registry.wish(
             ticket.browser_type,
             max_concurrent=settings.max_concurrent_sessions,
             max_lifetime=settings.max_lifetime_sessions,
@@ -58,7 +86,6 @@ class Selector:
             version=ticket.playwright_version,
             worker_id=ticket.worker_id,
         )
-        return self._selected(ticket, answer)
 
     async def give_back(self, ticket: Ticket[Selection]) -> None:
         """The ticket's session has come to nothing: its slot is free again."""
@@ -99,19 +126,14 @@ class Selector:
             timer.cancel()
         self._silent[worker_id] = self._loop.call_later(SHUN_S, self._forgive, worker_id)
 
-    async def _selected(self, ticket: Ticket[Selection], answer: Awaitable[Selection | None]) -> Selection | None:
-        try:
-            selection = await answer
-        except RegistryUnavailable as error:
-            if not self._without_redis:
-                self._without_redis = True
-                log.warning("selecting_without_redis", error=str(error))
-            return self.local.choose(ticket, self._unfit())
-        self._without_redis = False
-        return selection
-
     def _unfit(self) -> set[str]:
         return {*self._lost, *self._orphaned, *self._silent}
+
+    def awake(self, worker_id: str) -> None:
+        """It answers again, if too late for that client."""
+        if (timer := self._silent.get(worker_id)) is not None:
+            timer.cancel()
+            self._forgive(worker_id)
 
     def _look_for_slots(self) -> None:
         """Those in line would else not learn that Redis, which is to wake them, is away."""

@@ -7,8 +7,9 @@ import contextlib
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, cast
 
 import hiredis
 import structlog
@@ -24,6 +25,9 @@ BACKOFF_FIRST_S: Final = 0.02
 BACKOFF_LAST_S: Final = 1.0
 _INCOMPLETE: Final = object()
 
+OnReply = Callable[[Reply], None]
+"""Gets the reply, which may be an error: one that Redis sent, or RegistryUnavailable. Must not raise."""
+
 
 class RedisProtocol(asyncio.Protocol):
     """Requests and replies of one connection, matched by their order."""
@@ -33,7 +37,7 @@ class RedisProtocol(asyncio.Protocol):
         self._timeout_s = timeout_s
         self._on_push = on_push
         self._reader = hiredis.Reader(encoding="utf-8", errors="replace", notEnoughData=_INCOMPLETE)
-        self._waiting: deque[tuple[asyncio.Future[Reply], float]] = deque()
+        self._waiting: deque[tuple[OnReply, float]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[str] = self._loop.create_future()
@@ -47,15 +51,20 @@ class RedisProtocol(asyncio.Protocol):
     def send(self, packed: bytes, replies: int = 1) -> list[asyncio.Future[Reply]]:
         """Writes commands that are packed already; one future for each reply. A caller may cancel its future: the reply
         is still taken off the line in its turn. Raises RegistryUnavailable on a closed connection."""
+        futures = [self._loop.create_future() for _ in range(replies)]
+        self.ask(packed, *(partial(_settle, future) for future in futures))
+        return futures
+
+    def ask(self, packed: bytes, *receivers: OnReply) -> None:
+        """As `send`; each reply, or the error in its place, goes to its receiver the moment it comes."""
         if self.closed.done() or self._transport is None:
             raise RegistryUnavailable(f"the connection to Redis is closed: {self.closed.result()}")
         deadline = self._loop.time() + self._timeout_s
-        futures = [self._loop.create_future() for _ in range(replies)]
-        self._waiting.extend((future, deadline) for future in futures)
+        for receiver in receivers:
+            self._waiting.append((receiver, deadline))
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._check_deadline)
         self._transport.write(packed)
-        return futures
 
     def send_unanswered(self, packed: bytes) -> None:
         """Writes a command whose reply goes to `on_push`, as all replies of a subscriber do."""
@@ -71,9 +80,8 @@ class RedisProtocol(asyncio.Protocol):
                 elif not self._waiting:
                     return self.drop("it sent a reply that nobody asked for")
                 else:
-                    future, _ = self._waiting.popleft()
-                    if not future.done():  # else its caller was cancelled
-                        future.set_result(reply)
+                    receiver, _ = self._waiting.popleft()
+                    receiver(reply)
         except hiredis.ProtocolError as error:
             self.drop(f"it does not speak Redis: {error}")
 
@@ -97,9 +105,8 @@ class RedisProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         waiting, self._waiting = self._waiting, deque()
-        for future, _ in waiting:
-            if not future.done():
-                future.set_exception(RegistryUnavailable(f"Redis did not answer: {why}"))
+        for receiver, _ in waiting:
+            receiver(RegistryUnavailable(f"Redis did not answer: {why}"))
 
     def _check_deadline(self) -> None:
         # Replies come in order, so the oldest request is the first to be late: one timer serves all of them.
@@ -112,6 +119,15 @@ class RedisProtocol(asyncio.Protocol):
             return
         # A late reply would be taken for that of a later request, so the connection cannot be kept.
         self.drop(f"no reply within {self._timeout_s:g} s")
+
+
+def _settle(future: asyncio.Future[Reply], reply: Reply) -> None:
+    if future.done():
+        return  # its caller was cancelled
+    if isinstance(reply, RegistryUnavailable):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)
 
 
 async def open_connection(
@@ -211,30 +227,19 @@ class RedisClient:
     async def run(self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]) -> Reply:
         """Runs a script by its digest; one that Redis has forgotten is sent anew. Raises as `call` does."""
         protocol = self._protocol or await self._first_connection()
-        return await self._send(protocol, script, keys, arguments)
+        reply = await protocol.send(pack("EVALSHA", script.digest, len(keys), *keys, *arguments))[0]
+        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
+            reply = await protocol.send(pack("EVAL", script.source, len(keys), *keys, *arguments))[0]
+        return checked(reply)
 
-    def begin(
-        self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
-    ) -> Coroutine[Any, Any, Reply]:
-        """As `run`, and where there is a connection the command is on its way when this returns."""
+    def ask(self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...], on_reply: OnReply) -> bool:
+        """Runs a script by its digest where there is a connection; False where there is none, and then sends nothing.
+        `on_reply` gets what came of it, also that Redis has forgotten the script."""
         protocol = self._protocol
         if protocol is None or protocol.closed.done():
-            return self.run(script, keys, arguments)
-        return self._send(protocol, script, keys, arguments)
-
-    def _send(
-        self, protocol: RedisProtocol, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
-    ) -> Coroutine[Any, Any, Reply]:
-        command = ("EVALSHA", script.digest, len(keys), *keys, *arguments)
-        return self._answered(protocol, script, command, protocol.send(pack(*command))[0])
-
-    async def _answered(
-        self, protocol: RedisProtocol, script: Script, command: tuple[Argument, ...], answer: asyncio.Future[Reply]
-    ) -> Reply:
-        reply = await answer
-        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
-            reply = await protocol.send(pack("EVAL", script.source, *command[2:]))[0]
-        return checked(reply)
+            return False
+        protocol.ask(pack("EVALSHA", script.digest, len(keys), *keys, *arguments), on_reply)
+        return True
 
     async def close(self) -> None:
         """Ends the connection and the background task. Idempotent."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from grid.config import Settings
 from grid.core.types import BROWSER_TYPES, BrowserType
@@ -41,8 +41,12 @@ __all__ = [
     "Selection",
     "SessionPage",
     "SessionRecord",
+    "Wish",
     "WorkerRecord",
 ]
+
+Wish = tuple[Argument, ...]
+"""A selection to be made, as `Registry.wish` has written it for the script."""
 
 SCRIPTS: Final = (
     "selector",
@@ -152,7 +156,7 @@ class Registry:
 
     # Sessions
 
-    def select(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
+    def wish(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
         self,
         browser_type: BrowserType,
         *,
@@ -165,17 +169,15 @@ class Registry:
         version: str | None = None,
         worker_id: str | None = None,
         fields: Mapping[str, str] | None = None,
-    ) -> Coroutine[Any, Any, Selection | None]:
-        """Chooses a worker and holds a slot in it for `lease_s` seconds; None when no worker is eligible.
+    ) -> Wish:
+        """What `select` and `ask` shall choose: a slot that is held for `lease_s` seconds. Made anew for each attempt,
+        since it has the time in it.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
-        do, `fields` go into the session's record. A session that was selected before gets the same answer; if its
-        worker is excluded now, that lease is taken back. None also for a session that has run already.
-
-        The command is on its way when this returns, before it is awaited: time is dear here.
+        do, `fields` go into the session's record.
         """
         extra = [text for pair in fields.items() for text in pair] if fields else ()
-        arguments = (
+        return (
             browser_type,
             max_concurrent,
             max_lifetime,
@@ -190,11 +192,25 @@ class Registry:
             *self._recording,
             *extra,
         )
-        return self._selected(self.client.begin(self._selector, self._counters, arguments))
 
-    async def _selected(self, answer: Awaitable[Reply]) -> Selection | None:
-        endpoint: str | None = await answer
+    async def select(self, wish: Wish) -> Selection | None:
+        """Chooses a worker and takes one of its slots; None when no worker is eligible.
+
+        A session that was selected before gets the same answer; if its worker is excluded now, that lease is taken
+        back. None also for a session that has run already.
+        """
+        endpoint: str | None = await self.client.run(self._selector, self._counters, wish)
         return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
+
+    def ask(self, wish: Wish, on_selected: Callable[[Selection | Exception | None], None]) -> bool:
+        """As `select`, for the one moment where time is dear: the command is on its way when this returns, and its
+        answer, or the error, is told the moment it comes. False when there is no connection, and nothing will come.
+        """
+
+        def answered(reply: Reply) -> None:
+            on_selected(Selection(reply, _worker_id(reply)) if isinstance(reply, str) else reply)
+
+        return self.client.ask(self._selector, self._counters, wish, answered)
 
     async def write(self, entry: Entry, worker: tuple[BrowserType, str] | None = None) -> bool:
         """Records that the session runs, or that it has ended, which frees its slot. False if that changed nothing: it

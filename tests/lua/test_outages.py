@@ -48,9 +48,6 @@ class Cut:
             raise RegistryUnavailable("the reply is lost")
         return reply
 
-    def begin(self, *arguments: Any) -> Any:
-        return self.run(*arguments)
-
     async def wait_connected(self) -> None:
         if self.state != "up":
             await asyncio.Event().wait()
@@ -109,9 +106,10 @@ class World:
         self.serial += 1
         session_id = f"s{self.serial}"
         try:
-            await self.proxy.select(
+            wish = self.proxy.wish(
                 "chromium", max_concurrent=50, max_lifetime=10_000, session_id=session_id, lease_s=LEASE_S, client="c:1"
             )
+            await self.proxy.select(wish)
         except RegistryUnavailable:
             self.ghosts.add(session_id)
             session_id += "local"

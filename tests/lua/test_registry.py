@@ -56,7 +56,9 @@ async def registry(own_redis: RedisServer, clock: Clock) -> AsyncIterator[Regist
 
 
 async def select(registry: Registry, session_id: str, **wish: Any) -> Selection | None:
-    return await registry.select("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
+    return await registry.select(
+        registry.wish("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
+    )
 
 
 async def start(registry: Registry, session_id: str) -> bool:

@@ -24,6 +24,7 @@ from grid.config import Settings
 from grid.core.handshake import close_frame
 from grid.core.types import BrowserType
 from grid.errors import BrowserLaunchError, BrowserMissing, BrowserServerGone
+from grid.proxy.handoff import is_served, unmark
 from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
 from grid.worker.process_tree import readable
 from tests.support.front_door import (
@@ -243,6 +244,23 @@ async def test_what_a_client_has_sent_behind_its_head_is_read_first() -> None:
     async with browser_server() as watched:
         with await raw_session(watched, head=HEAD + PING, is_answered=True) as client:
             assert await read(client) == PONG
+        await watched.next_closed()
+
+
+async def test_a_connection_that_a_browser_server_has_bears_its_mark() -> None:
+    async with browser_server() as watched:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()) as client,
+        ):
+            ours, _ = listener.accept()
+            with ours:
+                assert unmark(ours)
+                assert not is_served(ours)
+                await watched.server.hand_over("f" * 16, ours.fileno(), HEAD, is_answered=True)
+                client.sendall(PING)
+                assert await asyncio.to_thread(client.recv, 16) == PONG
+                assert is_served(ours)
         await watched.next_closed()
 
 

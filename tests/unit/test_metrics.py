@@ -2,9 +2,9 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from grid.proxy.gateway import Counts
 from grid.proxy.metrics import exposition
 from grid.proxy.roster import Roster
+from grid.proxy.upgrade import Counts
 from grid.registry.registry import RegistrySnapshot, WorkerRecord
 
 
