@@ -34,6 +34,11 @@ def first_choice(grid: Grid) -> dict[str, Any]:
     return chosen
 
 
+def served(grid: Grid) -> int:
+    """Sessions as the workers themselves have them."""
+    return sum(worker["active"] for worker in workers(grid).values())
+
+
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
@@ -100,9 +105,9 @@ def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_onl
             for client in (sock, next_one):
                 client.sendall(PING)
                 assert client.recv(64) == PONG
-            eventually(lambda: "handed_off_unheard" in grid.output(), "the proxy has seen that it is served")
-            eventually(lambda: grid.active() == 2, "nobody else has it", 10)
-            assert workers(grid)[victim["id"]]["active"] >= 1
+            eventually(lambda: "browser_server_taken_over" in grid.output(), "its worker is succeeded")
+            eventually(lambda: grid.active() == 2, "both are live")
+            eventually(lambda: served(grid) == 2, "and each in one browser server only")
 
 
 def test_the_client_of_a_dead_worker_goes_to_another_once_the_browser_server_may_not_take_it_any_more() -> None:
