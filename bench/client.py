@@ -105,6 +105,19 @@ def upgrade(target: Target, request: bytes) -> socket.socket:
     return sock
 
 
+def served(target: Target, request: bytes) -> socket.socket:
+    """A connection whose browser server has answered a ping behind the 101. Raises OSError otherwise."""
+    sock = upgrade(target, request)
+    try:
+        sock.sendall(_PING)
+        if (answer := sock.recv(200)) != _PONG:
+            raise OSError(f"no answer to a ping: {answer!r}")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 def latency(target: Target, count: int, pause_ms: float, ping: bool = False) -> list[float]:
     """Milliseconds from connect() to the complete 101, one after the other; each is closed before a pause.
 
@@ -115,11 +128,7 @@ def latency(target: Target, count: int, pause_ms: float, ping: bool = False) -> 
     taken = []
     for _ in range(count):
         started = clock()
-        sock = upgrade(target, request)
-        if ping:
-            sock.sendall(_PING)
-            if sock.recv(64) != _PONG:
-                raise OSError("no answer to a ping")
+        sock = served(target, request) if ping else upgrade(target, request)
         taken.append((clock() - started) * 1000)
         sock.close()
         time.sleep(pause_ms / 1000)  # the server's work for the end must not fall into the next one's time

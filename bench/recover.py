@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.client import Target, head, upgrade
+from bench.client import Target, head, served
 from bench.harness import Bench, Options, Row, median, progress, within
 from bench.servers import DirectServer, ask, chromium, driver, eventually, grid_of, settled
 from tests.support.grid import Grid
@@ -52,18 +52,18 @@ def run(options: Options) -> list[Row]:
 
 
 def _after_kill_of(grid: Grid, *, browser_server: bool) -> float:
-    """Seconds from the kill to the next upgrade that is answered with 101 by a real browser server."""
+    """Seconds from the kill to the next session that a real browser server serves: it answers a ping."""
     target: Target = ("127.0.0.1", grid.port, "/")
     request = head(target, driver().version)
     for _ in range(HEALTHY_SESSIONS):
-        upgrade(target, request).close()
+        served(target, request).close()
     settled(grid)
     worker = eventually(lambda: _healthy_worker(grid), "the master has seen the worker's sessions")
     os.kill(worker["nodePid" if browser_server else "pid"], signal.SIGKILL)
     started = time.perf_counter()
     while True:
         try:
-            sock = upgrade(target, request)
+            sock = served(target, request)
         except OSError:  # refused with a reason; a client would try again too
             continue
         taken = time.perf_counter() - started
@@ -83,7 +83,7 @@ def _direct(executable: str) -> float:
     started = time.perf_counter()
     server = DirectServer(executable)
     try:
-        upgrade(server.target, head(server.target, driver().version)).close()
+        served(server.target, head(server.target, driver().version)).close()
         return time.perf_counter() - started
     finally:
         server.close()

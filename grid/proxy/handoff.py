@@ -29,6 +29,8 @@ class HandoffFailure:
     """The worker did not take the session: its own word (`draining`, `full`, `late`), or what befell the link."""
 
     reason: str
+    is_dead: bool = False
+    """The worker has closed the link, or is gone: it does nothing more with the offer."""
     open_until: float = 0.0
     """Until when a browser server may still take the socket, in seconds of the loop's clock. 0: none can. That is so
     for an offer that was not sent, was refused, or has waited for its answer until after its deadline. A broken link
@@ -86,8 +88,8 @@ class HandoffLink:
         if not self._is_full:
             self._write()
 
-    def close(self, reason: str) -> None:
-        """Ends the link and fails what is pending with `reason`."""
+    def close(self, reason: str, *, is_dead: bool = False) -> None:
+        """Ends the link and fails what is pending with `reason`. `is_dead`: the worker's end was closed first."""
         if self.closed:
             return
         self.closed = True
@@ -100,7 +102,7 @@ class HandoffLink:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
         for session_id, (on_answer, deadline) in pending.items():
-            on_answer(HandoffFailure(reason, open_until=0.0 if session_id in unsent else deadline))
+            on_answer(HandoffFailure(reason, is_dead, 0.0 if session_id in unsent else deadline))
 
     def _write(self) -> None:
         while self._unsent:
@@ -113,7 +115,7 @@ class HandoffLink:
                     self._loop.add_writer(self._sock, self._write)
                 return
             except OSError as error:
-                self.close(f"the worker is gone ({error.strerror})")
+                self.close(f"the worker is gone ({error.strerror})", is_dead=isinstance(error, ConnectionError))
                 return
             self._unsent.popleft()
         if self._is_full:
@@ -127,10 +129,10 @@ class HandoffLink:
             except BlockingIOError:
                 return
             except OSError as error:
-                self.close(f"the worker is gone ({error.strerror})")
+                self.close(f"the worker is gone ({error.strerror})", is_dead=isinstance(error, ConnectionError))
                 return
             if not packet:
-                self.close("the worker is gone")
+                self.close("the worker is gone", is_dead=True)
                 return
             self._settle(json.loads(packet))
 

@@ -276,7 +276,7 @@ class Upgrade(asyncio.Protocol):
         log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
         if not selector.local.refused(selection, failure.reason):
             ticket.excluded.add(selection.worker_id)
-        if await self._may_be_served(failure.open_until):
+        if await self._may_be_served(failure):
             log.warning("handed_off_unheard", worker=selection.worker_id, session=ticket.session_id)
             return True
         if self._accept and is_answered(self._sock):
@@ -288,7 +288,7 @@ class Upgrade(asyncio.Protocol):
         self._transport.resume_reading()
         return False
 
-    async def _may_be_served(self, open_until: float) -> bool:
+    async def _may_be_served(self, failure: HandoffFailure) -> bool:
         """Whether a browser server has our client's connection, although we were not told.
 
         It may have had the socket from a worker that died before it could say so. Two browser servers on one connection
@@ -297,9 +297,11 @@ class Upgrade(asyncio.Protocol):
         """
         loop = self._desk.loop
         if not self._can_be_marked:
-            return loop.time() < open_until
+            return loop.time() < failure.open_until
+        if failure.is_dead and self._accept not in ("", ANSWERED) and not is_answered(self._sock):
+            return False  # a worker answers a client before it sends it on: this one had come to neither
         while not is_served(self._sock):
-            if loop.time() >= open_until:
+            if loop.time() >= failure.open_until:
                 return False
             await asyncio.sleep(LOOK_S)
         return True

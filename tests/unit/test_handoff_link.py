@@ -114,6 +114,17 @@ async def test_a_worker_that_dies_leaves_it_open_whether_it_has_sent_the_socket_
     worker.link.close()
     failure = await answered
     assert failure is not None
+    assert failure.is_dead
+    assert failure.open_until > now
+
+
+async def test_a_worker_that_is_given_up_may_still_do_something_with_its_offers(worker: Worker, fd: int) -> None:
+    answered = worker.offer("s1", fd)
+    now = asyncio.get_running_loop().time()
+    worker.handoffs.drop(WORKER, "the worker is gone")
+    failure = await answered
+    assert failure is not None
+    assert not failure.is_dead
     assert failure.open_until > now
 
 
