@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -64,7 +65,11 @@ def _seconds(work: object) -> float:
 def _tree_pss_mib(pid: int) -> float:
     """PSS of a process and all below it."""
     process = psutil.Process(pid)
-    return sum(memory_kib(each.pid)["pss"] for each in [process, *process.children(recursive=True)]) / 1024
+    found = memory_kib(pid)["pss"]
+    for each in process.children(recursive=True):
+        with contextlib.suppress(OSError):  # a renderer of a session that has just ended
+            found += memory_kib(each.pid)["pss"]
+    return found / 1024
 
 
 BENCH = Bench(
