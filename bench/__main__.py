@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import resource
 import shlex
 import sys
@@ -12,6 +14,7 @@ import traceback
 from pathlib import Path
 
 from bench.harness import Bench, MachineMeter, Options, Outcome, progress, report
+from grid.master.spawn import become_subreaper
 
 NAMES = ("upgrade", "traffic", "evaluate", "sessions", "idle", "status", "recover", "drain", "recycle")
 ON_REQUEST = ("meter",)
@@ -33,6 +36,7 @@ def main() -> int:
         parser.error(f"no bench of this name: {', '.join(sorted(unknown))}; there are {', '.join(NAMES + ON_REQUEST)}")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    become_subreaper()  # what outlives its own parent counts as ours all the same
     machine = MachineMeter()
     outcomes = [_run(name, Options(given.quick)) for name in given.names or NAMES]
     command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
@@ -57,11 +61,19 @@ def _run(name: str, options: Options) -> Outcome:
         traceback.print_exc()
         lines = str(error).splitlines() or [""]
         outcome.failure = f"{type(error).__name__}: " + " … ".join(dict.fromkeys([lines[0], lines[-1]]))
+    _reap_orphans()
     outcome.seconds = time.monotonic() - started
     for row in outcome.rows:
         progress(f"  {row.what}: {row.grid} | {row.baseline} | {row.comes_to} {row.verdict}")
     progress(f"{name}: {outcome.seconds:.0f} s")
     return outcome
+
+
+def _reap_orphans() -> None:
+    """Those of a bench that is over, which has waited for its own children."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 if __name__ == "__main__":
