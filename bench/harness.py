@@ -143,6 +143,7 @@ class MachineMeter:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._before = _busy_s() - _ours_s()
+        self._stolen_before = _stolen_s()
 
     @property
     def seconds(self) -> float:
@@ -153,10 +154,18 @@ class MachineMeter:
         """Cores; what other programs took of the machine disturbs every figure."""
         return max(0.0, _busy_s() - _ours_s() - self._before) / self.seconds
 
+    def stolen(self) -> float:
+        """Cores that the hypervisor gave to other machines although this one had work for them."""
+        return (_stolen_s() - self._stolen_before) / self.seconds
+
 
 def _busy_s() -> float:
     user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system + irq + softirq) * TICK_S
+
+
+def _stolen_s() -> float:
+    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) * TICK_S
 
 
 def _ours_s() -> float:
@@ -240,7 +249,8 @@ def report(outcomes: Sequence[Outcome], command: str, machine: MachineMeter) -> 
         "",
         f"`{command}`, {today}, {machine.seconds:.0f} s  ",
         f"{found}  ",
-        f"Other programs kept {machine.by_others():.2f} of {os.cpu_count()} cores busy meanwhile. {_trust(machine)}",
+        f"Other programs kept {machine.by_others():.2f} of {os.cpu_count()} cores busy meanwhile. {_trust(machine)} "
+        f"The hypervisor took {machine.stolen():.2f} cores away.",
         "",
         f"**{summary}.**" + (" A quick run: too few rounds for a verdict." if "--quick" in command else ""),
     ]
