@@ -120,7 +120,6 @@ class Upgrade(asyncio.Protocol):
         self._head = head
         self._early = early
         self._is_first = is_first
-        self._gone = False
         self._selection: Selection | None = None
         self._ticket: Ticket[Selection] = Ticket(
             session_id=secrets.token_hex(8),
@@ -146,7 +145,6 @@ class Upgrade(asyncio.Protocol):
 
     def _client_went(self) -> None:
         # Only a wait in line is cut short. A lease or handoff under way is settled first: nothing is left of it.
-        self._gone = True
         self._desk.selector.queue.abandon(self._ticket)
 
     def begin(self) -> None:
@@ -193,7 +191,7 @@ class Upgrade(asyncio.Protocol):
             self._fail(error)
 
     def _is_gone(self) -> bool:
-        return self._gone or self._transport.is_closing()
+        return self._ticket.abandoned or self._transport.is_closing()
 
     def _offer(self, selection: Selection, on_answer: OnAnswer) -> None:
         # From here the browser server reads this socket; a byte that we read would be missing there.

@@ -12,10 +12,8 @@ from playwright.async_api import Playwright
 from tests.support import disk
 from tests.support.disk import fill
 from tests.support.grid import Grid, eventually, running_grid
-from tests.support.raw import connect, head
+from tests.support.raw import PING, PONG, connect, head
 from tests.support.row import comes_out_exact, failures, row
-
-PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
 
 
 @pytest.fixture

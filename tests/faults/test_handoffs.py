@@ -12,15 +12,10 @@ from typing import Any
 
 from grid.core.handshake import TRY_AGAIN_LATER
 from tests.support.grid import Grid, eventually, running_grid
-from tests.support.raw import connect, head, read_all
-from tests.support.row import comes_out_exact
+from tests.support.raw import PING, PONG, connect, head, read_all
+from tests.support.row import comes_out_exact, workers
 
-PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
 ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n"
-
-
-def workers(grid: Grid) -> dict[str, dict[str, Any]]:
-    return {worker["id"]: worker for worker in grid.status()["workers"]}
 
 
 def first_choice(grid: Grid) -> dict[str, Any]:

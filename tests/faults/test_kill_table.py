@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Playwright
 
 from tests.support.grid import eventually, eventually_async, running_grid
-from tests.support.raw import connect, head
+from tests.support.raw import PING, PONG, connect, head
 from tests.support.row import all_serve, busiest, comes_out_exact, failures, is_gone, row
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
@@ -126,8 +126,8 @@ def test_a_redis_that_refuses_writes_is_as_good_as_away() -> None:
                     assert new.recv(4096).startswith(b"HTTP/1.1 101")
             eventually(lambda: "registry_write_kept" in grid.output(), "a write was refused")
             grid.redis("CONFIG", "SET", "maxmemory", "0")
-            old.sendall(b"\x89\x80\0\0\0\0")
-            assert old.recv(16) == b"\x8a\x00"
+            old.sendall(PING)
+            assert old.recv(16) == PONG
         # What was admitted without Redis is unknown to its counters until a heartbeat repairs them.
         eventually(lambda: grid.active() == 0, "the books are true again")
         assert {worker["id"] for worker in grid.status()["workers"]} == before

@@ -18,8 +18,9 @@ from playwright.async_api import Playwright
 from tests.conftest import need
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.load import Load, under_load
-from tests.support.raw import answer, connect, head
+from tests.support.raw import PING, PONG, answer, connect, head
 from tests.support.redis import RedisServer
+from tests.support.row import workers
 
 SESSIONS = 5
 SETTINGS = {
@@ -40,10 +41,6 @@ def tcp_redis() -> Iterator[tuple[RedisServer, str]]:
     server = RedisServer("--port", str(port), "--bind", "127.0.0.1")
     yield server, f"redis://127.0.0.1:{port}"
     server.close()
-
-
-def workers(grid: Grid) -> dict[str, dict[str, Any]]:
-    return {worker["id"]: worker for worker in grid.status()["workers"]}
 
 
 def serving(grid: Grid) -> set[str]:
@@ -161,8 +158,6 @@ async def test_a_redis_that_is_stopped_for_30_s_and_comes_back_empty_learns_ever
 
 
 # The fake browser server stands in for Playwright from here on: nothing depends on what a browser does.
-
-PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
 
 
 @contextlib.contextmanager

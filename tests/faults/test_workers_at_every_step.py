@@ -9,14 +9,10 @@ from playwright.async_api import Playwright
 
 from tests.conftest import books_are_balanced, need
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
-from tests.support.raw import connect, head
-from tests.support.row import comes_out_exact, failures
+from tests.support.raw import PING, PONG, connect, head
+from tests.support.row import comes_out_exact, failures, workers
 
 # The fake browser server stands in for Playwright here: it starts late, or ignores what it is told, on demand.
-
-
-def workers(grid: Grid) -> dict[str, dict[str, Any]]:
-    return {worker["id"]: worker for worker in grid.status()["workers"]}
 
 
 def serves_without(grid: Grid, worker_id: str) -> bool:
@@ -68,8 +64,8 @@ def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_thei
             eventually(lambda: workers(grid)[victim["id"]]["status"] == "draining", "it drains")
             os.kill(victim["pid"], signal.SIGKILL)
             eventually(lambda: workers(grid)[victim["id"]]["pid"] != victim["pid"], "it is succeeded")
-            sock.sendall(b"\x89\x80\0\0\0\0")
-            assert sock.recv(16) == b"\x8a\x00"
+            sock.sendall(PING)
+            assert sock.recv(16) == PONG
         eventually(lambda: serves_without(grid, victim["id"]), "it is gone")
         eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
 

@@ -40,6 +40,7 @@ from tests.support.front_door import (
     spec,
 )
 from tests.support.grid import eventually_async
+from tests.support.raw import PING, PONG
 
 
 def installed(browser_type: BrowserType) -> bool:
@@ -62,10 +63,6 @@ async def start(launch: LaunchSpec, timeout_s: float = BOUND_S) -> BrowserServer
     return await BrowserServer.start(
         launch, ours, theirs, on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=timeout_s
     )
-
-
-PING = b"\x89\x80\0\0\0\0"
-PONG = b"\x8a\x00"
 
 
 async def raw_session(
@@ -662,9 +659,8 @@ async def test_without_worker_and_master_the_live_session_goes_on_and_then_all_e
         orphan = DyingWorker(directory)
         orphan.master_copy.close()
         assert (await read(orphan.client)).startswith(b"HTTP/1.1 101")
-        ping = b"\x89\x80\0\0\0\0"
-        await asyncio.get_running_loop().sock_sendall(orphan.client, ping)
-        assert (await read(orphan.client)) == b"\x8a\x00"
+        await asyncio.get_running_loop().sock_sendall(orphan.client, PING)
+        assert (await read(orphan.client)) == PONG
         orphan.client.close()
         await ended(orphan.node_pid)
         await ended(orphan.browser_pid)

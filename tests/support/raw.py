@@ -12,6 +12,9 @@ HANDSHAKE = {
     "Sec-WebSocket-Version": "13",
 }
 
+PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
+"""An empty ping as a client sends it, and the answer of a server that has the session."""
+
 
 def head(method: str = "GET", target: str = "/", version: str = "HTTP/1.1", **changes: str | None) -> bytes:
     """An upgrade head; a header changed to None is left out. Underscores in names stand for hyphens."""

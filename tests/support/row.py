@@ -45,6 +45,11 @@ def comes_out_exact(grid: Grid, *, repaired: bool = False) -> Iterator[Census]:
         raise AssertionError(f"not as before:\n{differences}")
 
 
+def workers(grid: Grid) -> dict[str, dict[str, Any]]:
+    """The workers by their ids, as the master has them now."""
+    return {worker["id"]: worker for worker in grid.status()["workers"]}
+
+
 def busiest(grid: Grid) -> dict[str, Any]:
     """The worker that has most of the live sessions."""
     workers: list[dict[str, Any]] = grid.status()["workers"]
@@ -71,4 +76,4 @@ def failures(grid: Grid) -> Counter[str]:
     return Counter(reason.decode() for status, reason in records if status == b"failed")
 
 
-__all__ = ["all_serve", "busiest", "comes_out_exact", "failures", "is_gone", "row"]
+__all__ = ["all_serve", "busiest", "comes_out_exact", "failures", "is_gone", "row", "workers"]
