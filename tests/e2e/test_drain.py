@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Playwright
 
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
-from tests.support.raw import connect, head, read_all
+from tests.support.raw import read_all, session
 from tests.support.redis import RedisServer
 
 WAITING = {"HEARTBEAT_INTERVAL": "0.5"}
@@ -182,9 +182,7 @@ async def test_sessions_are_shown_with_their_reasons(two: Grid, playwright: Play
 def test_a_second_sigterm_ends_sessions_now_and_says_so(own_redis: RedisServer) -> None:
     """The fake browser server stands in for Playwright: the raw client can read its close frame."""
     with running_grid("--chromium", "1", environment={"REDIS_URL": own_redis.url}, fake=True) as grid:
-        with connect(grid.port) as sock:
-            sock.sendall(head())
-            assert sock.recv(4096).startswith(b"HTTP/1.1 101")
+        with session(grid.port) as sock:
 
             def hurried() -> bool:
                 grid.process.send_signal(signal.SIGTERM)  # one that comes too soon is the same Ctrl-C again

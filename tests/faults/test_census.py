@@ -4,7 +4,7 @@ import subprocess
 
 from tests.support.census import at_rest, differences, once_equal
 from tests.support.grid import running_grid
-from tests.support.raw import connect, head
+from tests.support.raw import connect, session
 
 
 # The fake browser server is enough: nothing is broken here but what is counted.
@@ -19,9 +19,7 @@ def test_whatever_is_left_shows_in_the_census() -> None:
             left = differences(before, once_equal(grid, before, within_s=1))
             assert left == ["connections to the grid's port", "open files: proxy"]
 
-        with connect(grid.port) as session:
-            session.sendall(head())
-            session.recv(4096)
+        with session(grid.port):
             left = differences(before, once_equal(grid, before, within_s=1))
             assert {"active sessions, Redis", "leases in Redis", "open files: browser server 2"} <= set(left)
 

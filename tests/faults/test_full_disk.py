@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Playwright
@@ -12,7 +11,7 @@ from playwright.async_api import Playwright
 from tests.support import disk
 from tests.support.disk import fill
 from tests.support.grid import Grid, eventually, running_grid
-from tests.support.raw import PING, PONG, connect, head
+from tests.support.raw import goes_on, session
 from tests.support.row import comes_out_exact, failures, row
 
 
@@ -23,18 +22,6 @@ def small_disk() -> Iterator[Path]:
             yield directory
     except disk.NoDiskError as reason:
         pytest.skip(f"no small file system can be mounted here: {reason}")
-
-
-def session_on(grid: Grid) -> Any:
-    sock = connect(grid.port)
-    sock.sendall(head())
-    assert sock.recv(4096).startswith(b"HTTP/1.1 101")
-    return sock
-
-
-def goes_on(sock: Any) -> bool:
-    sock.sendall(PING)
-    return bool(sock.recv(16) == PONG)
 
 
 async def test_a_full_disk_costs_no_session_and_refuses_nobody(small_disk: Path, playwright: Playwright) -> None:
@@ -61,11 +48,11 @@ def workers_of(grid: Grid) -> dict[str, str]:
 def test_on_a_full_disk_a_killed_worker_is_succeeded_and_replaced(small_disk: Path) -> None:
     environment = {"PWGRID_RUNTIME_DIR": str(small_disk)}
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid, comes_out_exact(grid):
-        with session_on(grid) as before:
+        with session(grid.port) as before:
             filler = fill(small_disk)
             assert grid.status()["problems"]
             assert goes_on(before)
-            with session_on(grid) as after:
+            with session(grid.port) as after:
                 assert goes_on(after)
                 busy = next(worker for worker in grid.status()["workers"] if worker["active"])
                 os.kill(busy["pid"], signal.SIGKILL)
@@ -74,7 +61,7 @@ def test_on_a_full_disk_a_killed_worker_is_succeeded_and_replaced(small_disk: Pa
                 )
                 assert goes_on(before)
                 assert goes_on(after)
-                with session_on(grid) as another:
+                with session(grid.port) as another:
                     assert goes_on(another)
             fill(small_disk)  # the dead one has left some room
             grid.ask("drain", {"all": True})

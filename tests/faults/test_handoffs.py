@@ -12,7 +12,7 @@ from typing import Any
 
 from grid.core.handshake import TRY_AGAIN_LATER
 from tests.support.grid import Grid, eventually, running_grid
-from tests.support.raw import PING, PONG, connect, head, read_all
+from tests.support.raw import connect, goes_on, head, read_all, session
 from tests.support.row import comes_out_exact, workers
 
 ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n"
@@ -20,9 +20,7 @@ ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n"
 
 def first_choice(grid: Grid) -> dict[str, Any]:
     """The worker that the selection takes as long as nothing changes: the one that has had most sessions."""
-    with connect(grid.port) as sock:
-        sock.sendall(head())
-        assert sock.recv(4096).startswith(ANSWER)
+    with session(grid.port):
         found = eventually(lambda: [each for each in workers(grid).values() if each["active"]], "it is live")
     eventually(lambda: grid.active() == 0, "it has ended")
     chosen: dict[str, Any] = found[0]
@@ -57,11 +55,9 @@ def test_a_client_whose_browser_server_does_not_take_it_goes_on_with_another() -
         with connect(grid.port) as sock:
             with frozen(victim["nodePid"]):
                 answered(sock)
-                sock.sendall(PING)
-                assert sock.recv(64) == PONG
+                assert goes_on(sock)
             eventually(lambda: workers(grid)[victim["id"]]["active"] == 0, "the late one has dropped it")
-            sock.sendall(PING)
-            assert sock.recv(64) == PONG
+            assert goes_on(sock)
             assert grid.active() == 1
 
 
@@ -72,8 +68,7 @@ def test_a_client_that_has_used_the_api_on_its_connection_is_answered_by_whoever
             sock.sendall(b"GET /favicon.ico HTTP/1.1\r\nHost: grid\r\n\r\n")
             assert sock.recv(4096).startswith(b"HTTP/1.1 204 ")
             answered(sock)
-            sock.sendall(PING)
-            assert sock.recv(64) == PONG
+            assert goes_on(sock)
 
 
 def test_a_client_that_is_answered_and_then_has_no_worker_is_told_so_in_a_close_frame() -> None:
@@ -98,8 +93,7 @@ def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_onl
                 os.kill(victim["pid"], signal.SIGKILL)
                 eventually(lambda: "handoff_failed" in grid.output(), "the proxy knows", 2)
             for client in (sock, next_one):
-                client.sendall(PING)
-                assert client.recv(64) == PONG
+                assert goes_on(client)
             eventually(lambda: "browser_server_taken_over" in grid.output(), "its worker is succeeded")
             eventually(lambda: grid.active() == 2, "both are live")
             eventually(lambda: served(grid) == 2, "and each in one browser server only")
@@ -112,10 +106,8 @@ def test_the_client_of_a_dead_worker_goes_to_another_once_the_browser_server_may
             with frozen(victim["nodePid"]):
                 answered(sock)
                 os.kill(victim["pid"], signal.SIGKILL)
-                sock.sendall(PING)
-                assert sock.recv(64) == PONG
+                assert goes_on(sock)
             # Had the other one got it earlier, two browser servers would have it now.
             eventually(lambda: victim["id"] not in workers(grid), "it is gone", 40)
-            sock.sendall(PING)
-            assert sock.recv(64) == PONG
+            assert goes_on(sock)
             assert grid.active() == 1

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Playwright
 
 from tests.support.grid import eventually, eventually_async, running_grid
-from tests.support.raw import PING, PONG, connect, head
+from tests.support.raw import goes_on, session
 from tests.support.row import all_serve, busiest, comes_out_exact, failures, is_gone, row
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
@@ -116,18 +116,13 @@ def test_a_redis_that_refuses_writes_is_as_good_as_away() -> None:
         comes_out_exact(grid, repaired=True),
     ):
         before = {worker["id"] for worker in grid.status()["workers"]}
-        with connect(grid.port) as old:
-            old.sendall(head())
-            assert old.recv(4096).startswith(b"HTTP/1.1 101")
+        with session(grid.port) as old:
             grid.redis("CONFIG", "SET", "maxmemory", "1")
             for _ in range(3):
-                with connect(grid.port) as new:
-                    new.sendall(head())
-                    assert new.recv(4096).startswith(b"HTTP/1.1 101")
+                session(grid.port).close()
             eventually(lambda: "registry_write_kept" in grid.output(), "a write was refused")
             grid.redis("CONFIG", "SET", "maxmemory", "0")
-            old.sendall(PING)
-            assert old.recv(16) == PONG
+            assert goes_on(old)
         # What was admitted without Redis is unknown to its counters until a heartbeat repairs them.
         eventually(lambda: grid.active() == 0, "the books are true again")
         assert {worker["id"] for worker in grid.status()["workers"]} == before

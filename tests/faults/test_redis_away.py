@@ -18,7 +18,7 @@ from playwright.async_api import Playwright
 from tests.conftest import need
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.load import Load, under_load
-from tests.support.raw import PING, PONG, answer, connect, head
+from tests.support.raw import answer, connect, goes_on, head, session
 from tests.support.redis import RedisServer
 from tests.support.row import workers
 
@@ -169,18 +169,6 @@ def frozen(redis: RedisServer) -> Iterator[None]:
         redis.signal(signal.SIGCONT)
 
 
-def session_on(grid: Grid) -> socket.socket:
-    sock = connect(grid.port)
-    sock.sendall(head())
-    assert sock.recv(4096).startswith(b"HTTP/1.1 101")
-    return sock
-
-
-def goes_on(sock: socket.socket) -> bool:
-    sock.sendall(PING)
-    return sock.recv(16) == PONG
-
-
 def error_of(grid: Grid, path: str, method: str = "GET") -> tuple[int, str]:
     status, _, body = answer(grid.port, head(method, path, Upgrade=None, Connection="close"))
     return status, body.get("error", "")
@@ -190,7 +178,7 @@ def test_no_request_waits_longer_for_a_frozen_redis_than_its_timeout(own_redis: 
     """The error names how long it was waited for: first by the command itself, then by the attempt to connect."""
     environment = {"REDIS_URL": own_redis.url, "REDIS_TIMEOUT": "0.3", "HEARTBEAT_INTERVAL": "1"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        with session_on(grid), frozen(own_redis):
+        with session(grid.port), frozen(own_redis):
             waited = "no reply within 0.3 s"
             for _ in range(2):
                 for path in ("/metrics", "/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/abc"):
@@ -213,7 +201,7 @@ def test_who_waits_in_line_is_served_although_redis_cannot_say_that_a_slot_is_fr
     environment = {"REDIS_URL": own_redis.url, "MAX_CONCURRENT_SESSIONS": "1", "WORKER_SELECT_TIMEOUT": "60"}
     environment["HEARTBEAT_INTERVAL"] = "1"
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        with session_on(grid) as first, connect(grid.port) as second:
+        with session(grid.port) as first, connect(grid.port) as second:
             second.sendall(head())
             eventually(lambda: b'"waiting":1' in grid.get("/v1/status")[2], "the second one waits")
             with frozen(own_redis):
@@ -227,11 +215,11 @@ def test_who_waits_in_line_is_served_by_a_worker_that_starts_while_redis_is_away
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         (victim,) = workers(grid).values()
         with frozen(own_redis):
-            with session_on(grid):  # which finds out that Redis is away
+            with session(grid.port):  # which finds out that Redis is away
                 pass
             for pid in (victim["pid"], victim["nodePid"]):
                 os.kill(pid, signal.SIGKILL)
-            with session_on(grid) as sock:
+            with session(grid.port) as sock:
                 assert goes_on(sock)
         eventually(lambda: grid.active() == 0, "the books are true again")
         assert "registration_put_off" in grid.output()
@@ -241,9 +229,9 @@ def test_a_worker_that_dies_while_redis_is_away_is_succeeded(own_redis: RedisSer
     environment = {"REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         (victim,) = workers(grid).values()
-        with session_on(grid) as before:
+        with session(grid.port) as before:
             eventually(lambda: grid.active() == 1, "Redis knows the first one")
-            with frozen(own_redis), session_on(grid) as meanwhile:
+            with frozen(own_redis), session(grid.port) as meanwhile:
                 os.kill(victim["pid"], signal.SIGKILL)
                 eventually(lambda: workers(grid).get(victim["id"], victim)["pid"] != victim["pid"], "succeeded")
                 eventually(lambda: serving(grid), "another one serves")
@@ -261,7 +249,7 @@ def test_what_a_worker_left_unwritten_survives_the_death_of_master_and_proxy(own
         with frozen(own_redis):
             (victim, _) = workers(grid)
             for _ in range(4):
-                session_on(grid).close()
+                session(grid.port).close()
             grid.command("drain", victim)
             eventually(lambda: victim not in workers(grid), "it has left")
             proxy = grid.status()["proxy"]["pid"]
@@ -288,7 +276,7 @@ def test_a_grid_that_never_had_its_redis_says_so_and_serves_once_it_is_there(own
         assert error_of(grid, "/health/ready") == (503, f"no chromium worker is available: {pool['reason']}")
         own_redis.start()
         eventually(lambda: serving(grid), "it serves", 60)
-        with session_on(grid) as sock:
+        with session(grid.port) as sock:
             assert goes_on(sock)
 
 
@@ -297,7 +285,7 @@ def test_what_workers_left_unwritten_is_written_before_the_grid_ends(own_redis: 
     with running_grid("--chromium", "1", environment={"REDIS_URL": own_redis.url}, fake=True) as grid:
         with frozen(own_redis):
             for _ in range(3):
-                session_on(grid).close()
+                session(grid.port).close()
             grid.process.send_signal(signal.SIGTERM)
             eventually(lambda: "left_without_leave" in grid.output(), "the worker has left", 40)
         assert grid.process.wait(40) == 0

@@ -2,14 +2,13 @@
 
 import os
 import signal
-from typing import Any
 
 import pytest
 from playwright.async_api import Playwright
 
 from tests.conftest import books_are_balanced, need
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
-from tests.support.raw import PING, PONG, connect, head
+from tests.support.raw import goes_on, session
 from tests.support.row import comes_out_exact, failures, workers
 
 # The fake browser server stands in for Playwright here: it starts late, or ignores what it is told, on demand.
@@ -23,14 +22,6 @@ def serves_without(grid: Grid, worker_id: str) -> bool:
 def nothing_is_left_of(grid: Grid, worker_id: str) -> bool:
     mark = f"/w/{worker_id}"
     return not (grid.runtime / "w" / worker_id).exists() and not any(mark in line for line in grid.processes().values())
-
-
-def session_on(grid: Grid) -> Any:
-    """A raw WebSocket session on a fake browser server."""
-    sock = connect(grid.port)
-    sock.sendall(head())
-    assert sock.recv(4096).startswith(b"HTTP/1.1 101")
-    return sock
 
 
 def test_a_worker_that_is_killed_while_it_starts_is_replaced() -> None:
@@ -59,13 +50,12 @@ def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing() -> None:
 def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end() -> None:
     with running_grid("--chromium", "1", fake=True) as grid, comes_out_exact(grid):
         (victim,) = workers(grid).values()
-        with session_on(grid) as sock:
+        with session(grid.port) as sock:
             assert grid.command("drain", victim["id"]).returncode == 0
             eventually(lambda: workers(grid)[victim["id"]]["status"] == "draining", "it drains")
             os.kill(victim["pid"], signal.SIGKILL)
             eventually(lambda: workers(grid)[victim["id"]]["pid"] != victim["pid"], "it is succeeded")
-            sock.sendall(PING)
-            assert sock.recv(16) == PONG
+            assert goes_on(sock)
         eventually(lambda: serves_without(grid, victim["id"]), "it is gone")
         eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
 
@@ -74,7 +64,7 @@ def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_succ
     with running_grid("--chromium", "1", environment={"HEARTBEAT_INTERVAL": "1"}, fake=True) as grid:
         (victim,) = workers(grid).values()
         redis = grid.status()["redis"]["pid"]
-        first, second = session_on(grid), session_on(grid)
+        first, second = session(grid.port), session(grid.port)
         eventually(lambda: len(grid.redis("KEYS", "sessions:live:*")) == 1 and grid.active() == 2, "both are live")
         os.kill(redis, signal.SIGSTOP)
         first.close()
@@ -94,7 +84,7 @@ def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_succ
 def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
     with running_grid("--chromium", "1", fake=True) as grid, comes_out_exact(grid):
         (victim,) = workers(grid).values()
-        with session_on(grid) as sock:
+        with session(grid.port) as sock:
             os.kill(victim["pid"], signal.SIGKILL)
             successor = eventually(
                 lambda: next(
@@ -121,7 +111,7 @@ def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(enviro
         comes_out_exact(grid),
     ):
         (victim,) = workers(grid).values()
-        with session_on(grid):
+        with session(grid.port):
             assert grid.command("drain", victim["id"]).returncode == 0
             eventually(lambda: serves_without(grid, victim["id"]), "another one serves", 40)
         eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.grid import Grid
-from tests.support.raw import connect, head
+from tests.support.raw import session
 
 Census = dict[str, str]
 
@@ -73,10 +73,7 @@ def use_every_slot(grid: Grid) -> None:
     slots = sum(int(grid.redis("HGET", key, "slots")) for key in grid.redis("KEYS", f"{grid.prefix}worker:*"))
     with contextlib.ExitStack() as held:
         for _ in range(slots):
-            sock = held.enter_context(connect(grid.port))
-            sock.sendall(head())
-            answer = sock.recv(4096)
-            assert answer.startswith(b"HTTP/1.1 101"), answer
+            held.enter_context(session(grid.port))
 
 
 def once_equal(grid: Grid, before: Census, within_s: float = SETTLE_S) -> Census:

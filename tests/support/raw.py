@@ -30,6 +30,26 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=30)
 
 
+def session(port: int) -> socket.socket:
+    """A session that a browser server has: the worker answers an upgrade before that, but no ping."""
+    sock = connect(port)
+    try:
+        sock.sendall(head())
+        answer = sock.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 101 "), answer
+        assert goes_on(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def goes_on(sock: socket.socket) -> bool:
+    """Whether a browser server answers this session, which is otherwise silent."""
+    sock.sendall(PING)
+    return sock.recv(16) == PONG
+
+
 def read_all(sock: socket.socket) -> bytes:
     """Everything until the other side ends; a reset counts as an end."""
     received = b""
