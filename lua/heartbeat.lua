@@ -7,7 +7,8 @@
 --      12 … of each live session of the worker its id, when it started (Unix seconds, or ""), its client's address (or "")
 -- Returns {known, command, repaired}: known is 0 when the worker's key is gone (nothing was touched: register again);
 --       command is what worker:cmd:{type}:{id} says, or "serve" for a spare that a selection has made available (it stays so),
---       or ""; repaired is by how much the counter was wrong.
+--       or ""; a shutdown waits for the next heartbeat while a client with a lease is on its way, the last one of a worker
+--       that is used up, perhaps; repaired is by how much the counter was wrong.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:index,
 --       cluster:counter_repairs (+1 for a repair); publishes slots:{type} if the worker may be eligible again and
 --       somebody waits.
@@ -30,7 +31,7 @@ redis.call('HSET', key, 'lastHeartbeat', now, 'status', status)
 if ARGV[10] ~= '' then redis.call('HSET', key, 'rssMib', ARGV[10]) end
 redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
 
-local own, before = {}, tonumber(redis.call('HGET', KEYS[1], field))
+local own, before, is_awaited = {}, tonumber(redis.call('HGET', KEYS[1], field)), false
 for i = 12, #ARGV, 3 do
   own[ARGV[i]] = true
   adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2])
@@ -44,9 +45,12 @@ for i = 1, #members, 2 do
     elseif tonumber(lease_until) <= tonumber(now) then
       finish(prefix, KEYS[1], field, id, 'expired', 'lease expired', now, tonumber(ARGV[9]), true)
       if (tonumber(redis.call('HGET', KEYS[2], field)) or 0) > 0 then redis.call('HINCRBY', KEYS[2], field, -1) end
+    else
+      is_awaited = true
     end
   end
 end
+if is_awaited and command == 'shutdown' then command = '' end
 
 local active, counted = redis.call('ZCARD', live), tonumber(redis.call('HGET', KEYS[1], field))
 local repaired = active - (counted or 0)

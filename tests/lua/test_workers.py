@@ -66,6 +66,24 @@ def test_a_heartbeat_brings_the_operator_s_command(grid: LuaGrid) -> None:
     assert grid.heartbeat() == (1, "shutdown", 0)
 
 
+def test_a_shutdown_waits_for_the_client_that_has_a_lease(grid: LuaGrid) -> None:
+    """The last session of a worker leaves the command, and comes to the worker only after that."""
+    grid.register()
+    for session in ("s1", "s2"):
+        grid.select(session, max_lifetime=2)
+    assert grid.get("GET", "worker:cmd:chromium:w1") == "shutdown"
+    assert grid.start("s1") == 1
+    assert grid.heartbeat(sessions=("s1",)) == (1, "", 0)
+    assert grid.heartbeat(sessions=("s1", "s2")) == (1, "shutdown", 0)
+
+
+def test_a_shutdown_waits_no_longer_than_a_lease(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1", max_lifetime=1, lease=5)
+    assert grid.heartbeat(now=NOW + 4.9) == (1, "", 0)
+    assert grid.heartbeat(now=NOW + 5.1) == (1, "shutdown", 0)
+
+
 def test_a_healthy_heartbeat_repairs_nothing(grid: LuaGrid) -> None:
     grid.register()
     run(grid, "s1", "s2")
