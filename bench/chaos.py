@@ -173,7 +173,7 @@ class Chaos:
         worker = self._worker()
         self._hurt.add(worker["id"])
         done = self.grid.command("drain", worker["id"])
-        if done.returncode:
+        if done.returncode and worker["id"] in {each["id"] for each in self._status()["workers"]}:  # else it has left
             self.book.fault(f"drain: {done.stdout}{done.stderr}")
         return f"{worker['id']}, {worker['active']} sessions"
 

@@ -19,6 +19,8 @@ from grid.log import get_logger
 log = get_logger()
 
 PING_S: Final = 3.0
+"""Between two pings; less where a silence of that length would nearly be the end."""
+_PINGS_WITHIN_THRESHOLD: Final = 3
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_CAP_S: Final = 0.5
 """A try costs microseconds; whoever starts a master waits for its last worker."""
@@ -59,6 +61,11 @@ class ControlClient:
 
     def __post_init__(self) -> None:
         self._link = Link("child", str(self.hello()["name"]))
+
+    @property
+    def ping_s(self) -> float:
+        """Seconds between two pings."""
+        return min(PING_S, self.lost_threshold_s / _PINGS_WITHIN_THRESHOLD)
 
     @property
     def is_lost(self) -> bool:
@@ -188,7 +195,7 @@ class ControlClient:
         self._link.tick(now)
         self._link.ping(now, self.ping_data())
         self._flush()
-        self._after("ping", PING_S, self._ping)
+        self._after("ping", self.ping_s, self._ping)
 
     def _on_readable(self) -> None:
         for _ in range(_PACKETS_A_TURN):

@@ -20,10 +20,17 @@ def api(grid: Grid, path: str, method: str = "GET", **headers: str) -> tuple[int
             return error.code, json.loads(error.read())
 
 
+async def the_running_one(grid: Grid) -> dict[str, Any]:
+    """The record of the only session: a client is served before it is written."""
+    path = "/v1/sessions?status=running"
+    (session,) = await eventually_async(lambda: api(grid, path)[1]["sessions"], "its start is on record")
+    found: dict[str, Any] = session
+    return found
+
+
 async def test_a_session_is_recorded_from_its_start_to_its_end(grid: Grid, playwright: Playwright) -> None:
     browser = await playwright.chromium.connect(grid.endpoint)
-    _, live = api(grid, "/v1/sessions?status=running")
-    (session,) = live["sessions"]
+    session = await the_running_one(grid)
     assert session["client"].startswith("127.0.0.1:")
     await (await browser.new_page()).evaluate("1")
     await browser.close()
@@ -41,8 +48,7 @@ async def test_a_session_is_recorded_from_its_start_to_its_end(grid: Grid, playw
 
 async def test_an_operator_ends_a_session_and_the_client_is_told_why(grid: Grid, playwright: Playwright) -> None:
     browser = await playwright.chromium.connect(grid.endpoint)
-    _, live = api(grid, "/v1/sessions?status=running")
-    (session,) = live["sessions"]
+    session = await the_running_one(grid)
     assert api(grid, f"/v1/sessions/{session['id']}", "DELETE") == (202, {"ending": session["id"]})
     await eventually_async(lambda: not browser.is_connected() or None, "the client sees the end")
 

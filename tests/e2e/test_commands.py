@@ -55,7 +55,7 @@ def test_status_tells_what_there_is(grid: Grid) -> None:
     for worker in found["workers"]:
         assert worker["browserType"] == "chromium"
         assert worker["active"] == 0
-        assert worker["slots"] == 5
+        assert worker["slots"] == 5 or worker["status"] == "starting"
         assert {"id", "pid", "status", "lifetime"} <= worker.keys()
 
 

@@ -135,7 +135,7 @@ async def test_redis_cli_alone_drains_at_the_next_heartbeat(two: Grid, playwrigh
 
 
 async def test_a_pool_is_drained_and_comes_back(two: Grid, playwright: Playwright) -> None:
-    await eventually_async(lambda: available(two) == 2, "both workers are warm", 60)
+    await eventually_async(lambda: available(two) == len(two.status()["workers"]) == 2, "two are there, both warm")
     before = {worker["id"] for worker in two.status()["workers"]}
     done = await pwgrid(two, "drain", "--pool", "chromium", "--wait")
     assert done.returncode == 0, done.stdout
@@ -167,8 +167,14 @@ async def test_scaling_starts_and_ends_workers(two: Grid) -> None:
     assert "there is no pool 'opera'" in refused.stderr
 
 
+def statuses(grid: Grid) -> list[bytes]:
+    """Those of all sessions on record."""
+    return [grid.redis("HGET", key, "status") for key in grid.redis("KEYS", "session:*")]
+
+
 async def test_sessions_are_shown_with_their_reasons(two: Grid, playwright: Playwright) -> None:
     async with one_session(two, playwright) as (_, worker):
+        await eventually_async(lambda: b"running" in statuses(two), "its start is on record")
         table = (await pwgrid(two, "sessions", "--status", "running")).stdout.splitlines()
         assert len(table) == 2
         assert worker in table[1]

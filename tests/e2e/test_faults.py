@@ -110,5 +110,6 @@ async def test_who_waits_too_long_is_told_so(playwright: Playwright) -> None:
         with pytest.raises(Exception, match="no chromium slot came free within 0"):
             await playwright.chromium.connect(grid.endpoint)
         await first.close()
+        await eventually_async(lambda: grid.active() == 0, "its slot is free")
         browser = await playwright.chromium.connect(grid.endpoint)
         await browser.close()

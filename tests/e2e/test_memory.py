@@ -75,7 +75,10 @@ async def test_a_worker_over_the_soft_limit_is_replaced_before_it_drains(playwri
         worker = next(worker for worker in grid.status()["workers"] if worker["id"] == greedy["id"])
         assert worker["reason"].startswith("memory: ")
         assert worker["memoryMib"] > LIMIT_MIB
-        assert int(grid.redis("HGET", f"worker:chromium:{greedy['id']}", "rssMib")) > LIMIT_MIB
+        await eventually_async(
+            lambda: int(grid.redis("HGET", f"worker:chromium:{greedy['id']}", "rssMib")) > LIMIT_MIB,
+            "a heartbeat says so",
+        )
         await page.context.browser.close()  # type: ignore[union-attr]
         await eventually_async(lambda: greedy["id"] not in sampled(grid, seen), "the drained worker is gone")
         session = only_session(grid)
@@ -93,7 +96,8 @@ async def test_a_session_that_outlives_the_recycle_fails_with_the_reason_and_is_
         "MEMORY_METRIC": "uss",
     }
     with running_grid("--chromium", "1", environment=environment) as grid:
-        await greedy_page(grid, playwright, LIMIT_MIB)
+        with contextlib.suppress(Error):  # it may be cut while it still allocates
+            await greedy_page(grid, playwright, LIMIT_MIB)
         await eventually_async(lambda: grid.active() == 0, "the session was cut", 60)
         session = only_session(grid)
         assert (session["status"], session["reason"]) == ("failed", "drain timeout")

@@ -49,13 +49,13 @@ async def test_a_frozen_client_is_closed_after_the_ping_timeout(playwright: Play
 
 async def test_an_idle_session_and_a_long_one_are_ended_with_their_own_reasons(playwright: Playwright) -> None:
     need("chromium")
-    environment = {"SESSION_IDLE_TIMEOUT": "2", "SESSION_MAX_DURATION": "6"}
+    environment = {"SESSION_IDLE_TIMEOUT": "6", "SESSION_MAX_DURATION": "14"}
     with running_grid("--chromium", "1", environment=environment) as grid:
         idle, busy = [await playwright.chromium.connect(grid.endpoint) for _ in range(2)]
-        page = await busy.new_page()
 
         async def work() -> None:
             with contextlib.suppress(Error):  # the end of the session may meet an evaluate half-way
+                page = await busy.new_page()
                 while busy.is_connected():
                     await page.evaluate("1")
                     await asyncio.sleep(0.2)
@@ -144,9 +144,8 @@ async def test_a_spare_gets_no_session_until_it_serves_in_place_of_a_drained_wor
         def by_status(status: str) -> set[str]:
             return {worker["id"] for worker in grid.status()["workers"] if worker["status"] == status}
 
-        while not by_status("spare"):
+        while not (spares := by_status("spare")):
             await (await playwright.chromium.connect(grid.endpoint)).close()
-        spares = by_status("spare")
         for worker_id in spares:
             assert grid.redis("HGET", f"worker:chromium:{worker_id}", "status") == b"spare"
             assert grid.redis("HGET", "cluster:lifetime_connections", f"chromium:{worker_id}") == b"0"

@@ -12,17 +12,18 @@ def test_whatever_is_left_shows_in_the_census() -> None:
     with running_grid("--chromium", "2", fake=True) as grid:
         before = at_rest(grid)
         assert differences(before, once_equal(grid, before)) == []
-
         with connect(grid.port) as idle:
             idle.sendall(b"GET /health HTTP/1.1\r\nHost: grid\r\n\r\n")
             idle.recv(4096)
             left = differences(before, once_equal(grid, before, within_s=1))
             assert left == ["connections to the grid's port", "open files: proxy"]
 
+        assert differences(before, once_equal(grid, before)) == []
         with session(grid.port):
             left = differences(before, once_equal(grid, before, within_s=1))
             assert {"active sessions, Redis", "leases in Redis", "open files: browser server 2"} <= set(left)
 
+        assert differences(before, once_equal(grid, before)) == []
         file = grid.runtime / "w" / "left"
         file.touch()
         with subprocess.Popen(["sleep", "60"], env=grid.environment) as process:

@@ -1,11 +1,11 @@
 """SIGKILL to everything at once: the next start finds what is left of it, removes that, and nothing else."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -16,7 +16,7 @@ from tests.support.redis import RedisServer
 from tests.support.row import row
 
 
-@contextmanager
+@contextlib.contextmanager
 def a_stranger(directory: Path, grid: Grid) -> Iterator[subprocess.Popen[bytes]]:
     """A process that lives in a directory next to the grid's, as the browser of another grid would."""
     (directory / "tmp").mkdir(parents=True)
@@ -68,7 +68,8 @@ async def test_after_the_death_of_everything_a_new_grid_starts_clean(
         with a_stranger(neighbour, grid) as stranger:
             os.kill(orphan.pid, signal.SIGSTOP)  # else it would see that Node is gone, and end itself
             for process in dying:
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it went with one before it
+                    process.kill()
             await asyncio.to_thread(grid.process.wait)
             await load.all_lost()
             # What is left for the next one: an orphan, sockets, directories, records.

@@ -183,6 +183,13 @@ async def test_what_was_said_before_a_close_arrives_even_when_nothing_was_greete
     master.die()
 
 
+@pytest.mark.parametrize(("lost_threshold_s", "ping_s"), [(30, 3), (9, 3), (5, 5 / 3), (0.6, 0.2)])
+async def test_a_healthy_child_is_not_silent_for_a_whole_threshold(lost_threshold_s: float, ping_s: float) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        assert Child(theirs, Path("nowhere"), lost_threshold_s).client.ping_s == pytest.approx(ping_s)
+
+
 async def test_it_outlives_its_master_and_goes_on_with_the_next_connection(control_path: Path) -> None:
     ours, theirs = pair()
     master, child = FakeMaster(), Child(theirs, control_path)

@@ -113,8 +113,8 @@ def test_an_installer_that_hangs_is_asked_to_end_and_what_it_started_is_killed(w
     world.command("apt-cache", "exit 0")
     script = "trap 'touch $WORLD/asked; exit 1' INT; sleep 1000 & echo $! > $WORLD/sleeper; wait"
     world.command("apt-get", f'case "$*" in *install*) {script};; esac')
-    fault = install(world, replace(world.host, timeout_s=0.5))
-    assert fault == "apt-get failed (not done within 0.5 s)"
+    fault = install(world, replace(world.host, timeout_s=3))
+    assert fault == "apt-get failed (not done within 3 s)"
     assert (world.directory / "asked").exists()
     assert gone(int((world.directory / "sleeper").read_text()))
 
@@ -125,7 +125,7 @@ def test_an_installer_that_does_not_listen_is_killed_with_all_that_it_started(
     monkeypatch.setattr(packages, "_INT_S", 0.1)
     monkeypatch.setattr(packages, "_TERM_S", 0.1)
     world.command("apt-get", "trap '' INT TERM; echo $$ > $WORLD/deaf; sleep 1000; sleep 1000")
-    assert replace(world.host, timeout_s=0.5).run([str(world.bin / "apt-get")], world.said.append) is not None
+    assert replace(world.host, timeout_s=3).run([str(world.bin / "apt-get")], world.said.append) is not None
     assert gone(int((world.directory / "deaf").read_text()))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.grid import Grid
+from tests.support.grid import Grid, eventually
 from tests.support.raw import session
 
 Census = dict[str, str]
@@ -74,6 +74,7 @@ def use_every_slot(grid: Grid) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(slots):
             held.enter_context(session(grid.port))
+    eventually(lambda: grid.active() == 0, "every slot is free again")
 
 
 def once_equal(grid: Grid, before: Census, within_s: float = SETTLE_S) -> Census:

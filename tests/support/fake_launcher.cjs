@@ -6,6 +6,7 @@
 // Faults and extras, by environment variable (passed on to a launcher that is not the real one):
 //   FAKE_FAIL_START=<sentence>   says `failed` with it            FAKE_HANG_START=1         never says `ready`
 //   FAKE_START_MS=<n>            `ready` so much later            FAKE_VERSION=<x.y.z>      its Playwright version
+//   FAKE_START_HELD_BY=<path>    not `ready` while the file is there
 //   FAKE_HANG_CANARY=1           canaries fail at their timeout   FAKE_FAIL_CANARY=<text>   canaries fail at once
 //   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_IGNORE_CLOSE=1       sessions are not closed when told
 //   FAKE_DIE_AFTER=<n>           SIGKILL to itself at session n   FAKE_IGNORE_STOP=1        has to be killed
@@ -262,6 +263,12 @@ function serveDirectly(socket) {
   socket.on('data', onData);
 }
 
+function begin() {
+  if (env.FAKE_START_HELD_BY && fs.existsSync(env.FAKE_START_HELD_BY))
+    return void setTimeout(begin, 20);
+  announce();
+}
+
 function announce() {
   const { version } = JSON.parse(fs.readFileSync(path.join(options.playwrightCore, 'package.json')));
   ready = {
@@ -296,5 +303,5 @@ if (env.FAKE_FAIL_START) {
   say({ say: 'failed', error: env.FAKE_FAIL_START });
   setTimeout(() => process.exit(1), 100);
 } else if (!env.FAKE_HANG_START) {
-  setTimeout(announce, Number(env.FAKE_START_MS || 0));
+  setTimeout(begin, Number(env.FAKE_START_MS || 0));
 }

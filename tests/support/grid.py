@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -24,6 +25,7 @@ from grid.runtime_dir import RunningGrid
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
+REDIS_TIMEOUT_S = 20
 FAKE_LAUNCHER = ROOT / "tests" / "support" / "fake_launcher.cjs"
 NEVER = "1000000000"
 """Sessions until a worker is recycled, where a recycle is not what is tested or measured."""
@@ -109,7 +111,7 @@ class Grid:
 
     def redis(self, *arguments: str | int) -> Any:
         """One command on the grid's own Redis."""
-        with contextlib.closing(BlockingClient(self.redis_url)) as client:
+        with contextlib.closing(BlockingClient(self.redis_url, timeout_s=REDIS_TIMEOUT_S)) as client:
             return client.command(*arguments)
 
     @property
@@ -231,11 +233,13 @@ async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: f
 
 
 def free_port() -> int:
-    """A TCP port that is free now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A TCP port that is free now, and that the kernel gives to nobody who does not ask for it by its number."""
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(first_given // 2, first_given)
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 __all__ = [
