@@ -15,6 +15,9 @@ from grid.errors import GridError
 
 SESSION_STATUSES = ("pending", "running", "completed", "failed", "expired")
 
+OWN_REDIS = {"redis_url": "", "redis_host": ""}
+"""Flags for a grid that shall use no Redis but its own, whatever a file says."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SERVE_OPTIONS: tuple[Any, ...] = (
@@ -79,13 +82,15 @@ def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[
 @click.option("--setup", "with_setup", is_flag=True, help="Get the browsers first where they are missing.")
 @click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
+@click.option("--private", is_flag=True, hidden=True, help="Use no Redis that anything else may use.")
 @click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
-def serve(config_file: Path | None, with_setup: bool, **rest: Any) -> None:
+def serve(config_file: Path | None, with_setup: bool, private: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
     from grid.serve import Extras, serve
 
     ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
-    sys.exit(serve(_load(config_file, rest), Extras(with_setup, ready_fd, lifeline_fd, check_only)))
+    flags = rest | (OWN_REDIS if private else {})
+    sys.exit(serve(_load(config_file, flags), Extras(with_setup, ready_fd, lifeline_fd, check_only)))
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
@@ -105,7 +110,7 @@ def run(context: click.Context, /, config_file: Path | None, command: tuple[str,
     flags["port"] = flags["port"] or 0
     if "LOG_LEVEL" not in os.environ:  # a CI log is about the command
         flags["log_level"] = flags["log_level"] or "warning"
-    _load(config_file, flags, grid_environment())  # complain here, not in the child
+    _load(config_file, flags | OWN_REDIS, grid_environment())  # complain here, not in the child
     given = {**flags, "config_file": config_file}
     sys.exit(run_command(_as_arguments(context.command, given), command, os.environ))
 

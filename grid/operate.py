@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from grid.errors import GridError, Refused, RegistryUnavailable
-from grid.runtime_dir import RunningGrid, find_running
+from grid.runtime_dir import RunningGrid, find_running, is_service_hidden
 
 REPLY_TIMEOUT_S: Final = 5.0
 CHECK_TIMEOUT_S: Final = 60.0
@@ -24,9 +24,10 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
     runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
     if not running:
-        raise GridError(
-            "no grid is running here" + (f" on port {port}" if port else "") + ": start one with pwgrid serve"
-        )
+        where = f" on port {port}" if port else ""
+        if is_service_hidden():
+            raise GridError(f"no grid of yours is running here{where}; to see the service's, run this as root")
+        raise GridError(f"no grid is running here{where}: start one with pwgrid serve")
     if len(running) > 1:
         ports = ", ".join(str(grid.port) for grid in running)
         raise GridError(f"several grids run here: name one with --port (ports {ports})")

@@ -40,7 +40,7 @@ class PrivateGrid:
         life_in, self._lifeline = os.pipe()
         fds = ["--ready-fd", str(ready_out), "--lifeline-fd", str(life_in)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "grid", "serve", *serve_arguments, *fds],
+            [sys.executable, "-m", "grid", "serve", "--private", *serve_arguments, *fds],
             env=grid_environment(),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),

@@ -50,10 +50,12 @@ class RunningGrid:
 
 
 def base_dir(setting: str | None = None) -> Path:
-    """The directory that holds one for each grid: systemd's, the setting's, or one under the temp directory."""
+    """The directory that holds one for each grid: the setting's, systemd's, or one under the temp directory."""
+    if setting:
+        return Path(setting).absolute()
     if managed := os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]:
         return Path(managed).resolve()  # with DynamicUser it is a link to /run/private, which root alone can make
-    return Path(setting).absolute() if setting else default_base()
+    return default_base()
 
 
 def default_base() -> Path:
@@ -79,6 +81,11 @@ def find_running(setting: str | None = None) -> list[RunningGrid]:
             if holder is not None and lock.parent.name.isdigit():
                 found[lock.parent] = RunningGrid(lock.parent, int(lock.parent.name), *holder)
     return [found[path] for path in sorted(found)]
+
+
+def is_service_hidden() -> bool:
+    """Whether there is a service's directory that this user may not look into (with DynamicUser only root may)."""
+    return os.path.lexists(SERVICE_BASE) and not os.access(SERVICE_BASE, os.R_OK | os.X_OK)
 
 
 class RuntimeDir:

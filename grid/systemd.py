@@ -32,6 +32,6 @@ def reloading() -> None:
     notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 
-def stopping() -> None:
-    """The end has begun."""
-    notify(STOPPING)
+def stopping(within_s: float) -> None:
+    """The end has begun, and takes no longer than `within_s` seconds: until then TimeoutStopSec= does not count."""
+    notify(STOPPING, f"EXTEND_TIMEOUT_USEC={within_s * 1_000_000:.0f}")

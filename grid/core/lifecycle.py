@@ -24,7 +24,7 @@ BEFORE_A_DRAIN: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus
 class WorkerEvent(StrEnum):
     """What can happen to a worker."""
 
-    HELD = "held"  # it is warm, and waits unregistered until it is told to serve
+    HELD = "held"  # it is warm, and a spare until it is told to serve
     WARMED = "warmed"  # it is registered and serves
     DRAIN_ASKED = "drain_asked"  # by the master, or it said that somebody else asked
     STOP_ANNOUNCED = "stop_announced"  # it said that its drain is over

@@ -35,6 +35,7 @@ from grid.master.status import Reporter
 from grid.master.tree import reap_orphans
 from grid.master.worker_record import WorkerRecord
 from grid.master.workers import Workers, select
+from grid.settings.table import MAX_WORKERS
 
 __all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 
@@ -43,7 +44,9 @@ log = get_logger()
 MIN_STARTING: Final = 4
 """Starts compete with sessions for the cores, thread by thread: two at a time fall behind on two busy cores."""
 
-MAX_WORKERS: Final = 256
+AFTER_DRAIN_S: Final = 60.0
+"""What the service manager gives a stop beyond the drain: for browsers that hang, the proxy and Redis."""
+
 _BEFORE: Final = "worker ended while the grid had no master"
 
 
@@ -110,7 +113,7 @@ class Master:
         if not self._shutdown.ask(now):
             return
         self._changes.cancel()
-        systemd.stopping()
+        systemd.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is Phase.WORKERS:
             self._proxy.push_state(self._reporter.roster(stopping=True))

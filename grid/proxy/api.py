@@ -1,7 +1,7 @@
 """The HTTP API of the grid: health, readiness, metrics, workers, sessions. Touches no session's socket."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 import structlog
@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from grid import __version__
-from grid.core.sessions import EndReason
+from grid.core.sessions import EndReason, SessionStatus
+from grid.core.types import BROWSER_TYPES
 from grid.core.upgrade import Refusal, check_origin, check_token
 from grid.errors import RegistryUnavailable
 from grid.proxy.metrics import CONTENT_TYPE, exposition
@@ -161,15 +162,15 @@ class Api:
     async def _sessions(self, request: Request) -> Response:
         asked = request.query_params
         try:
-            limit = int(asked.get("limit", "100"))
+            limit = int(asked.get("limit") or 100)
             if not 1 <= limit <= MAX_PAGE:
                 raise ValueError(f"limit must be from 1 to {MAX_PAGE}")
             page = await self._grid.registry.sessions(
-                status=asked.get("status"),
-                browser_type=asked.get("browserType"),
-                worker_id=asked.get("workerId"),
+                status=_one_of("status", asked.get("status"), [each.value for each in SessionStatus]),
+                browser_type=_one_of("browserType", asked.get("browserType"), BROWSER_TYPES),
+                worker_id=asked.get("workerId") or None,
                 limit=limit,
-                cursor=asked.get("cursor"),
+                cursor=asked.get("cursor") or None,
             )
         except ValueError as error:
             raise Refusal(400, f"bad query: {error}") from None
@@ -190,6 +191,13 @@ class Api:
         if session is None:
             raise Refusal(404, "there is no such session (any more)")
         return session
+
+
+def _one_of(name: str, asked: str | None, choices: Iterable[str]) -> str | None:
+    """What was asked for; None where nothing was. Raises ValueError for what cannot be."""
+    if asked and asked not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}")
+    return asked or None
 
 
 async def health(_request: Request) -> Response:

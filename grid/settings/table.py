@@ -97,7 +97,11 @@ class Settings:
         60.0, "sessions", "A client that answers nothing for so long is gone.", _SECONDS, **_A_LIMIT
     )
     session_idle_timeout: float = setting(
-        0.0, "sessions", "A session without any message for so long is ended.", _SECONDS, **_A_LIMIT
+        0.0,
+        "sessions",
+        "A session whose client sends nothing for so long is ended, also one that waits for an answer.",
+        _SECONDS,
+        **_A_LIMIT,
     )
     session_max_duration: float = setting(0.0, "sessions", "A session is ended after this time.", _SECONDS, **_A_LIMIT)
     session_history_ttl: float = setting(
@@ -139,7 +143,10 @@ class Settings:
     )
     redis_retry_delay: float = setting(3.0, "redis", "Pause between these attempts.", _SECONDS, **_A_WAIT)
     redis_key_prefix: str = setting(
-        "", "redis", "Goes before every key, for example {pwgrid}: for Redis Cluster.", check=checks.visible_ascii
+        "",
+        "redis",
+        "Goes before every key: one for each grid on a shared Redis, or {pwgrid}: for Redis Cluster.",
+        check=checks.visible_ascii,
     )
     redis_timeout: float = setting(1.0, "redis", "A call that takes longer has failed.", _SECONDS, **_AN_INTERVAL)
 
@@ -169,7 +176,7 @@ class Settings:
     max_surge: int = setting(
         8,
         "lifecycle",
-        "How many more workers than wanted a pool may have, so that replacements are there in time.",
+        "How many workers beside those wanted a pool adds of its own accord, for replacements to be there in time.",
         minimum=1,
         maximum=MAX_WORKERS,
     )

@@ -70,6 +70,8 @@ async def test_sessions_are_paged_and_filtered(grid: Grid, playwright: Playwrigh
     ids = [session["id"] for page in (first, second) for session in page["sessions"]]
     assert len(ids) == len(set(ids)) >= 3
     assert api(grid, "/v1/sessions?browserType=firefox")[1]["sessions"] == []
+    _, all_of_them = api(grid, "/v1/sessions?status=&browserType=&workerId=&limit=&cursor=")
+    assert {session["id"] for session in all_of_them["sessions"]} >= set(ids)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,8 @@ async def test_sessions_are_paged_and_filtered(grid: Grid, playwright: Playwrigh
         ("GET", "/v1/sessions?limit=none", 400),
         ("GET", "/v1/sessions?limit=0", 400),
         ("GET", "/v1/sessions?cursor=none", 400),
+        ("GET", "/v1/sessions?status=none", 400),
+        ("GET", "/v1/sessions?browserType=none", 400),
         ("POST", "/v1/workers/none/drain", 404),
         ("PUT", "/v1/sessions", 405),
     ],

@@ -125,8 +125,11 @@ def test_setup_says_what_it_found() -> None:
 def test_run_gives_a_command_a_grid_and_returns_its_exit_code(tmp_path: Path) -> None:
     need("chromium")
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
+        config = tmp_path / "grid.toml"  # a server's, perhaps: its Redis is not for a private grid
+        config.write_text('[pools]\nchromium_workers = 1\n[redis]\nredis_url = "redis://127.0.0.1:1"\n')
         done = pwgrid(
-            "run", "--chromium", "1", "--", sys.executable, "-c", CONNECT_AND_PRINT, environment={"TMPDIR": temporary}
+            *("run", "--config", str(config), "--", sys.executable, "-c", CONNECT_AND_PRINT),
+            environment={"TMPDIR": temporary, "REDIS_URL": "no URL of ours"},
         )
         assert (done.returncode, done.stdout.strip()) == (7, "42 True"), done.stderr
         assert processes_marked(temporary) == {}

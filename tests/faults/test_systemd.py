@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Playwright
+from playwright.async_api import Error, Playwright
 
 from grid.browsers import find_browser
 from grid.config import Settings
@@ -28,9 +28,10 @@ class Service:
         self.endpoint = f"ws://127.0.0.1:{port}"
         self.configure(workers=2)
 
-    def configure(self, workers: int) -> None:
+    def configure(self, workers: int, drain_timeout_s: int = 60) -> None:
         text = (
-            f"[pools]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n[lifecycle]\ndrain_timeout = 60\n"
+            f"[pools]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n"
+            f"[lifecycle]\ndrain_timeout = {drain_timeout_s}\n"
             "[queue]\nworker_select_timeout = 60\n"  # the first client starts the grid, and a browser may start slowly
         )
         self.manager.path(CONFIG).write_text(text)
@@ -75,7 +76,7 @@ def manager(port: int) -> Iterator[ServiceManager]:
         "pwgrid.socket.d/port.conf": f"[Socket]\nListenStream=\nListenStream=127.0.0.1:{port}\n",
         "pwgrid.service.d/files.conf": (
             f"[Service]\nEnvironment=PWGRID_CONFIG={CONFIG} CHROMIUM_EXECUTABLE={browser}\n"
-            f"StandardOutput=append:{LOG}\nStandardError=append:{LOG}\n"
+            f"StandardOutput=append:{LOG}\nStandardError=append:{LOG}\nTimeoutStopSec=2\n"
         ),
     }
     manager = ServiceManager(units, [browser.parent])
@@ -109,6 +110,19 @@ async def test_the_first_client_starts_the_grid_and_is_served(service: Service, 
     assert await (await browser.new_page()).evaluate("6 * 7") == 42
     await browser.close()
     eventually(lambda: service.main()[0] == "active", "the grid has said that it is ready")
+
+
+async def test_a_stop_may_drain_for_longer_than_systemd_gives_it(service: Service, playwright: Playwright) -> None:
+    """TimeoutStopSec is 2 s here; killed by it, the unit would have failed, and Node and Chromium be left."""
+    service.configure(workers=1, drain_timeout_s=5)
+    service.manager.systemctl("start", "pwgrid.service")
+    browser = await playwright.chromium.connect(service.endpoint)
+    page = await browser.new_page()
+    await asyncio.to_thread(service.manager.systemctl, "stop", "pwgrid.socket", "pwgrid.service")
+    with pytest.raises(Error, match="drain timeout"):
+        await page.title()
+    assert (service.main(), service.manager.show("pwgrid.service")["Result"]) == (("inactive", "0"), "success")
+    assert service.manager.processes() == {}
 
 
 async def test_reload_restart_upgrade_and_a_killed_master_lose_no_session_and_refuse_nobody(

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from grid.drain_command import describe_end, is_good, progress
 from grid.errors import GridError
-from grid.operate import read_scale, sessions_table
+from grid.operate import find_grid, read_scale, sessions_table
+
+
+def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/run/pwgrid links into a directory of root's. Nothing is hidden from root; a link to nowhere is alike for it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("grid.runtime_dir.SERVICE_BASE", tmp_path / "pwgrid")
+    with pytest.raises(GridError, match="start one with pwgrid serve"):
+        find_grid(None, None)
+    (tmp_path / "pwgrid").symlink_to(tmp_path / "private")
+    with pytest.raises(GridError, match="run this as root"):
+        find_grid(None, None)
 
 
 def test_scale_reads_pools_and_figures() -> None:

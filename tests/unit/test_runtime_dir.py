@@ -182,13 +182,13 @@ def test_the_longest_path_that_is_accepted_does_for_a_socket(base: Path) -> None
         RuntimeDir.create(str(base / ("x" * (room + 1))), 8080)
 
 
-def test_the_base_comes_from_systemd_then_the_setting_then_the_temp_directory(
+def test_the_base_is_the_setting_s_else_systemd_s_else_in_the_temp_directory(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert base_dir() == Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
-    assert base_dir("/srv/grid") == Path("/srv/grid")
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/pwgrid:/run/other")
-    assert base_dir("/srv/grid") == Path("/run/pwgrid")
+    assert base_dir() == Path("/run/pwgrid")
+    assert base_dir("/srv/grid") == Path("/srv/grid")
 
 
 def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(

@@ -33,9 +33,9 @@ def test_ready_tells_the_main_process_and_a_status(manager: socket.socket) -> No
 
 def test_a_reload_and_the_end_are_told(manager: socket.socket) -> None:
     systemd.reloading()
-    systemd.stopping()
+    systemd.stopping(90.5)
     assert manager.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
-    assert manager.recv(4096) == b"STOPPING=1"
+    assert manager.recv(4096) == b"STOPPING=1\nEXTEND_TIMEOUT_USEC=90500000"
 
 
 def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
