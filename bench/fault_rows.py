@@ -16,7 +16,7 @@ import psutil
 
 from grid.errors import GridError
 from tests.support.disk import fill, small_disk
-from tests.support.grid import NEVER, Grid, eventually
+from tests.support.grid import NEVER, Grid, eventually_async
 from tests.support.load import Load
 from tests.support.redis import RedisServer
 
@@ -51,14 +51,18 @@ class Scene:
     def status(self) -> dict[str, Any]:
         return self.grid.ask("status")
 
-    def busiest(self) -> dict[str, Any]:
-        """The worker with the most sessions, once all of them are known: workers tell their counts every 3 s."""
+    async def busiest(self) -> dict[str, Any]:
+        """The worker with the most sessions, once all of them are known: workers tell their counts every 3 s.
+
+        The clients live in this process: they go on meanwhile, or a connect seems to take as long as this does.
+        """
 
         def told() -> list[dict[str, Any]]:
             workers: list[dict[str, Any]] = self.status()["workers"]
             return workers if sum(each["active"] for each in workers) >= SESSIONS else []
 
-        worker: dict[str, Any] = max(eventually(told, "all sessions are told"), key=lambda each: each["active"])
+        workers = await eventually_async(told, "all sessions are told")
+        worker: dict[str, Any] = max(workers, key=lambda each: each["active"])
         return worker
 
     def strike(self, pid: int, signum: int, own: int = 0) -> None:
@@ -99,27 +103,27 @@ async def detached(scene: Scene) -> None:
 
 
 async def worker(scene: Scene) -> None:
-    scene.strike(scene.busiest()["pid"], signal.SIGKILL)
+    scene.strike((await scene.busiest())["pid"], signal.SIGKILL)
 
 
 async def frozen_worker(scene: Scene) -> None:
-    scene.strike(scene.busiest()["pid"], signal.SIGSTOP)
+    scene.strike((await scene.busiest())["pid"], signal.SIGSTOP)
 
 
 async def browser_server(scene: Scene) -> None:
-    victim = scene.busiest()
+    victim = await scene.busiest()
     scene.strike(victim["nodePid"], signal.SIGKILL, victim["active"])
 
 
 async def browser(scene: Scene) -> None:
-    victim = scene.busiest()
+    victim = await scene.busiest()
     (pid,) = (child.pid for child in psutil.Process(victim["nodePid"]).children())
     scene.hurt.add(victim["nodePid"])  # goes with its browser
     scene.strike(pid, signal.SIGKILL, victim["active"])
 
 
 async def frozen_browser_server(scene: Scene) -> None:
-    victim = scene.busiest()
+    victim = await scene.busiest()
     scene.strike(victim["nodePid"], signal.SIGSTOP, victim["active"])
 
 
