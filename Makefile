@@ -11,7 +11,7 @@ JOBS ?= 2
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-set-up:
+set-up:  ## all set-up, and nothing else (a service's: systemd/pwgrid.service)
 	@$(PYTHON) tools/bootstrap.py
 
 set-up-dev:

@@ -382,8 +382,8 @@ def test_pools_can_be_scaled() -> None:
         ("drain", {"worker": "ffffffff"}, "no worker matches ffffffff"),
         ("drain", {}, "no worker matches an empty drain request"),
         ("scale", {"opera": 1}, "there is no pool 'opera'; pools are chromium, firefox, webkit"),
-        ("scale", {"chromium": -1}, "chromium: -1 is not a number of workers from 0 to 256"),
-        ("scale", {"chromium": "2"}, "chromium: '2' is not a number of workers from 0 to 256"),
+        ("scale", {"chromium": -1}, "chromium: -1 is not a number of workers from 0 to 1000"),
+        ("scale", {"chromium": "2"}, "chromium: '2' is not a number of workers from 0 to 1000"),
         ("dance", {}, "the master knows no request 'dance'"),
     ],
 )
