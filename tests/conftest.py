@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from playwright.async_api import Playwright, async_playwright
 
 from grid.browsers import find_browser
@@ -17,6 +19,12 @@ from tests.support.grid import Grid, eventually, running_grid
 from tests.support.redis import own_redis
 
 __all__ = ["own_redis"]
+
+# No test fails by chance, because the machine was busy or because of examples that nobody else has seen.
+hypothesis_settings.register_profile(
+    "any machine", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("any machine")
 
 
 def need(browser_type: BrowserType) -> None:
