@@ -40,7 +40,7 @@ async def test_nothing_is_left_of_a_firefox_whose_node_process_is_killed(playwri
         tree = {pid for pid, line in grid.processes().items() if f"/w/{worker['id']}/" in line}
         assert tree
         os.kill(worker["nodePid"], signal.SIGKILL)
-        await eventually_async(lambda: not tree & set(grid.processes()), "its Firefox is gone")
+        await eventually_async(lambda: not tree & set(grid.processes()), "its Firefox is gone", 5)
         await eventually_async(
             lambda: (
                 [each["status"] for each in grid.status()["workers"] if each["id"] != worker["id"]] == ["available"]

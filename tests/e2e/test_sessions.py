@@ -118,6 +118,7 @@ async def test_recycling_under_load_fails_no_connect_and_gives_each_worker_its_n
         await eventually_async(
             lambda: grid.redis("HGET", "sessions:outcomes", "completed") == b"120", "all ends are recorded"
         )
+        assert reasons(grid) == {(b"completed", b"client disconnected")}
         ids = [session_id.decode() for session_id in grid.redis("ZRANGE", "sessions:index", 0, -1)]
         served = Counter(grid.redis("HGET", f"session:{session_id}", "workerId").decode() for session_id in ids)
         assert served.total() == 120

@@ -91,7 +91,7 @@ def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_onl
                 answered(sock)
                 answered(next_one)  # so the worker has sent the first one on
                 os.kill(victim["pid"], signal.SIGKILL)
-                eventually(lambda: "handoff_failed" in grid.output(), "the proxy knows")
+                eventually(lambda: "handoff_failed" in grid.output(), "the proxy knows", 2)
             for client in (sock, next_one):
                 assert goes_on(client)
             eventually(lambda: "browser_server_taken_over" in grid.output(), "its worker is succeeded")

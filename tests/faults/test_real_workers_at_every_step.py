@@ -86,7 +86,7 @@ def test_whatever_is_killed_while_a_worker_starts_it_is_replaced_and_leaves_noth
             eventually(
                 lambda victim=victim: another_serves(grid, victim["id"]), f"{target} at {step}: replaced", WHOLE_S
             )
-            eventually(lambda victim=victim: nothing_is_left_of(grid, victim["id"]), f"{target} at {step}: gone")
+            eventually(lambda victim=victim: nothing_is_left_of(grid, victim["id"]), f"{target} at {step}: gone", 5)
 
 
 async def test_a_worker_and_its_browser_server_that_are_killed_while_they_drain_leave_nothing(
@@ -102,7 +102,7 @@ async def test_a_worker_and_its_browser_server_that_are_killed_while_they_drain_
         assert (load.lost, load.refused) == ({}, [])
 
         os.kill(victim["nodePid"], signal.SIGKILL)
-        await eventually_async(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it")
+        await eventually_async(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
         await load.goes_on()
         assert 1 <= len(load.lost) <= victim["active"]
         assert load.refused == []

@@ -40,7 +40,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(tmp_path: Path) -> 
         os.kill(starting["pid"], signal.SIGKILL)
         hold.unlink()
         eventually(lambda: serves_without(grid, starting["id"]), "another one serves")
-        eventually(lambda: nothing_is_left_of(grid, starting["id"]), "nothing is left of it")
+        eventually(lambda: nothing_is_left_of(grid, starting["id"]), "nothing is left of it", 5)
 
 
 def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing() -> None:
@@ -48,7 +48,7 @@ def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing() -> None:
         (victim,) = workers(grid).values()
         os.kill(victim["pid"], signal.SIGKILL)
         eventually(lambda: serves_without(grid, victim["id"]), "another one serves")
-        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it")
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
 
 
 def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end() -> None:
@@ -61,7 +61,7 @@ def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_thei
             eventually(lambda: workers(grid)[victim["id"]]["pid"] != victim["pid"], "it is succeeded")
             assert goes_on(sock)
         eventually(lambda: serves_without(grid, victim["id"]), "it is gone")
-        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it")
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
 
 
 def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_successor() -> None:
@@ -104,7 +104,7 @@ def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
             os.kill(successor["pid"], signal.SIGKILL)
             while sock.recv(4096):
                 pass
-        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it")
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
         eventually(lambda: failures(grid).total() == 1, "its session is on record")
 
 
@@ -118,7 +118,7 @@ def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(enviro
         with session(grid.port):
             assert grid.command("drain", victim["id"]).returncode == 0
             eventually(lambda: serves_without(grid, victim["id"]), "another one serves", 40)
-        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it")
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
 
 
 async def test_a_frozen_browser_is_found_by_the_canary_and_recycled(playwright: Playwright) -> None:
@@ -132,7 +132,7 @@ async def test_a_frozen_browser_is_found_by_the_canary_and_recycled(playwright: 
         assert len(browsers) == 1
         os.kill(browsers[0], signal.SIGSTOP)
         await eventually_async(lambda: serves_without(grid, victim["id"]), "a replacement serves", 40)
-        await eventually_async(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it")
+        await eventually_async(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
         assert "canary_failed" in grid.output()
         browser = await playwright.chromium.connect(grid.endpoint)
         assert await (await browser.new_page()).evaluate("6 * 7") == 42

@@ -214,7 +214,6 @@ def test_nothing_leaks_in_any_order(redis: RedisServer) -> None:
     checked = settings(
         max_examples=150,
         stateful_step_count=40,
-        deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )

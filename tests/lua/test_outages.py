@@ -263,7 +263,6 @@ def play(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 CHECKED = settings(
     max_examples=120,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )

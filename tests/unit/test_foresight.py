@@ -179,7 +179,7 @@ def test_an_idle_pool_goes_back_to_what_is_wanted_and_a_spare_for_the_one_that_i
     assert statuses.total() == 3 + statuses["spare"]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     workers=st.integers(2, 6),
     max_lifetime=st.sampled_from([10, 15, 25, 50]),

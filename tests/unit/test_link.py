@@ -102,7 +102,7 @@ OPERATIONS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(OPERATIONS, max_size=80))
 def test_commands_and_events_are_applied_exactly_once_and_in_order_whatever_the_connections_do(
     operations: list[str],
