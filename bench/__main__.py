@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import os
 import resource
 import shlex
 import sys
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from bench.harness import Bench, MachineMeter, Options, Outcome, progress, report
 from grid.master.spawn import become_subreaper
+from grid.master.tree import reap_orphans
 
 NAMES = ("upgrade", "traffic", "evaluate", "sessions", "idle", "status", "recover", "drain", "recycle")
 ON_REQUEST = ("meter",)
@@ -61,19 +60,12 @@ def _run(name: str, options: Options) -> Outcome:
         traceback.print_exc()
         lines = str(error).splitlines() or [""]
         outcome.failure = f"{type(error).__name__}: " + " … ".join(dict.fromkeys([lines[0], lines[-1]]))
-    _reap_orphans()
+    reap_orphans(())  # the bench has waited for its own children
     outcome.seconds = time.monotonic() - started
     for row in outcome.rows:
         progress(f"  {row.what}: {row.grid} | {row.baseline} | {row.comes_to} {row.verdict}")
     progress(f"{name}: {outcome.seconds:.0f} s")
     return outcome
-
-
-def _reap_orphans() -> None:
-    """Those of a bench that is over, which has waited for its own children."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 if __name__ == "__main__":

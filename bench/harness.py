@@ -160,12 +160,17 @@ class MachineMeter:
 
 
 def _busy_s() -> float:
-    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    user, nice, system, _, _, irq, softirq, *_ = _ticks()
     return (user + nice + system + irq + softirq) * TICK_S
 
 
 def _stolen_s() -> float:
-    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) * TICK_S
+    return _ticks()[7] * TICK_S
+
+
+def _ticks() -> list[int]:
+    """The machine's time so far: user, nice, system, idle, iowait, irq, softirq, steal … (proc_stat(5))."""
+    return [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
 
 
 def _ours_s() -> float:

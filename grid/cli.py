@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from grid import __version__
+from grid.core.sessions import SessionStatus
 from grid.core.types import BROWSER_TYPES
 from grid.errors import GridError
-
-SESSION_STATUSES = ("pending", "running", "completed", "failed", "expired")
 
 OWN_REDIS = {"redis_url": "", "redis_host": ""}
 """Flags for a grid that shall use no Redis but its own, whatever a file says."""
@@ -229,7 +228,7 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> 
 
 @main.command()
 @_with(_GRID_OPTIONS)
-@click.option("--status", "wanted", type=click.Choice(SESSION_STATUSES), help="Only these.")
+@click.option("--status", "wanted", type=click.Choice([each.value for each in SessionStatus]), help="Only these.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:

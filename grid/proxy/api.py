@@ -166,7 +166,7 @@ class Api:
             if not 1 <= limit <= MAX_PAGE:
                 raise ValueError(f"limit must be from 1 to {MAX_PAGE}")
             page = await self._grid.registry.sessions(
-                status=_one_of("status", asked.get("status"), [each.value for each in SessionStatus]),
+                status=_one_of("status", asked.get("status"), list(SessionStatus)),
                 browser_type=_one_of("browserType", asked.get("browserType"), BROWSER_TYPES),
                 worker_id=asked.get("workerId") or None,
                 limit=limit,
