@@ -12,8 +12,8 @@ import traceback
 from pathlib import Path
 
 from bench.harness import Bench, MachineMeter, Options, Outcome, progress, report
-from grid.master.spawn import become_subreaper
-from grid.master.tree import reap_orphans
+from pwgrid.master.fork import become_subreaper
+from pwgrid.runtime.process_tree import reap_orphans
 
 NAMES = ("upgrade", "traffic", "evaluate", "sessions", "idle", "status", "recover", "drain", "recycle")
 ON_REQUEST = ("meter",)

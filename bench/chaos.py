@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.chaos_clients import Book, client_ports_at, playwright_lane, raw_lane
 from bench.servers import NEVER, ask, driver
-from grid.errors import GridError
+from pwgrid.common.errors import GridError
 from tests.support.grid import Grid, eventually
 
 WORKERS = 2

@@ -7,7 +7,7 @@ import time
 
 from bench.harness import Bench, Options, Row, median, p99, within
 from bench.servers import ask, eventually, grid_of
-from grid.registry.blocking import BlockingClient
+from pwgrid.registry.blocking import BlockingClient
 from tests.support.grid import Grid
 
 WORKERS = 4

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from grid.errors import GridError
+from pwgrid.common.errors import GridError
 from tests.support.disk import fill, small_disk
 from tests.support.grid import NEVER, Grid, eventually_async
 from tests.support.load import Load

@@ -15,7 +15,7 @@ from tests.support.grid import Grid
 
 FULL = Path("/usr/lib/chromium/chromium")
 HEALTHY_SESSIONS = 6
-"""More than the master wants to see before it counts a worker's end as no early death (grid/core/backoff.py)."""
+"""More than the master wants to see before it counts a worker's end as no early death (master/policy/backoff.py)."""
 
 
 def run(options: Options) -> list[Row]:

@@ -15,7 +15,7 @@ from playwright.async_api import Error, Playwright, async_playwright
 
 from bench.harness import Bench, Options, Row, at_least, median, progress, within
 from bench.servers import NEVER, ask, grid_of
-from grid.registry.blocking import BlockingClient
+from pwgrid.registry.blocking import BlockingClient
 from tests.support.grid import Grid, eventually
 
 WORKERS = 3

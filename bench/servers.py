@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from playwright._impl._driver import compute_driver_executable
 
 from bench.client import Target
-from grid.browsers import find_browser
-from grid.config import Settings
+from pwgrid.settings.load import Settings
+from pwgrid.worker.browser.find import find_browser
 from tests.support.grid import FAKE_LAUNCHER, NEVER, Grid, eventually, free_port, running_grid
 
 _SCRIPT = Path(__file__).with_name("direct_server.cjs")

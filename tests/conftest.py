@@ -11,10 +11,10 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from playwright.async_api import Playwright, async_playwright
 
-from grid.browsers import find_browser
-from grid.config import Settings
-from grid.core.types import BrowserType
-from grid.errors import BrowserMissing
+from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.load import Settings
+from pwgrid.worker.browser.find import find_browser
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.redis import own_redis
 

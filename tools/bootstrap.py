@@ -1,6 +1,6 @@
 """Makes .venv and installs pwgrid into it, with nothing but a Python 3.11+ to start from. Run by make.
 
-A second run finds all as it was and returns at once. Standard library only, and grid/packages.py, which is no more.
+A second run finds all as it was and returns at once. Standard library only; so is pwgrid/setup/packages.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grid.packages import Host
+    from pwgrid.setup.packages import Host
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -126,7 +126,7 @@ def pip_of_index() -> str | None:
 
 def pip_of_system(host: Host) -> str | None:
     """Debian's and Ubuntu's package, for which it takes root."""
-    from grid.packages import install_package
+    from pwgrid.setup.packages import install_package
 
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
     return install_package("python", {"apt-get": (package, "python3-venv")}, say, host) or pip_of_python()
@@ -169,7 +169,7 @@ def main() -> None:
     if is_installed(dev=arguments.dev):
         return
     sys.path.insert(0, str(ROOT))  # only now: an old Python could not even read these
-    from grid.packages import Host
+    from pwgrid.setup.packages import Host
 
     host = Host()
     make_venv(host)

@@ -33,7 +33,7 @@ CONNECT_AND_PRINT = textwrap.dedent(
 
 def pwgrid(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "grid", *arguments],
+        [sys.executable, "-m", "pwgrid", *arguments],
         cwd=ROOT,
         env={**os.environ, **(environment or {})},
         capture_output=True,
@@ -156,7 +156,7 @@ def test_run_leaves_nothing_behind_when_it_is_killed(signum: signal.Signals) -> 
         started = Path(temporary) / "started"
         command = ["sh", "-c", f"touch {started}; exec sleep 1000"]
         run = subprocess.Popen(
-            [sys.executable, "-m", "grid", "run", "--chromium", "1", "--", *command],
+            [sys.executable, "-m", "pwgrid", "run", "--chromium", "1", "--", *command],
             cwd=ROOT,
             env={**os.environ, "TMPDIR": temporary},
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from grid.core.handshake import TRY_AGAIN_LATER
+from pwgrid.common.handshake import TRY_AGAIN_LATER
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.raw import connect, goes_on, head, read_all, session
 from tests.support.row import comes_out_exact, workers

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from playwright.async_api import Playwright
 
-from grid.errors import RegistryUnavailable
+from pwgrid.common.errors import RegistryUnavailable
 from tests.support.grid import eventually, eventually_async, running_grid
 from tests.support.raw import goes_on, session
 from tests.support.row import all_serve, busiest, comes_out_exact, failures, is_gone, row

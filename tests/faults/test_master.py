@@ -41,8 +41,8 @@ async def test_an_adopted_worker_drains_and_is_replaced_as_any_other(playwright:
         grid.kill_master()
         grid.start_again()
         (old,) = [worker["pid"] for worker in grid.status()["workers"]]
-        from grid.operate import ask
-        from grid.runtime_dir import RunningGrid
+        from pwgrid.cli.operate import ask
+        from pwgrid.runtime.directory import RunningGrid
 
         running = RunningGrid(grid.runtime, grid.port, grid.process.pid, grid.endpoint)
         ask(running, "drain", {"all": True})

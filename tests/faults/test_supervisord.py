@@ -34,7 +34,7 @@ serverurl=unix://{directory}/sock
 [include]
 files={directory}/pwgrid.conf
 """
-PATHS = {"/opt/pwgrid/.venv/bin/pwgrid": f"{sys.executable} -m grid", "/var/log/pwgrid": "{directory}"}
+PATHS = {"/opt/pwgrid/.venv/bin/pwgrid": f"{sys.executable} -m pwgrid", "/var/log/pwgrid": "{directory}"}
 
 
 class Supervised:
@@ -82,7 +82,7 @@ class Supervised:
     def status(self) -> dict[str, Any]:
         """`pwgrid status --json`."""
         done = subprocess.run(
-            [sys.executable, "-m", "grid", "status", "--json"],
+            [sys.executable, "-m", "pwgrid", "status", "--json"],
             env=self.environment,
             capture_output=True,
             text=True,

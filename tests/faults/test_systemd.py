@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Error, Playwright
 
-from grid.browsers import find_browser
-from grid.config import Settings
+from pwgrid.settings.load import Settings
+from pwgrid.worker.browser.find import find_browser
 from tests.conftest import need
 from tests.support.grid import NEVER, ROOT, eventually, eventually_async, free_port
 from tests.support.load import under_load

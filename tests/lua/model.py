@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from grid.registry.blocking import BlockingClient
-from grid.registry.scripts import load
+from pwgrid.registry.blocking import BlockingClient
+from pwgrid.registry.scripts import load
 
 NOW = 1_700_000_000.0
 KEY_TTL_S = 30

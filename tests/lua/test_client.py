@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from grid.errors import RegistryUnavailable
-from grid.redis_address import parse_url
-from grid.registry.blocking import BlockingClient
-from grid.registry.client import RedisClient
-from grid.registry.resp import RegistryError
-from grid.registry.scripts import Script, load
-from grid.registry.subscriber import Subscriber
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.registry.blocking import BlockingClient
+from pwgrid.registry.client import RedisClient
+from pwgrid.registry.redis_address import parse_url
+from pwgrid.registry.resp import RegistryError
+from pwgrid.registry.scripts import Script, load
+from pwgrid.registry.subscriber import Subscriber
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0
@@ -236,7 +236,7 @@ async def test_a_subscriber_subscribes_again_and_says_so(
 async def test_a_subscriber_notices_a_redis_that_is_silent(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grid.registry.subscriber.CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("pwgrid.registry.subscriber.CHECK_INTERVAL_S", 0.05)
     subscribed: asyncio.Queue[None] = asyncio.Queue()
     subscriber = Subscriber(
         parse_url(own_redis.url),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from grid.errors import GridError, RegistryUnavailable
-from grid.redis_address import RedisAddress, parse_url
-from grid.registry import embedded
-from grid.registry.blocking import BlockingClient
-from grid.registry.resp import RegistryError
+from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.registry import embedded
+from pwgrid.registry.blocking import BlockingClient
+from pwgrid.registry.redis_address import RedisAddress, parse_url
+from pwgrid.registry.resp import RegistryError
 from tests.support.redis import RedisServer
 
 
@@ -87,7 +87,9 @@ def test_a_bundled_binary_without_its_x_bit_is_mended(tmp_path: Path, monkeypatc
 
 
 def test_the_master_s_part_imports_no_redis_library() -> None:
-    code = "import sys, grid.registry.embedded; print([m for m in ('hiredis', 'redis', 'asyncio') if m in sys.modules])"
+    code = (
+        "import sys, pwgrid.registry.embedded; print([m for m in {'hiredis', 'redis', 'asyncio'} & sys.modules.keys()])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

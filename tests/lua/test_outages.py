@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grid.core.admission import Offer
-from grid.core.lifecycle import WorkerStatus
-from grid.errors import RegistryUnavailable
-from grid.proxy import burial
-from grid.proxy.burial import Burials
-from grid.registry.blocking import BlockingClient
-from grid.registry.records import WorkerRecord
-from grid.registry.registry import Registry
-from grid.worker import books
-from grid.worker.books import Books
-from grid.worker.browser_server import SessionClosed
-from grid.worker.sessions import Slots
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.proxy import dead_workers as burial
+from pwgrid.proxy.dead_workers import Burials
+from pwgrid.registry.blocking import BlockingClient
+from pwgrid.registry.records import WorkerRecord
+from pwgrid.registry.registry import Registry
+from pwgrid.worker import registry_sync as books
+from pwgrid.worker.browser.server import SessionClosed
+from pwgrid.worker.policy.admission import Offer
+from pwgrid.worker.registry_sync import Books
+from pwgrid.worker.slots import Slots
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from grid.core.types import BrowserType
-from grid.errors import RegistryUnavailable
-from grid.registry.blocking import snapshot
-from grid.registry.entries import End, Entry
-from grid.registry.records import WorkerRecord
-from grid.registry.registry import Lifetimes, Registry, Selection
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.types import BrowserType
+from pwgrid.registry.blocking import snapshot
+from pwgrid.registry.entries import End, Entry
+from pwgrid.registry.records import WorkerRecord
+from pwgrid.registry.registry import Lifetimes, Registry, Selection
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from grid.registry.blocking import BlockingClient
-from grid.registry.scripts import load
-from grid.resources import resource_dir
+from pwgrid.common.resources import resource_dir
+from pwgrid.registry.blocking import BlockingClient
+from pwgrid.registry.scripts import load
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 

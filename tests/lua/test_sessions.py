@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from grid.core.sessions import LIVE, TRANSITIONS, SessionError, SessionEvent, SessionStatus, advance
-from grid.resources import resource_dir
+from pwgrid.common.resources import resource_dir
+from pwgrid.common.session_lifecycle import LIVE, TRANSITIONS, SessionError, SessionEvent, SessionStatus, advance
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 

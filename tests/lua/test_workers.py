@@ -2,7 +2,7 @@
 
 import pytest
 
-from grid.resources import resource_dir
+from pwgrid.common.resources import resource_dir
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 

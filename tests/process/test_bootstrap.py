@@ -51,9 +51,10 @@ class Checkout:
     def __init__(self, directory: Path, index: PackageIndex) -> None:
         self.root = directory / "checkout"
         shutil.copytree(ROOT / "tools", self.root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-        (self.root / "grid").mkdir()
-        for name in ("__init__.py", "packages.py"):  # all of the package that there may be use of
-            shutil.copy(ROOT / "grid" / name, self.root / "grid" / name)
+        (self.root / "pwgrid").mkdir()
+        (self.root / "pwgrid" / "setup").mkdir()
+        for name in ("__init__.py", "setup/__init__.py", "setup/packages.py"):  # all that there may be use of
+            shutil.copy(ROOT / "pwgrid" / name, self.root / "pwgrid" / name)
         (self.root / "pyproject.toml").write_text(PROJECT)
         (self.root / "backend.py").write_text(BACKEND)
         no_pip = directory / "no-pip" / "ensurepip"

@@ -19,14 +19,14 @@ from playwright.async_api import async_playwright
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from grid.browsers import find_browser
-from grid.config import Settings
-from grid.core.handshake import close_frame
-from grid.core.types import BrowserType
-from grid.errors import BrowserLaunchError, BrowserMissing, BrowserServerGone
-from grid.proxy.handoff import is_served, unmark
-from grid.worker.browser_server import BrowserServer, LaunchSpec, SessionClosed
-from grid.worker.process_tree import readable
+from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, BrowserServerGone
+from pwgrid.common.handshake import close_frame
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.connect.handoff import is_served, unmark
+from pwgrid.settings.load import Settings
+from pwgrid.worker.browser.find import find_browser
+from pwgrid.worker.browser.process_tree import readable
+from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, SessionClosed
 from tests.support.front_door import (
     BOUND_S,
     HEAD,
@@ -509,7 +509,7 @@ WORKER = """
 import asyncio, socket, sys
 from dataclasses import replace
 from pathlib import Path
-from grid.worker.browser_server import BrowserServer
+from pwgrid.worker.browser.server import BrowserServer
 from tests.support.front_door import HEAD, spec
 
 async def main():

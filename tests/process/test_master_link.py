@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from grid.control_client import ControlClient
-from grid.core.frames import MAX_FRAME_BYTES, Frame, decode, encode
-from grid.core.link import Applied, ClosedSeen, Link, Opened, Received, StateSeen
+from pwgrid.control.child_end import ControlClient
+from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, decode, encode
+from pwgrid.control.protocol import Applied, ClosedSeen, Link, Opened, Received, StateSeen
 
 PATIENCE_S = 30.0
 """Bounds a failure; nothing waits for it to pass."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grid import packages
-from grid.packages import Host, install_package
+from pwgrid.setup import packages
+from pwgrid.setup.packages import Host, install_package
 from tests.support.bare_host import BareHost
 
 NAMES = {"apt-get": ("thing", "other-thing")}

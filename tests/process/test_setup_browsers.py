@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from grid import setup_browsers
-from grid.browsers import OWN_PATHS, Places, find_browser
-from grid.errors import BrowserLaunchError, BrowserMissing, GridError
-from grid.packages import Host
+from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
+from pwgrid.setup import browsers as setup_browsers
+from pwgrid.setup.packages import Host
+from pwgrid.worker.browser.find import OWN_PATHS, Places, find_browser
 from tests.support.bare_host import SETTINGS, BareHost
 from tests.support.http_server import serving
 

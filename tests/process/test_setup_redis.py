@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grid.errors import GridError
-from grid.registry import embedded
+from pwgrid.common.errors import GridError
+from pwgrid.registry import embedded
 from tests.support.bare_host import SETTINGS, BareHost
 
 REAL_SERVER = embedded.find_redis_server()
@@ -22,7 +22,7 @@ VERSION = "6.2.912183"
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """No Redis anywhere, and no package index."""
     world = BareHost(tmp_path)
-    monkeypatch.setattr("grid.setup_browsers.compute_driver_executable", lambda: world.driver)
+    monkeypatch.setattr("pwgrid.setup.browsers.compute_driver_executable", lambda: world.driver)
     monkeypatch.delenv(embedded.SERVER_VARIABLE, raising=False)
     monkeypatch.setattr(embedded, "_bundled", lambda _name: None)
     monkeypatch.setattr(embedded, "OWN_DIRECTORY", tmp_path / "own")

@@ -21,5 +21,7 @@ def test_the_wheel_carries_scripts_and_configuration(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder, suffix in (("lua", "lua"), ("config", "toml"), ("config", "conf")):
         for path in (ROOT / folder).glob(f"*.{suffix}"):
-            assert f"grid/_resources/{folder}/{path.name}" in names
-    assert {f"grid/worker/{path.name}" for path in (ROOT / "grid" / "worker").glob("*.cjs")} <= names
+            assert f"pwgrid/_resources/{folder}/{path.name}" in names
+    assert {
+        f"pwgrid/worker/browser/{path.name}" for path in (ROOT / "pwgrid" / "worker" / "browser").glob("*.cjs")
+    } <= names

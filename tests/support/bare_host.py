@@ -4,11 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
-from grid.browsers import FoundBrowser, Places
-from grid.config import Settings
-from grid.core.types import BrowserType
-from grid.packages import Host
-from grid.setup_browsers import setup
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.load import Settings
+from pwgrid.setup.browsers import setup
+from pwgrid.setup.packages import Host
+from pwgrid.worker.browser.find import FoundBrowser, Places
 
 SETTINGS = Settings()
 _TOOLS = ("env", "ln", "mkdir", "sh", "sleep", "touch")

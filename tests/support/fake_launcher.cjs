@@ -1,4 +1,4 @@
-// Stands in for grid/worker/launcher.cjs, Playwright and the browser: same options, same IPC, no browser at all.
+// Stands in for pwgrid/worker/browser/launcher.cjs, Playwright and the browser: same options, same IPC, no browser at all.
 //
 // It does the WebSocket handshake by hand on the raw sockets and echoes every message, fast enough for thousands of connects
 // a second and thousands of idle sessions. What it does not have: HTTP, Playwright's protocol, pings, idle and duration limits.

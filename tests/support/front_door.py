@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 
-from grid.browsers import find_browser
-from grid.config import Settings
-from grid.core.types import BrowserType
-from grid.worker.browser_server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
-from grid.worker.process_tree import readable
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.load import Settings
+from pwgrid.worker.browser.find import find_browser
+from pwgrid.worker.browser.process_tree import readable
+from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
 BOUND_S = 30.0

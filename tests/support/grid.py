@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grid import operate
-from grid.registry.blocking import BlockingClient
-from grid.runtime_dir import RunningGrid
+from pwgrid.cli import operate
+from pwgrid.registry.blocking import BlockingClient
+from pwgrid.runtime.directory import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 90
@@ -47,7 +47,7 @@ class Grid:
             **(environment or {}),
         }
         self.arguments = arguments
-        self.log = (self.temporary / "grid.log").open("w+b")
+        self.log = (self.temporary / "pwgrid.common.log").open("w+b")
         self._start(arguments)
 
     def start_again(self, *arguments: str) -> None:
@@ -62,7 +62,7 @@ class Grid:
     def _start(self, arguments: tuple[str, ...]) -> None:
         ready_in, ready_out = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "grid", "serve", "--port", "0", *arguments, "--ready-fd", str(ready_out)],
+            [sys.executable, "-m", "pwgrid", "serve", "--port", "0", *arguments, "--ready-fd", str(ready_out)],
             cwd=ROOT,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -84,12 +84,12 @@ class Grid:
 
     def output(self) -> str:
         """What the grid has printed so far."""
-        return (self.temporary / "grid.log").read_text(errors="replace")
+        return (self.temporary / "pwgrid.common.log").read_text(errors="replace")
 
     def command(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """`pwgrid ARGUMENTS` in the grid's environment."""
         return subprocess.run(
-            [sys.executable, "-m", "grid", *arguments],
+            [sys.executable, "-m", "pwgrid", *arguments],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,
@@ -163,7 +163,7 @@ class Grid:
         if self.log.closed:
             return
         left = self.processes()
-        files = [str(path) for path in self.temporary.rglob("*") if path.name != "grid.log"]
+        files = [str(path) for path in self.temporary.rglob("*") if path.name != "pwgrid.common.log"]
         output = self.output()
         self.kill_everything()
         assert not left, f"processes left: {left}\n{output}"

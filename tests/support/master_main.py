@@ -22,17 +22,17 @@ from typing import Any
 import psutil
 import uvloop
 
-from grid import log as logging
-from grid.boot import ProxyBoot, WorkerBoot
-from grid.config import Settings
-from grid.control_client import ControlClient
-from grid.core.types import BrowserType
-from grid.master.listener import open_listener
-from grid.master.main import Master, MasterConfig, RedisSpec, Roles
-from grid.master.workers import Workers
-from grid.proxy.roster import Roster
-from grid.runtime_dir import RuntimeDir
-from grid.waiting import first_of
+from pwgrid.common import log as logging
+from pwgrid.common.types import BrowserType
+from pwgrid.common.waiting import first_of
+from pwgrid.control.child_end import ControlClient
+from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
+from pwgrid.master.proxy.listener import open_listener
+from pwgrid.master.workers.workers import Workers
+from pwgrid.proxy.roster import Roster
+from pwgrid.runtime.boot import ProxyBoot, WorkerBoot
+from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.settings.load import Settings
 
 _TREE = """
 import subprocess

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from grid.core.foresight import Outlook, SessionRate, StartTimes, expected_rate, spares
-from grid.core.lifecycle import WorkerStatus
-from grid.core.plan import Drain, Limits, Serve, Spawn, Wanted, WorkerView, plan
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.master.policy.plan import Drain, Limits, Serve, Spawn, Wanted, WorkerView, plan
+from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
 
 S = WorkerStatus
 PING_S = 3.0

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from grid.registry import embedded
-from grid.registry.blocking import BlockingClient
+from pwgrid.registry import embedded
+from pwgrid.registry.blocking import BlockingClient
 
 READY_S = 20.0
 

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from grid.core.adoption import (
+from pwgrid.common.worker_lifecycle import TRANSITIONS, WorkerEvent, WorkerStatus
+from pwgrid.master.policy.adoption import (
     Adopt,
     End,
     Found,
@@ -16,7 +17,6 @@ from grid.core.adoption import (
     missed_its_drain,
     written_status,
 )
-from grid.core.lifecycle import TRANSITIONS, WorkerEvent, WorkerStatus
 
 BEFORE_A_DRAIN = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from grid.proxy.api import Api
-from grid.proxy.roster import Roster
+from pwgrid.proxy.api import Api
+from pwgrid.proxy.roster import Roster
 
 
 class Silent:

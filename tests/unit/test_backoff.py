@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grid.core.backoff import Backoff, BackoffPolicy, Run
+from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, Run
 
 POLICY = BackoffPolicy(first_s=0.5, cap_s=30.0, healthy_s=60.0, healthy_sessions=5)
 

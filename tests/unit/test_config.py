@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grid import config
-from grid.config import ConfigError, Settings, load
-from grid.settings.table import SETTINGS
-from grid.settings.values import Unfit, read, read_flag
+from pwgrid.settings import load as config
+from pwgrid.settings.load import ConfigError, Settings, load
+from pwgrid.settings.table import SETTINGS
+from pwgrid.settings.values import Unfit, read, read_flag
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grid import config
-from grid.config import ConfigError, Settings, load
-from grid.settings.checks import is_loopback
+from pwgrid.settings import load as config
+from pwgrid.settings.checks import is_loopback
+from pwgrid.settings.load import ConfigError, Settings, load
 
 
 @pytest.fixture(autouse=True)

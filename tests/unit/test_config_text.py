@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from grid import config
-from grid.config import Settings, as_json, load, show, write_files
-from grid.settings.table import SECTIONS, SETTINGS
-from grid.settings.values import read
+from pwgrid.settings import load as config
+from pwgrid.settings.load import Settings, as_json, load, show, write_files
+from pwgrid.settings.table import SECTIONS, SETTINGS
+from pwgrid.settings.values import read
 
 SHIPPED = Path(__file__).parents[2] / "config"
 
@@ -49,7 +49,9 @@ def test_no_two_settings_share_an_environment_name_or_a_flag() -> None:
 def test_the_shipped_files_are_those_that_the_table_stands_for(tmp_path: Path) -> None:
     write_files(tmp_path)
     for name in ("grid.toml", "env.example"):
-        assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), "run: python -m grid.config config"
+        assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), (
+            "run: python -m pwgrid.settings.load config"
+        )
 
 
 def test_the_shipped_toml_file_changes_nothing_as_it_is_and_names_all_defaults_without_its_hashes(
@@ -97,7 +99,7 @@ def test_the_table_for_machines_has_the_same_and_hides_secrets() -> None:
 
 
 def test_importing_the_configuration_imports_nothing_heavy() -> None:
-    code = "import sys, grid.config, grid.log; print(*sys.modules)"
+    code = "import sys, pwgrid.settings.load, pwgrid.common.log; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"asyncio", "structlog", "logging", "tomllib", "difflib", "shlex", "hiredis", "threading"}.isdisjoint(
         done.stdout.split()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grid.proxy import handoff
-from grid.proxy.handoff import HandoffFailure, Handoffs, is_answered, is_served, unmark
+from pwgrid.proxy.connect import handoff
+from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, is_answered, is_served, unmark
 
 WORKER = "a1b2c3d4"
 BOUND_S = 30.0

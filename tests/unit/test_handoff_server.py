@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grid.core.admission import Offer
-from grid.worker.handoff_server import Answer, HandoffServer
+from pwgrid.worker.handoff import Answer, HandoffServer
+from pwgrid.worker.policy.admission import Offer
 
 GOOD = b"0123456789abcdef 12.500000 127.0.0.1:50000 c29tZXRoaW5n\nhost: localhost\r\n\r\n"
 

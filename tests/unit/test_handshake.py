@@ -7,8 +7,8 @@ import pytest
 from websockets.frames import Frame, Opcode
 from websockets.utils import accept_key
 
-from grid.core.handshake import accept_value, close_frame, switching_protocols
-from grid.core.upgrade import browser_server_headers
+from pwgrid.common.handshake import accept_value, close_frame, switching_protocols
+from pwgrid.proxy.policy.upgrade_request import browser_server_headers
 
 HEADERS = [(b"upgrade", b"websocket"), (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ==")]
 OFFER = (b"sec-websocket-extensions", b"permessage-deflate; client_max_window_bits")

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from grid.master import host_memory
-from grid.master.host_memory import MIB, available_mib, memory_bytes
-from grid.master.tree import process_table
+from pwgrid.master.memory import host as host_memory
+from pwgrid.master.memory.host import MIB, available_mib, memory_bytes
+from pwgrid.runtime.process_tree import process_table
 
 HERE = os.getpid()
 NO_SUCH_PID = 1 << 30

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from grid.errors import RegistryUnavailable
-from grid.registry.entries import End, Entry
-from grid.registry.journal import Journal
-from grid.registry.resp import RegistryError
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.registry.entries import End, Entry
+from pwgrid.registry.journal import Journal
+from pwgrid.registry.resp import RegistryError
 
 
 class Registry:

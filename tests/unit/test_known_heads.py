@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grid.core.known_heads import LONGEST_HEAD_BYTES, MOST_HEADS, KnownHeads
-from grid.core.upgrade import Wanted, browser_server_headers
+from pwgrid.proxy.connect.known_heads import LONGEST_HEAD_BYTES, MOST_HEADS, KnownHeads
+from pwgrid.proxy.policy.upgrade_request import Wanted, browser_server_headers
 
 WANTED = Wanted("chromium", "1.65")
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="

@@ -14,8 +14,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grid import log, log_output
-from grid.log_output import StandardHandler, TextRenderer, render_json, text_value
+from pwgrid.common import log, log_output
+from pwgrid.common.log_output import StandardHandler, TextRenderer, render_json, text_value
 
 
 class Stderr:
@@ -206,7 +206,7 @@ def test_without_a_stderr_no_other_file_gets_its_number_and_the_log_lines() -> N
     code = """
 import os, sys
 os.closerange(0, 3) if sys.argv[1] == "all" else os.close(2)
-from grid import log
+from pwgrid.common import log
 log.configure("info", "text", "master")
 log.get_logger().info("event")
 socket = os.open("/dev/zero", os.O_RDONLY)
@@ -219,7 +219,7 @@ os._exit(0 if os.readlink("/proc/self/fd/2") == "/dev/null" and socket != 2 else
 def test_lines_of_forked_processes_never_mix() -> None:
     code = """
 import os
-from grid import log
+from pwgrid.common import log
 log.configure("info", "json", "master")
 logger = log.get_logger()
 pids = []
@@ -243,7 +243,9 @@ for pid in pids:
 
 
 def test_a_terminal_gets_colours_and_a_short_time() -> None:
-    code = "from grid import log; log.configure('info', 'text', 'master'); log.get_logger().warning('event', a=1)"
+    code = (
+        "from pwgrid.common import log; log.configure('info', 'text', 'master'); log.get_logger().warning('event', a=1)"
+    )
     leader, terminal = os.openpty()
     environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
     subprocess.run([sys.executable, "-c", code], stderr=terminal, env=environ, check=True)

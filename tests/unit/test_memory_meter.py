@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from grid.config import Settings
-from grid.core.lifecycle import WorkerStatus
-from grid.core.plan import Limits
-from grid.master import memory
-from grid.master.memory import MemoryMeter
-from grid.master.tree import Table, Tree, process_table
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.master.memory import meter as memory
+from pwgrid.master.memory.meter import MemoryMeter
+from pwgrid.master.policy.plan import Limits
+from pwgrid.runtime.process_tree import Table, Tree, process_table
+from pwgrid.settings.load import Settings
 
 
 class OneChannel:
@@ -43,7 +43,7 @@ class FakeWorkers:
 
 
 def memory_record(started_at: float, channel: OneChannel) -> Any:
-    from grid.master.worker_record import WorkerRecord
+    from pwgrid.master.workers.record import WorkerRecord
 
     class OneChild:
         pid = os.getpid()

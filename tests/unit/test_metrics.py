@@ -2,10 +2,10 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from grid.proxy.metrics import exposition
-from grid.proxy.roster import Roster
-from grid.proxy.upgrade import Counts
-from grid.registry.registry import RegistrySnapshot, WorkerRecord
+from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.metrics import exposition
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
 
 
 def scrape(found: RegistrySnapshot, roster: Roster, counts: Counts, waiting: int) -> dict[tuple[str, ...], float]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from grid.drain_command import describe_end, is_good, progress
-from grid.errors import GridError
-from grid.operate import find_grid, read_scale, sessions_table
+from pwgrid.cli.drain import describe_end, is_good, progress
+from pwgrid.cli.operate import find_grid, read_scale, sessions_table
+from pwgrid.common.errors import GridError
 
 
 def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(
@@ -16,7 +16,7 @@ def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(
 ) -> None:
     """/run/pwgrid links into a directory of root's. Nothing is hidden from root; a link to nowhere is alike for it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("grid.runtime_dir.SERVICE_BASE", tmp_path / "pwgrid")
+    monkeypatch.setattr("pwgrid.runtime.directory.SERVICE_BASE", tmp_path / "pwgrid")
     with pytest.raises(GridError, match="start one with pwgrid serve"):
         find_grid(None, None)
     (tmp_path / "pwgrid").symlink_to(tmp_path / "private")

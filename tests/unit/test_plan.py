@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grid.core.lifecycle import WorkerStatus
-from grid.core.plan import Action, Drain, Limits, Serve, Spawn, Wanted, WorkerView, next_start, plan
-from grid.core.types import BrowserType
+from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.master.policy.plan import Action, Drain, Limits, Serve, Spawn, Wanted, WorkerView, next_start, plan
 
 S = WorkerStatus
 MANY = Limits(max_starting=100)

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from grid.core.types import BrowserType
-from grid.proxy.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.select.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
 
 FOREVER = float("inf")
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from grid.core.sessions import EndReason
+from pwgrid.common.session_lifecycle import EndReason
 
 ROOT = Path(__file__).resolve().parents[2]
 REASONS = {reason.value for reason in EndReason}
@@ -18,7 +18,8 @@ def test_the_docs_name_every_reason_and_no_other() -> None:
 
 
 def test_what_the_launcher_says_is_in_the_table() -> None:
-    text = (ROOT / "grid/worker/launcher.cjs").read_text() + (ROOT / "grid/worker/session.cjs").read_text()
+    folder = ROOT / "pwgrid/worker/browser"
+    text = (folder / "launcher.cjs").read_text() + (folder / "session.cjs").read_text()
     said = set(re.findall(r"(?:end|endAll|refuse)\('\w+', '([^']+)'", text)) | set(
         re.findall(r"reason = '([^']+)'", text)
     )

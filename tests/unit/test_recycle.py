@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grid.core.recycle import (
+from pwgrid.master.policy.recycle import (
     STALE_AFTER_SAMPLES,
     Footprint,
     HostGuard,

@@ -4,8 +4,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from grid.config import Settings
-from grid.core.reload import PARTS, compare, concerning
+from pwgrid.master.policy.reload import PARTS, compare, concerning
+from pwgrid.settings.load import Settings
 
 BEFORE = Settings()
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from grid.proxy.roster import Roster
+from pwgrid.proxy.roster import Roster
 
 
 def state(**changes: Any) -> dict[str, Any]:

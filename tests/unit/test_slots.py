@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from grid.core.admission import Offer
-from grid.core.lifecycle import WorkerStatus
-from grid.worker.sessions import Slots
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.worker.policy.admission import Offer
+from pwgrid.worker.slots import Slots
 
 OPEN = WorkerStatus.AVAILABLE
 

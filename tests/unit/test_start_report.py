@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from grid.master.config import MasterConfig
-from grid.master.pool import Pool
-from grid.master.start import StartReport
-from grid.master.workers import Workers
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.start_report import StartReport
+from pwgrid.master.workers.pool import Pool
+from pwgrid.master.workers.workers import Workers
 
 
 def report(pool: SimpleNamespace, told: list[Any]) -> StartReport:

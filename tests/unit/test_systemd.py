@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from grid import systemd
-from grid.config import Settings
-from grid.errors import GridError
-from grid.master import listener as listener_module
-from grid.master.listener import inherited_listeners
+from pwgrid.common import systemd
+from pwgrid.common.errors import GridError
+from pwgrid.master.proxy import listener as listener_module
+from pwgrid.master.proxy.listener import inherited_listeners
+from pwgrid.settings.load import Settings
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> N
 
 def pass_as_first(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:
     """As systemd would, but on the number that the socket has here."""
-    monkeypatch.setattr("grid.master.listener._FIRST_SYSTEMD_FD", sock.detach())
+    monkeypatch.setattr("pwgrid.master.proxy.listener._FIRST_SYSTEMD_FD", sock.detach())
     monkeypatch.setenv("LISTEN_FDS", "1")
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
 

@@ -1,1 +1,0 @@
-"""The settings of the grid: their table, how values are read, the rules over them, and how they are written out."""

@@ -1,0 +1,259 @@
+"""The command `pwgrid`. Parses and prints; every command's work is done elsewhere, imported only when it is needed."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pwgrid import __version__
+from pwgrid.common.errors import GridError
+from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.types import BROWSER_TYPES
+
+OWN_REDIS = {"redis_url": "", "redis_host": ""}
+"""Flags for a grid that shall use no Redis but its own, whatever a file says."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SERVE_OPTIONS: tuple[Any, ...] = (
+    click.option("--config", "config_file", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
+    click.option("--host", help="Address to listen on. [127.0.0.1]"),
+    click.option("--port", type=int, help="Port to listen on; 0 picks a free one. [8080]"),
+    click.option("--chromium", "chromium_workers", type=int, metavar="N", help="Chromium workers."),
+    click.option("--firefox", "firefox_workers", type=int, metavar="N", help="Firefox workers."),
+    click.option("--webkit", "webkit_workers", type=int, metavar="N", help="WebKit workers."),
+    click.option("--token", help="Token that clients must present."),
+    click.option(
+        "--allow-public", is_flag=True, default=None, help="A non-loopback listener without a token is meant."
+    ),
+    click.option("--log-level", help="debug, info, warning or error."),
+    click.option("--log-format", help="text or json."),
+    click.option("--runtime-dir", help="Base of the runtime directory (sockets, temporary files)."),
+)
+
+_GRID_OPTIONS: tuple[Any, ...] = (
+    click.option("--port", type=int, help="The grid's port, where several grids run on this host."),
+    click.option("--runtime-dir", help="The base of its runtime directory, where it is not the default."),
+)
+
+
+def _with(options: tuple[Any, ...]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+class _Commands(click.Group):
+    """Turns the errors that are meant for users into one line and their exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except GridError as error:
+            click.echo(f"pwgrid: {error}", err=True)
+            sys.exit(error.exit_code)
+        except BrokenPipeError:  # `pwgrid status | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pwgrid")
+def main() -> None:
+    """A grid of real Playwright browsers on this host, behind one endpoint."""
+
+
+def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Any:
+    from pwgrid.settings.load import load
+
+    return load(config_file, environment, {name: value for name, value in flags.items() if value is not None})
+
+
+@main.command()
+@_with(_SERVE_OPTIONS)
+@click.option("--setup", "with_setup", is_flag=True, help="Get the browsers first where they are missing.")
+@click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
+@click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
+@click.option("--private", is_flag=True, hidden=True, help="Use no Redis that anything else may use.")
+@click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
+def serve(config_file: Path | None, with_setup: bool, private: bool, **rest: Any) -> None:
+    """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
+    from pwgrid.cli.serve import Extras, serve
+
+    ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
+    flags = rest | (OWN_REDIS if private else {})
+    sys.exit(serve(_load(config_file, flags), Extras(with_setup, ready_fd, lifeline_fd, check_only)))
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@_with(_SERVE_OPTIONS)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
+    """Runs COMMAND with a private grid of its own, and takes the grid down after it.
+
+    COMMAND finds it in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT. The exit code is that of COMMAND.
+
+    \b
+    pwgrid run --chromium 2 -- npx playwright test
+    """
+    from pwgrid.cli.run import grid_environment, run_command
+
+    flags["port"] = flags["port"] or 0
+    if "LOG_LEVEL" not in os.environ:  # a CI log is about the command
+        flags["log_level"] = flags["log_level"] or "warning"
+    _load(config_file, flags | OWN_REDIS, grid_environment())  # complain here, not in the child
+    given = {**flags, "config_file": config_file}
+    sys.exit(run_command(_as_arguments(context.command, given), command, os.environ))
+
+
+def _as_arguments(command: click.Command, given: dict[str, Any]) -> list[str]:
+    """The command line that stands for these option values."""
+    arguments = []
+    for parameter in command.params:
+        value = given.get(parameter.name or "")
+        if isinstance(parameter, click.Option) and value is not None:
+            arguments += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], str(value)]
+    return arguments
+
+
+@main.command()
+@_with(_SERVE_OPTIONS)
+def setup(config_file: Path | None, **flags: Any) -> None:
+    """Finds or gets the browsers that the configuration asks for, and says each step."""
+    from pwgrid.setup.browsers import setup as setup_browsers
+
+    settings = _load(config_file, flags).settings
+    wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
+    setup_browsers(wanted, settings, click.echo)
+
+
+@main.group()
+def config() -> None:
+    """Checks and shows the configuration."""
+
+
+@config.command("check")
+@_with(_SERVE_OPTIONS)
+def config_check(config_file: Path | None, **flags: Any) -> None:
+    """Exits 0 when the configuration is good, else 2 with every violation."""
+    _load(config_file, flags)
+    click.echo("the configuration is good")
+
+
+@config.command("show")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_with(_SERVE_OPTIONS)
+def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Shows every setting, its value and where it comes from."""
+    from pwgrid.settings import load as module
+
+    loaded = _load(config_file, flags)
+    click.echo(module.as_json(loaded) if as_json else module.show(loaded))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
+    """Shows pools, workers, slots, sessions and memory of a running grid."""
+    from pwgrid.cli import operate
+
+    found = operate.status(operate.find_grid(port, runtime_dir))
+    click.echo(json.dumps(found, indent=2) if as_json else operate.status_table(found))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.argument("worker", required=False)
+@click.option("--pool", type=click.Choice(BROWSER_TYPES), help="Every worker of this pool.")
+@click.option("--all", "everything", is_flag=True, help="Every worker.")
+@click.option("--now", is_flag=True, help="End live sessions at once. So does a second drain of the same worker.")
+@click.option("--wait", is_flag=True, help="Show sessions and time left until the workers are gone.")
+def drain(
+    port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **how: bool
+) -> None:
+    """Drains WORKER, a pool or all: no new sessions, live ones go on until DRAIN_TIMEOUT; replacements start at once.
+
+    With --wait the exit code is 1 when time ran out and sessions were cut.
+    """
+    from pwgrid.cli import drain as drain_command
+    from pwgrid.cli import operate
+
+    if sum((worker is not None, pool is not None, everything)) != 1:
+        raise click.UsageError("name one of WORKER, --pool POOL and --all")
+    selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
+    grid = operate.find_grid(port, runtime_dir)
+    draining = drain_command.drain(grid, selection, now=how["now"])
+    if not how["wait"]:
+        click.echo("draining " + (", ".join(draining) or "nothing: there is no worker"))
+    elif not drain_command.wait(grid, draining, click.echo):
+        sys.exit(1)
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+def reload(port: int | None, runtime_dir: str | None) -> None:
+    """Has a running grid read its configuration again: same file, and environment and flags as at its start.
+
+    Exits 2 when it is refused, with all that is wrong with it; nothing is changed then.
+    """
+    from pwgrid.cli import operate
+    from pwgrid.common.errors import Refused
+
+    try:
+        click.echo(operate.reload(operate.find_grid(port, runtime_dir)))
+    except Refused as refused:
+        refused.exit_code = 2
+        raise
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.argument("pools", nargs=-1, required=True, metavar="POOL=N...")
+def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> None:
+    """Wants another number of workers, until the grid is restarted: pwgrid scale chromium=4"""
+    from pwgrid.cli import operate
+
+    figures = operate.read_scale(pools)
+    wanted = operate.ask(operate.find_grid(port, runtime_dir), "scale", figures)["wanted"]
+    click.echo(", ".join(f"{name} {workers}" for name, workers in wanted.items()))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.option("--status", "wanted", type=click.Choice([each.value for each in SessionStatus]), help="Only these.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:
+    """Shows the latest sessions, live and ended, with the reason of each end."""
+    from pwgrid.cli import operate
+
+    found = operate.sessions(operate.find_grid(port, runtime_dir), wanted, limit)
+    click.echo(json.dumps(found, indent=2) if as_json else operate.sessions_table(found))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+def upgrade(port: int | None, runtime_dir: str | None) -> None:
+    """Has a running grid go on with the code that is installed now; live sessions stay."""
+    from pwgrid.cli import operate
+
+    click.echo(operate.upgrade(operate.find_grid(port, runtime_dir)))
+
+
+@main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def redis_cli(arguments: tuple[str, ...]) -> None:
+    """redis-cli on the grid's own Redis (PWGRID_PORT names the grid where several run)."""
+    from pwgrid.cli import operate
+
+    port = os.environ.get("PWGRID_PORT")
+    operate.redis_cli(operate.find_grid(int(port) if port else None, None), arguments)

@@ -1,0 +1,189 @@
+"""`pwgrid serve`: puts the parts together and becomes the master. The one place that knows every role."""
+
+import contextlib
+import gc
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pwgrid import __version__
+from pwgrid.common import (
+    lean_structlog,  # noqa: F401 - before the roles below, which log
+    systemd,
+)
+from pwgrid.common import log as logging
+from pwgrid.common.types import BrowserType
+from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
+from pwgrid.master.proxy.listener import inherited_listeners, open_listener
+from pwgrid.master.restart.child_file_writer import registry_of
+from pwgrid.master.restart.leftovers import Former, Handover, sparing
+from pwgrid.master.restart.reexec import received
+from pwgrid.proxy.main import run_proxy
+from pwgrid.registry import embedded
+from pwgrid.runtime.boot import WorkerBoot
+from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.settings.endpoint import base_url
+from pwgrid.settings.load import Loaded, Settings
+from pwgrid.setup.browsers import setup
+from pwgrid.worker.browser.find import FoundBrowser, find_browser
+from pwgrid.worker.main import run_worker
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What the command line may ask for beside the settings."""
+
+    with_setup: bool = False
+    ready_fd: int | None = None
+    lifeline_fd: int | None = None
+    check_only: bool = False
+
+
+def serve(loaded: Loaded, extras: Extras) -> int:
+    """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend.
+
+    The lock comes before the port: a proxy of a former master may have the port, and is taken over with it.
+    """
+    settings = loaded.settings
+    logging.configure(settings.log_level, settings.log_format, "master")
+    handover = received()
+    if handover is not None:
+        extras = replace(extras, with_setup=False, ready_fd=None)
+    browsers = _browsers(settings, extras)
+    if extras.check_only:
+        _say("the code and the configuration load")
+        return 0
+    with contextlib.ExitStack() as held:
+        listeners = _inherited(settings, handover, held)
+        if settings.port == 0 and not listeners:
+            listeners = _open(settings, held)
+        if listeners:
+            settings = replace(settings, port=handover.port if handover else _port_of(listeners, settings))
+        runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
+        redis_url, former = _redis_url(settings, runtime), Former()
+        stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
+        held.enter_context(runtime.locked(base_url(settings), stock, handover.lock if handover else None))
+        if handover or former.spared():
+            runtime.keep()  # a start that fails touches nothing that lives there
+        if not listeners and former.proxy is None:
+            listeners = _open(settings, held)
+        config = MasterConfig(
+            settings=settings,
+            redis_url=redis_url,
+            redis=_redis(settings, runtime),
+            runtime=runtime,
+            listeners=listeners,
+            open_listeners=partial(_open, settings, held),
+            roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
+            version=__version__,
+            endpoint=base_url(settings),
+            lifeline_fd=extras.lifeline_fd,
+            on_progress=_say,
+            on_ready=partial(_on_ready, settings, extras),
+            former=former,
+            handover=handover,
+            prepare_pool=partial(_prepare_pool, browsers, settings),
+            reload=partial(_reload, loaded, settings.port, browsers),
+            check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
+            exec_argv=[sys.executable, *sys.orig_argv[1:]],
+        )
+        runtime.own()
+        gc.collect()
+        return Master(config).run()
+
+
+def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
+
+
+def _inherited(settings: Settings, handover: Handover | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    """The listening sockets that came with us: over our own exec, from systemd, or from supervisord."""
+    found = [socket.socket(fileno=fd) for fd in handover.listeners] if handover else inherited_listeners(settings)
+    for listener in found:
+        held.enter_context(listener)
+    return tuple(found)
+
+
+def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
+    address = listeners[0].getsockname()
+    return int(address[1]) if isinstance(address, tuple) else settings.port
+
+
+def _reload(
+    loaded: Loaded, port: int, browsers: dict[BrowserType, FoundBrowser]
+) -> tuple[Settings, Callable[[], None]]:
+    """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
+    settings = loaded.again().settings
+    if settings.port == loaded.settings.port:
+        settings = replace(settings, port=port)  # where it listens in fact: 0 means any, and systemd has its own mind
+    found = _browsers(settings, Extras())
+
+    def accept() -> None:
+        browsers.update(found)
+        logging.configure(settings.log_level, settings.log_format, "master")
+
+    return settings, accept
+
+
+def _prepare_pool(browsers: dict[BrowserType, FoundBrowser], settings: Settings, browser_type: BrowserType) -> None:
+    """A pool gets its first workers while the grid runs. Raises BrowserMissing."""
+    browsers.setdefault(browser_type, find_browser(browser_type, settings))
+
+
+def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerBoot) -> int:
+    return run_worker(boot, browsers[boot.browser_type])
+
+
+def _browsers(settings: Settings, extras: Extras) -> dict[BrowserType, FoundBrowser]:
+    wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
+    if extras.with_setup:
+        setup(wanted, settings, _say)
+    return {browser_type: find_browser(browser_type, settings) for browser_type in wanted}
+
+
+def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:
+    return settings.redis_url or embedded.url_of(runtime.directory / "redis")
+
+
+def _redis(settings: Settings, runtime: RuntimeDir) -> RedisSpec | None:
+    if settings.redis_url:
+        return None
+    server = embedded.prepare(runtime.directory / "redis")
+    return RedisSpec(server.argv, server.socket_path)
+
+
+def _connect_url(settings: Settings) -> str:
+    if not settings.token:
+        return base_url(settings)
+    parts = urlsplit(base_url(settings))
+    return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token)}"))
+
+
+def _on_ready(settings: Settings, extras: Extras, summary: dict[str, Any]) -> None:
+    pools = ", ".join(
+        f"{pool['browserType']} {pool['available']} x {settings.max_concurrent_sessions} slots"
+        + (f" ({pool['reason']})" if pool["reason"] else "")
+        for pool in summary["pools"]
+        if pool["wanted"] > 0
+    )
+    default = settings.default_browser_type
+    systemd.ready(pools)
+    _say(f"ready: {base_url(settings)} | {pools} | connect with {default}.connect({base_url(settings)!r})")
+    if extras.ready_fd is not None:
+        ready = {"endpoint": base_url(settings), "connect": _connect_url(settings), "pid": os.getpid()}
+        with os.fdopen(extras.ready_fd, "w") as out:
+            out.write(json.dumps(ready) + "\n")
+
+
+def _say(text: str) -> None:
+    try:
+        print(f"pwgrid {text}", flush=True)
+    except OSError:
+        # The terminal went away; the grid's own log has the same events.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115

@@ -1,0 +1,10 @@
+"""Names that every part of the grid shares. Holds no behaviour."""
+
+from typing import Final, Literal, get_args
+
+BrowserType = Literal["chromium", "firefox", "webkit"]
+
+ChildKind = Literal["worker", "proxy", "redis"]
+"""What the master forks."""
+
+BROWSER_TYPES: Final[tuple[BrowserType, ...]] = get_args(BrowserType)

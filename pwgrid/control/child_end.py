@@ -1,0 +1,265 @@
+"""The child's side of the control link: keeps it up over the master's death. Decides nothing about the child."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pwgrid.common.log import get_logger
+from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
+from pwgrid.control.protocol import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
+
+log = get_logger()
+
+PING_S: Final = 3.0
+"""Between two pings; less where a silence of that length would nearly be the end."""
+_PINGS_WITHIN_THRESHOLD: Final = 3
+RECONNECT_FIRST_S: Final = 0.1
+RECONNECT_CAP_S: Final = 0.5
+"""A try costs microseconds; whoever starts a master waits for its last worker."""
+CLOSE_S: Final = 1.0
+_PACKETS_A_TURN: Final = 64
+
+
+@dataclass(eq=False)
+class ControlClient:
+    """The link to the master. Start `run()` as a task; everything else may be called before it, too.
+
+    `hello` gives the child's own fields of the init frame (name, role, version, pid, slots …), `ping_data` its latest
+    unindexed state, `fds` the descriptors that a master which has not forked it needs: they go with the greeting of
+    each reconnect. `on_command(name, data)` is called once for each command, in order; `on_state(data)` for the
+    master's latest state. `on_lost` is called once, after `lost_threshold_s` seconds without a master, or when the
+    master closed the link for good.
+    """
+
+    sock: socket.socket
+    control_path: Path
+    hello: Callable[[], dict[str, Any]]
+    on_command: Callable[[str, dict[str, Any]], None]
+    on_state: Callable[[dict[str, Any]], None]
+    ping_data: Callable[[], dict[str, Any]]
+    lost_threshold_s: float
+    on_lost: Callable[[], None]
+    fds: Callable[[], list[int]] = list
+    _link: Link = field(init=False)
+    _connected: socket.socket | None = field(default=None, init=False)
+    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
+    _ended: asyncio.Future[None] | None = field(default=None, init=False)
+    _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _greeted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _attempts: int = field(default=0, init=False)
+    _was_lost: bool = field(default=False, init=False)
+    _closing: bool = field(default=False, init=False)
+    _carried: list[int] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._link = Link("child", str(self.hello()["name"]))
+
+    @property
+    def ping_s(self) -> float:
+        """Seconds between two pings."""
+        return min(PING_S, self.lost_threshold_s / _PINGS_WITHIN_THRESHOLD)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this child goes because it has no master any more."""
+        return self._was_lost
+
+    async def run(self) -> None:
+        """Keeps the link until `close`, or until the master closes it for good. Raises what a callback raised."""
+        if self._closing:
+            return
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        self._attach(self.sock)
+        self._ping()
+        try:
+            await self._ended
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._detach()
+
+    def event(self, name: str, data: dict[str, Any]) -> None:
+        """Tells the master something, exactly once, now or after a reconnect."""
+        try:
+            self._link.send(name, data)
+        except LinkFullError as error:
+            log.error("event_dropped", name=name, reason=str(error))
+        self._flush()
+
+    def push_state(self, data: dict[str, Any]) -> None:
+        """Tells the master the latest state; only the latest one counts."""
+        self._link.state(data)
+        self._flush()
+
+    def stopping(self) -> None:
+        """Announces a graceful end."""
+        self._link.stopping()
+        self._flush()
+
+    async def close(self, reason: str) -> None:
+        """Ends the link for good once everything is written, at most CLOSE_S later. Idempotent."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._greeted.wait()  # before that nothing that was said can have gone out
+                self._closing = True
+                self._link.close(reason)
+                self._flush()
+                if self._connected is not None and self._link.phase != "closed":
+                    await self._written.wait()
+        self._closing = True
+        self._end(None)
+
+    # The connection
+
+    def _attach(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._connected = sock
+        self._link.connect(self.hello())
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._on_readable)
+        self._flush()
+
+    def _detach(self) -> None:
+        sock, self._connected = self._connected, None
+        if sock is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sock.fileno())
+        loop.remove_writer(sock.fileno())
+        sock.close()
+        self._link.disconnect()
+        self._written.set()
+
+    def _down(self, reason: str) -> None:
+        """The connection is gone, the master perhaps not: serve on, and try its control socket."""
+        self._detach()
+        self._greeted.set()
+        if self._closing or self._link.phase == "closed":
+            self._end(None)
+            return
+        log.warning("control_link_down", reason=reason)
+        if "lost" not in self._timers and not self._was_lost:
+            self._after("lost", self.lost_threshold_s, self._lose)
+        self._retry()
+
+    def _retry(self) -> None:
+        # Jitter keeps a hundred orphans from knocking at a new master's door at the same instant.
+        delay_s = min(RECONNECT_CAP_S, RECONNECT_FIRST_S * 2.0 ** min(self._attempts, 16))
+        self._attempts += 1
+        self._after("reconnect", delay_s * random.uniform(0.5, 1.5), self._reconnect)
+
+    def _reconnect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            sock.connect(str(self.control_path))
+        except OSError:
+            sock.close()
+            self._retry()
+        else:
+            self._carried = self.fds()
+            self._attach(sock)
+
+    def _lose(self) -> None:
+        self._timers.pop("lost", None)
+        if not self._was_lost:
+            self._was_lost = True
+            log.error("master_lost", after_s=self.lost_threshold_s)
+            self._call(self.on_lost)
+
+    def _after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
+        if (old := self._timers.pop(name, None)) is not None:
+            old.cancel()
+        if self._ended is not None and not self._ended.done():
+            self._timers[name] = asyncio.get_running_loop().call_later(delay_s, call)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._ended is None or self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    # Frames
+
+    def _ping(self) -> None:
+        now = time.monotonic()
+        self._link.tick(now)
+        self._link.ping(now, self.ping_data())
+        self._flush()
+        self._after("ping", self.ping_s, self._ping)
+
+    def _on_readable(self) -> None:
+        for _ in range(_PACKETS_A_TURN):
+            sock = self._connected
+            if sock is None:
+                return
+            try:
+                packet = sock.recv(MAX_FRAME_BYTES + 1)
+                received = self._link.receive(packet, time.monotonic()) if packet else None
+            except BlockingIOError:
+                break
+            except (OSError, ProtocolError) as error:
+                self._down(str(error))
+                return
+            if received is None:
+                self._down("the master closed the connection")
+                return
+            for item in received:
+                self._handle(item)
+        self._flush()
+
+    def _handle(self, item: Received) -> None:
+        if isinstance(item, Applied):
+            self._call(self.on_command, item.name, item.data)
+        elif isinstance(item, StateSeen):
+            self._call(self.on_state, item.data)
+        elif isinstance(item, Opened):
+            self._attempts = 0
+            self._greeted.set()
+            if (timer := self._timers.pop("lost", None)) is not None:
+                timer.cancel()
+            self._link.ping(time.monotonic(), self.ping_data())
+        elif isinstance(item, ClosedSeen):
+            log.error("control_link_closed", reason=item.reason)
+            self._detach()
+            self._greeted.set()
+            self._lose()
+            self._end(None)
+
+    def _call(self, callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:  # noqa: BLE001 - handed to whoever awaits run(); the frames behind it still count
+            self._end(error)
+
+    def _flush(self) -> None:
+        """Writes what the link offers; what the master has no room for waits there, bounded."""
+        sock = self._connected
+        if sock is None:
+            return
+        while (packet := self._link.next_packet()) is not None:
+            try:
+                if self._carried:  # with the first packet, which is the greeting
+                    socket.send_fds(sock, [packet], self._carried)
+                    self._carried = []
+                else:
+                    sock.send(packet)
+            except BlockingIOError:
+                asyncio.get_running_loop().add_writer(sock.fileno(), self._flush)
+                return
+            except OSError:
+                # The reader sees the same end and what was still to be read before it.
+                return
+            self._link.sent()
+        asyncio.get_running_loop().remove_writer(sock.fileno())
+        if self._link.phase == "closed":
+            self._written.set()

@@ -1,0 +1,345 @@
+"""Protocol state of one side of a control link: greeting, indices, acknowledgements, resend; no I/O, no clock.
+
+An I/O shell feeds packets to `receive` and writes what `next_packet` offers. Between two connections the link keeps
+what the other side has not acknowledged, so commands and events are applied exactly once and in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pwgrid.control.frames import Frame, ProtocolError, decode, encode
+
+MAX_UNACKNOWLEDGED: Final = 4096
+ACK_DELAY_S: Final = 300.0
+ACK_EVERY: Final = 32
+
+Side = Literal["master", "child"]
+Phase = Literal["down", "greeting", "open", "closed"]
+
+
+class LinkFullError(ValueError):
+    """Too much is unacknowledged: the peer has been away for very long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The greeting is complete. `init` is the peer's frame; what was missed is being sent again."""
+
+    init: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An event (at the master) or a command (at a child) that is seen here for the first time."""
+
+    name: str
+    data: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class StateSeen:
+    """The peer's latest unindexed state, from a `state` or a `ping` frame."""
+
+    data: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingSeen:
+    """The peer announced a graceful end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSeen:
+    """The peer ended the link for good: no reconnect."""
+
+    reason: str
+
+
+Received = Opened | Applied | StateSeen | StoppingSeen | ClosedSeen
+
+_INDEXED: Final[dict[Side, str]] = {"master": "command", "child": "event"}
+_PHASES: Final[dict[tuple[Phase, str], Phase]] = {
+    ("greeting", "init"): "open",
+    ("greeting", "close"): "closed",
+    ("open", "event"): "open",
+    ("open", "command"): "open",
+    ("open", "ack"): "open",
+    ("open", "ping"): "open",
+    ("open", "pong"): "open",
+    ("open", "state"): "open",
+    ("open", "stopping"): "open",
+    ("open", "close"): "closed",
+}
+_NEVER_RECEIVED: Final[dict[Side, frozenset[str]]] = {
+    "master": frozenset({"command", "pong"}),
+    "child": frozenset({"event", "ping"}),
+}
+# One place for each kind: a newer one replaces an unsent older one, so a stalled peer costs no memory.
+_AFTER_INDEXED: Final = ("state", "ping", "pong", "stopping", "close")
+
+
+class Outbox:
+    """What is sent with rising indices, kept until the peer has acknowledged it."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.acknowledged = 0
+        self._kept: deque[tuple[int, bytes, str, Frame]] = deque()
+        self._sent = 0
+
+    def add(self, kind: str, name: str, data: Frame) -> None:
+        if len(self._kept) >= MAX_UNACKNOWLEDGED:
+            raise LinkFullError(f"{MAX_UNACKNOWLEDGED} frames are unacknowledged; {name} is not sent")
+        packet = encode({"t": kind, "idx": self.last + 1, "name": name, "data": data})
+        self.last += 1
+        self._kept.append((self.last, packet, name, data))
+
+    def acknowledge(self, idx: int) -> None:
+        if idx > self.last:
+            raise ProtocolError(f"peer acknowledges {idx}, but only {self.last} were sent")
+        while self._kept and self._kept[0][0] <= idx:
+            self._kept.popleft()
+        self.acknowledged = max(self.acknowledged, idx)
+        self._sent = max(self._sent, self.acknowledged)
+
+    def resume(self, peer_has: int) -> None:
+        """Go back to the first frame that the peer has not applied."""
+        if peer_has < self.acknowledged:
+            raise ProtocolError(f"peer wants frames after {peer_has}, but it acknowledged {self.acknowledged}")
+        self.acknowledge(peer_has)
+        self._sent = peer_has
+
+    def next(self) -> bytes | None:
+        position = self._sent - self.acknowledged
+        return self._kept[position][1] if position < len(self._kept) else None
+
+    def sent(self) -> None:
+        self._sent += 1
+
+    def unacknowledged(self) -> list[tuple[str, Frame]]:
+        return [(name, data) for _, _, name, data in self._kept]
+
+
+class Inbox:
+    """Which indices were applied, and which of these the peer has been told."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.told = 0
+
+    def take(self, idx: int) -> bool:
+        """Whether to apply frame `idx`. Raises ProtocolError when frames before it are missing."""
+        if idx <= self.last:
+            return False
+        if idx != self.last + 1:
+            raise ProtocolError(f"frame {idx} came after {self.last}: something is missing")
+        self.last = idx
+        return True
+
+
+class Link:
+    """One side of a link over all its connections. `ident` is the worker id, or "proxy"."""
+
+    def __init__(self, side: Side, ident: str) -> None:
+        self.side: Final = side
+        self.ident = ident
+        self.phase: Phase = "down"
+        self._out = Outbox()
+        self._in = Inbox()
+        self._greeting: Frame = {}
+        self._slots: dict[str, bytes] = {}
+        self._state: bytes | None = None
+        self._offered = ""
+        self._ack_at = math.inf
+        self._ack_now = False
+
+    @classmethod
+    def adopting(cls, ident: str, init: Mapping[str, Any]) -> Link:
+        """The master's side for a child that an earlier master had: goes on where the child's `init` says it stood.
+
+        Raises ProtocolError when `init` says something impossible.
+        """
+        link = cls("master", ident)
+        told = init.get("ackedEventIdx", 0)
+        if type(told) is not int or not 0 <= told <= init["lastEventIdx"]:
+            raise ProtocolError(f"init frame: ackedEventIdx is {told!r:.40}")
+        link._in.last = link._in.told = told
+        link._out.last = link._out.acknowledged = link._out._sent = init["lastCommandIdx"]
+        return link
+
+    def __repr__(self) -> str:
+        out = f"{self._out.acknowledged}/{self._out.last}"
+        return f"<Link {self.side} {self.ident} {self.phase} out={out} in={self._in.last}>"
+
+    def connect(self, greeting: Mapping[str, Any]) -> None:
+        """A new connection is there. `greeting`: what this side's init frame says beside the indices."""
+        if self.phase == "closed":
+            raise ProtocolError("the link was closed for good")
+        self.phase = "greeting"
+        self._slots.clear()
+        self._greeting = dict(greeting)
+        if self.side == "child":
+            self._queue_init({"ackedEventIdx": self._out.acknowledged})
+
+    def disconnect(self) -> None:
+        """The connection is gone. What was not acknowledged is sent again on the next one."""
+        if self.phase != "closed":
+            self.phase = "down"
+        self._slots.clear()
+
+    def send(self, name: str, data: Frame) -> None:
+        """Send a command or event, now or on the next connection. Raises LinkFullError, or ValueError if too large."""
+        self._out.add(_INDEXED[self.side], name, data)
+
+    def state(self, data: Frame) -> None:
+        """Send the latest state, again on each new connection; an unsent older one is dropped."""
+        self._state = encode({"t": "state", "data": data})
+        if self.phase == "open":
+            self._slots["state"] = self._state
+
+    def ping(self, ts: float, data: Frame) -> None:
+        """Send a ping with the latest state; what was applied is acknowledged with it."""
+        self._ack_now = True
+        self._queue("ping", ts=ts, data=data)
+
+    def stopping(self) -> None:
+        """Announce a graceful end."""
+        self._queue("stopping")
+
+    def close(self, reason: str) -> None:
+        """End the link for good. Idempotent."""
+        if self.phase == "open":
+            self._queue("close", reason=reason)
+        elif self.phase != "closed":
+            self.phase = "closed"
+
+    def unacknowledged(self) -> list[tuple[str, Frame]]:
+        """Commands or events, oldest first, that the peer has not acknowledged."""
+        return self._out.unacknowledged()
+
+    def tick(self, now: float) -> None:
+        """Let a pending acknowledgement become due."""
+        if now >= self._ack_at:
+            self._ack_now = True
+
+    def next_packet(self) -> bytes | None:
+        """What to write now, None for nothing. Call `sent` once it is written; until then it may be replaced."""
+        if "init" in self._slots:
+            return self._offer("init", self._slots["init"])
+        if self.phase != "open":
+            return None
+        if self._ack_now and self._in.last > self._in.told:
+            return self._offer("ack", encode({"t": "ack", "idx": self._in.last}))
+        packet = self._out.next()
+        if packet is not None:
+            return self._offer("indexed", packet)
+        for kind in _AFTER_INDEXED:
+            if kind in self._slots:
+                return self._offer(kind, self._slots[kind])
+        return None
+
+    def sent(self) -> None:
+        """The packet that `next_packet` returned last has been written."""
+        offered, self._offered = self._offered, ""
+        if offered == "indexed":
+            self._out.sent()
+        elif offered == "ack":
+            self._in.told = self._in.last
+            self._ack_now, self._ack_at = False, math.inf
+        else:
+            self._slots.pop(offered, None)
+            if offered == "close":
+                self.phase = "closed"
+
+    def receive(self, packet: bytes, now: float) -> list[Received]:
+        """What `packet` means to this side. Raises ProtocolError; the caller then ends this connection."""
+        frame = decode(packet)
+        kind: str = frame["t"]
+        following = _PHASES.get((self.phase, kind))
+        if following is None or kind in _NEVER_RECEIVED[self.side]:
+            raise ProtocolError(f"a {kind} frame is not expected by the {self.side} while the link is {self.phase}")
+        received = _RECEIVE[kind](self, frame, now)
+        self.phase = following
+        return received
+
+    def _greeted(self, frame: Frame, now: float) -> list[Received]:
+        theirs, seen = (
+            ("lastEventIdx", "lastCommandIdx") if self.side == "master" else ("lastCommandIdx", "lastEventIdx")
+        )
+        if self.side == "child":
+            ident = frame.get("workerId", self.ident)
+            if ident != self.ident:
+                # Another identity: nothing of the old history means anything to this master.
+                self.ident, self._out, self._in = str(ident), Outbox(), Inbox()
+        if frame[theirs] < self._in.last:
+            raise ProtocolError(f"init frame: {theirs} is {frame[theirs]}, but {self._in.last} were applied here")
+        self._out.resume(frame[seen])
+        self._in.told = self._in.last
+        self._ack_now, self._ack_at = False, math.inf
+        if self.side == "master":
+            self._queue_init({"workerId": self.ident})
+        if self._state is not None:
+            self._slots["state"] = self._state
+        return [Opened(frame)]
+
+    def _applied(self, frame: Frame, now: float) -> list[Received]:
+        if not self._in.take(frame["idx"]):
+            self._ack_now = True  # the peer does not know that we have it
+            return []
+        self._ack_at = min(self._ack_at, now + ACK_DELAY_S)
+        self._ack_now = self._ack_now or self._in.last - self._in.told >= ACK_EVERY
+        return [Applied(frame["name"], frame["data"])]
+
+    def _acknowledged(self, frame: Frame, now: float) -> list[Received]:
+        self._out.acknowledge(frame["idx"])
+        return []
+
+    def _pinged(self, frame: Frame, now: float) -> list[Received]:
+        self._ack_now = True
+        self._queue("pong", ts=frame.get("ts"))
+        return [StateSeen(frame["data"])]
+
+    def _ponged(self, frame: Frame, now: float) -> list[Received]:
+        return []
+
+    def _state_seen(self, frame: Frame, now: float) -> list[Received]:
+        return [StateSeen(frame["data"])]
+
+    def _stopping_seen(self, frame: Frame, now: float) -> list[Received]:
+        return [StoppingSeen()]
+
+    def _closed(self, frame: Frame, now: float) -> list[Received]:
+        return [ClosedSeen(frame["reason"])]
+
+    def _offer(self, kind: str, packet: bytes) -> bytes:
+        self._offered = kind
+        return packet
+
+    def _queue(self, kind: str, **fields: Any) -> None:
+        if self.phase == "open":
+            self._slots[kind] = encode({"t": kind, **fields})
+
+    def _queue_init(self, fields: Frame) -> None:
+        applied, sent = self._in.last, self._out.last
+        indices = {"lastCommandIdx": sent, "lastEventIdx": applied}
+        if self.side == "child":
+            indices = {"lastCommandIdx": applied, "lastEventIdx": sent}
+        self._slots["init"] = encode({**self._greeting, **fields, **indices, "t": "init"})
+
+
+_RECEIVE: Final = {
+    "init": Link._greeted,
+    "event": Link._applied,
+    "command": Link._applied,
+    "ack": Link._acknowledged,
+    "ping": Link._pinged,
+    "pong": Link._ponged,
+    "state": Link._state_seen,
+    "stopping": Link._stopping_seen,
+    "close": Link._closed,
+}

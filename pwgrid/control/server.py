@@ -1,0 +1,203 @@
+"""The control socket: answers operators' requests and takes reconnects of children; decides neither."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pwgrid.common.log import get_logger
+from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
+from pwgrid.control.poll import Loop
+
+log = get_logger()
+
+MAX_VISITORS: Final = 64
+REPLY_BUFFER_BYTES: Final = 1 << 20
+MAX_FDS: Final = 16
+_BACKLOG: Final = 1024
+_PEERCRED: Final = struct.Struct("3i")
+
+
+class Deferred:
+    """An answer that is not known yet: the visitor waits, the master does not."""
+
+    def __init__(self) -> None:
+        self._then: Callable[[Frame], None] | None = None
+        self._answer: Frame | None = None
+
+    def reply(self, data: Frame) -> None:
+        """This is the answer."""
+        self._settle({"t": "reply", "data": data})
+
+    def refuse(self, sentence: str) -> None:
+        """There is none, and this is why."""
+        self._settle({"t": "error", "error": sentence})
+
+    def when_known(self, then: Callable[[Frame], None]) -> None:
+        """Call `then` with the answer's frame, now or later."""
+        self._then = then
+        if self._answer is not None:
+            then(self._answer)
+
+    def _settle(self, answer: Frame) -> None:
+        self._answer = answer
+        if self._then is not None:
+            self._then(answer)
+
+
+Request = Callable[[Frame], "Frame | Deferred"]
+"""Answers a request's data. Raises ValueError with the sentence to answer instead."""
+
+
+class ControlServer:
+    """Listens on `path`. `on_init(sock, frame, packet, pid, fds)` says whether it took the connection of a child, and
+    with it the descriptors that the child sent along. `listener` is one that listens there already."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        requests: Mapping[str, Request],
+        on_init: Callable[[socket.socket, Frame, bytes, int, list[int]], bool],
+        listener: socket.socket | None = None,
+    ) -> None:
+        self._loop = loop
+        self._path = path
+        self._requests = requests
+        self._on_init = on_init
+        self._visitors: dict[int, socket.socket] = {}
+        self._is_inherited = listener is not None
+        self._listener = listener or socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+
+    @property
+    def fd(self) -> int:
+        """The listening socket, for this process to keep when it executes itself."""
+        return self._listener.fileno()
+
+    def open(self) -> None:
+        """Start to listen. Raises OSError."""
+        if self._is_inherited:
+            self._listener.setblocking(False)
+        else:
+            self._listener.bind(str(self._path))
+            self._listener.listen(_BACKLOG)
+        self._loop.add(self._listener.fileno(), self._on_connect)
+
+    def close(self) -> None:
+        """Stop listening and leave whoever is connected."""
+        for sock in list(self._visitors.values()):
+            self._leave(sock)
+        self._loop.remove(self._listener.fileno())
+        self._listener.close()
+
+    def _on_connect(self) -> None:
+        for _ in range(MAX_VISITORS):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # it went away again, or there is no descriptor to be had
+                log.warning("control_accept_failed", reason=str(error))
+                return
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        pid, uid = _peer(sock)
+        if uid not in (os.geteuid(), 0):
+            log.warning("stranger_refused", pid=pid, uid=uid)
+            sock.close()
+            return
+        if len(self._visitors) >= MAX_VISITORS:
+            self._leave(next(iter(self._visitors.values())))  # the one that has been here longest
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REPLY_BUFFER_BYTES)
+        self._visitors[sock.fileno()] = sock
+        self._loop.add(sock.fileno(), lambda: self._on_packet(sock))
+
+    def _on_packet(self, sock: socket.socket) -> None:
+        fds: list[int] = []
+        try:
+            packet, fds, _, _ = socket.recv_fds(sock, MAX_FRAME_BYTES + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._leave(sock)
+            return
+        try:
+            frame = decode(packet)
+            if frame["t"] == "init":
+                fds, taken = [], fds
+                self._init(sock, frame, packet, taken)
+            elif frame["t"] == "request":
+                self._answer(sock, frame)
+            else:
+                raise ProtocolError(f"a {frame['t']} frame opens no conversation here")
+        except ProtocolError as error:
+            log.warning("control_socket_protocol_error", pid=_peer(sock)[0], reason=str(error))
+            self._leave(sock)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _init(self, sock: socket.socket, frame: Frame, packet: bytes, fds: list[int]) -> None:
+        pid, _ = _peer(sock)
+        self._forget(sock)
+        if self._on_init(sock, frame, packet, pid, fds):
+            return
+        for fd in fds:
+            os.close(fd)
+        log.warning("reconnect_refused", pid=pid, name=frame.get("name"))
+        self._write(sock, encode({"t": "close", "reason": "this master has no such child"}))
+        sock.close()
+
+    def _answer(self, sock: socket.socket, frame: Frame) -> None:
+        handler = self._requests.get(frame["name"])
+        try:
+            if handler is None:
+                raise ValueError(f"the master knows no request {frame['name']!r:.40}")
+            answer = handler(frame["data"])
+            if isinstance(answer, Deferred):
+                answer.when_known(lambda reply: self._reply(sock, reply))
+                return
+            reply = {"t": "reply", "data": answer}
+        except ValueError as error:
+            reply = {"t": "error", "error": str(error)}
+        self._reply(sock, reply)
+
+    def _reply(self, sock: socket.socket, reply: Frame) -> None:
+        if self._visitors.get(sock.fileno()) is not sock:
+            return  # it went away before its answer was known
+        # Replies may be larger than the frames of a link: a status names every worker.
+        if not self._write(sock, json.dumps(reply, separators=(",", ":")).encode()):
+            self._leave(sock)
+
+    def _write(self, sock: socket.socket, packet: bytes) -> bool:
+        """False when the visitor does not take it: the master waits for nobody."""
+        try:
+            sock.send(packet)
+        except OSError as error:
+            log.debug("control_reply_failed", reason=str(error))
+            return False
+        return True
+
+    def _forget(self, sock: socket.socket) -> None:
+        self._visitors.pop(sock.fileno(), None)
+        self._loop.remove(sock.fileno())
+
+    def _leave(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        sock.close()
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    pid, uid, _ = _PEERCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size))
+    return pid, uid

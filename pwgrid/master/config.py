@@ -1,0 +1,70 @@
+"""What the composer gives the master: settings, sockets, the roles as callables, and whom to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from pwgrid.common.types import BrowserType
+from pwgrid.master.restart.leftovers import Former, Handover
+from pwgrid.runtime.boot import ProxyBoot, WorkerBoot
+from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.settings.load import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSpec:
+    """The embedded Redis: the command, and the Unix socket on which it answers."""
+
+    argv: Sequence[str]
+    socket_path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the forked children run; each returns its exit code."""
+
+    worker: Callable[[WorkerBoot], int]
+    proxy: Callable[[ProxyBoot], int]
+
+
+def _ignore(*_arguments: object) -> None:
+    """Nobody asked to be told."""
+
+
+@dataclass(slots=True)
+class MasterConfig:
+    """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
+
+    `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy of a former master has
+    them; `open_listeners` then makes new ones, should that proxy not give them. `former` is what is to be adopted, and
+    `handover` what this process kept when it executed itself. `reload` reads the configuration again and
+    gives it with what is to be called if it is taken. `check_argv` tries the code that `exec_argv` would run.
+
+    `prepare_pool(browser_type)` raises GridError when a pool that is scaled up from nothing cannot have workers.
+    `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
+    to; `on_problem(browser_type, reason)` when a pool cannot start. When `lifeline_fd` ends (EOF), the grid stops.
+    """
+
+    settings: Settings
+    redis_url: str
+    redis: RedisSpec | None
+    runtime: RuntimeDir
+    listeners: tuple[socket, ...]
+    roles: Roles
+    version: str
+    endpoint: str
+    lifeline_fd: int | None = None
+    open_listeners: Callable[[], tuple[socket, ...]] = tuple
+    former: Former = field(default_factory=Former)
+    handover: Handover | None = None
+    reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
+    check_argv: Sequence[str] = ()
+    exec_argv: Sequence[str] = ()
+    prepare_pool: Callable[[BrowserType], None] = _ignore
+    on_progress: Callable[[str], None] = _ignore
+    on_ready: Callable[[dict[str, Any]], None] = _ignore
+    on_problem: Callable[[str, str], None] = _ignore

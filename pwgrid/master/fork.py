@@ -1,0 +1,109 @@
+"""Forks children: signals masked, foreign descriptors closed, a session of their own; reaps and supervises nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from pwgrid.common.log import get_logger
+from pwgrid.master.child import Child
+from pwgrid.master.signals import HANDLED
+
+log = get_logger()
+
+EXIT_SOFTWARE: Final = 70
+EXIT_CANNOT_EXECUTE: Final = 127
+_PR_SET_CHILD_SUBREAPER: Final = 36
+# These reach every process of a terminal's group or session; only the master may act on them.
+_IGNORED: Final = (signal.SIGINT, signal.SIGHUP)
+
+
+def become_subreaper() -> None:
+    """Let orphans of our descendants come to this process instead of init. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def fork_role(name: str, run: Callable[[], int], keep: Iterable[int]) -> Child:
+    """Fork a child that runs `run` and exits with what it returns; of our descriptors it has `keep` and 0 to 2.
+
+    Raises OSError when there is no process or descriptor to be had.
+    """
+    master = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _be_child(master, run, set(keep) | {0, 1, 2})
+    finally:
+        # Only the parent gets here. A signal that came meanwhile is delivered to its handlers now.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    return Child(name, pid, pidfd)
+
+
+def fork_command(name: str, argv: Sequence[str], directory: Path, output: Path) -> Child:
+    """Fork a child that executes `argv` in `directory` with its output in the file `output`. Raises OSError."""
+
+    def execute() -> int:
+        sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        os.close(sink)
+        os.chdir(directory)
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ, *_IGNORED):
+            signal.signal(signum, signal.SIG_DFL)  # Python had some of them ignored, and exec would keep that
+        try:
+            os.execv(argv[0], list(argv))
+        except OSError as error:
+            sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        return EXIT_CANNOT_EXECUTE
+
+    return fork_role(name, execute, ())
+
+
+def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:
+    """The child's whole life. Nothing of the master's may run in it: it leaves by _exit only."""
+    code = EXIT_SOFTWARE
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for signum in HANDLED:
+            signal.signal(signum, signal.SIG_IGN if signum in _IGNORED else signal.SIG_DFL)
+        _close_all_but(keep)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        if os.getppid() == master:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            code = run()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:  # the last frame of this process: only the log is left to tell
+        log.exception("child_crashed")
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    """The objects that own these descriptors stay referenced by the frames below us: none is closed a second time."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in keep:
+            os.closerange(fd, fd + 1)  # without an error for the one that listed the directory

@@ -1,0 +1,152 @@
+"""Meters the workers' trees and the host's memory in one pass, and says what is too much; kills and starts nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from pwgrid.common.log import get_logger
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.memory.host import MIB, PAGE_BYTES, available_mib, memory_bytes
+from pwgrid.master.policy.plan import Limits
+from pwgrid.master.policy.recycle import (
+    MEMORY_LIMIT,
+    STALE_AFTER_SAMPLES,
+    HostGuard,
+    RecycleLimits,
+    WorkerFigures,
+    expires_at,
+    over_hard,
+    recycle_reason,
+    room_for,
+)
+from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.master.workers.workers import Workers
+from pwgrid.runtime.process_tree import Table
+from pwgrid.settings.load import Settings
+
+log = get_logger()
+
+_WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
+_RUNNING: Final = (WorkerStatus.STARTING, *_WARM)
+
+
+class MemoryMeter:
+    """Keeps `record.memory` and `record.recycle` of every worker, and the host guard. `tick` does what is due."""
+
+    def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:
+        self.host_available_mib = 0
+        self._config = config
+        self._follow(config.settings)
+        self._workers = workers
+        self._available = available
+        self._room = 0
+        self._sampled_at = -math.inf
+
+    def tick(self, now: float) -> None:
+        """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit."""
+        if self._config.settings is not self._settings:  # a reload
+            self._follow(self._config.settings)
+            self._sampled_at = -math.inf  # the new guard shall know at once what the old one knew
+        is_sample = now >= self._sample_at()
+        if not is_sample and now < self._age_at():
+            return
+        records = [record for record in self._workers.records.values() if not record.ended]
+        if is_sample:
+            self._sampled_at = now
+            self._meter(records, self._workers.learn_trees())
+            self._look_at_host(records)
+        for record in records:
+            if over_hard(self._limits, record.memory) and record.status in _RUNNING:
+                log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=self._limits.hard_mib)
+                self._workers.kill(record, MEMORY_LIMIT)
+            elif record.is_live and record.recycle is None:
+                self._mark(record, now)
+
+    def _follow(self, settings: Settings) -> None:
+        self._settings = settings
+        self.guard = HostGuard(settings.min_host_available_mib)
+        self._limits = RecycleLimits(
+            settings.max_worker_rss_mib, settings.max_worker_rss_hard_mib, settings.max_worker_age
+        )
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min(self._sample_at(), self._age_at())
+
+    def limits(self, limits: Limits) -> Limits:
+        """`limits` with what the host's memory allows; who started since the last sample takes of that already."""
+        started = sum(record.forked_at > self._sampled_at for record in self._workers.records.values())
+        return replace(limits, memory_for=max(0, self._room - started), no_spawns=self.guard.reason)
+
+    def status_reply(self) -> dict[str, Any]:
+        """What an operator is told of the host."""
+        return {"availableMib": self.host_available_mib, "guard": self.guard.reason}
+
+    def _sample_at(self) -> float:
+        return self._sampled_at + self._settings.rss_check_interval
+
+    def _age_at(self) -> float:
+        if not self._limits.max_age_s:
+            return math.inf
+        ages = (
+            expires_at(self._limits, record.forked_at)
+            for record in self._workers.records.values()
+            if record.is_live and record.recycle is None
+        )
+        return min(ages, default=math.inf)
+
+    def _meter(self, records: list[WorkerRecord], table: Table) -> None:
+        sizes = {record.worker_id: _rss_mib(record, table) for record in records}
+        stale = sorted((record for record in records if record.memory.is_stale()), key=_oldest_first)
+        renewed = {record.worker_id for record in stale[: math.ceil(len(records) / STALE_AFTER_SAMPLES)]}
+        for record in records:
+            rss_mib = sizes[record.worker_id]
+            before = record.memory.rss_mib
+            is_read = record.memory.needs_reading(self._limits, rss_mib) or record.worker_id in renewed
+            record.memory = record.memory.sampled(
+                self._limits, rss_mib, self._read_mib(record, rss_mib) if is_read else None
+            )
+            if rss_mib != before and record.channel is not None:
+                record.channel.push_state({"rssMib": rss_mib})
+
+    def _read_mib(self, record: WorkerRecord, rss_mib: int) -> int:
+        metric = self._settings.memory_metric
+        if metric == "rss":
+            return rss_mib
+        return sum(memory_bytes(pid, metric) for pid in _pids(record)) // MIB
+
+    def _mark(self, record: WorkerRecord, now: float) -> None:
+        record.recycle = recycle_reason(self._limits, WorkerFigures(record.forked_at, record.memory), now)
+        if record.recycle is not None:
+            log.info("worker_to_be_recycled", worker=record.worker_id, reason=record.recycle, **_figures(record))
+
+    def _look_at_host(self, records: Iterable[WorkerRecord]) -> None:
+        self.host_available_mib = self._available()
+        sizes = [record.memory.memory_mib or record.memory.rss_mib or 0 for record in records if record.status in _WARM]
+        self._room = room_for(self.host_available_mib, self.guard.floor_mib, sizes)
+        was = self.guard.reason
+        reason = self.guard.observe(self.host_available_mib)
+        if reason is not None and was is None:
+            log.error("host_guard_closed", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
+        elif reason is None and was is not None:
+            log.info("host_guard_opened", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
+
+
+def _pids(record: WorkerRecord) -> set[int]:
+    return {record.child.pid, *record.tree.known}
+
+
+def _rss_mib(record: WorkerRecord, table: Table) -> int:
+    return sum(table[pid].rss_pages for pid in _pids(record) if pid in table) * PAGE_BYTES // MIB
+
+
+def _oldest_first(record: WorkerRecord) -> int:
+    return -record.memory.samples_since
+
+
+def _figures(record: WorkerRecord) -> dict[str, Any]:
+    return {"rss_mib": record.memory.rss_mib, "memory_mib": record.memory.memory_mib, "active": record.active}

@@ -1,0 +1,1 @@
+"""The master's decisions: pure functions and values. Time is an argument."""

@@ -1,0 +1,228 @@
+"""What the master should start and drain now, from what is wanted and what is there; does neither itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one pool should have. No start before `not_before` (monotonic seconds; the pool's backoff).
+
+    `spares` are warm workers beside the `workers` that serve. What there is beyond that waits until it is needed, or
+    until the pool `is_quiet`: then it goes.
+    """
+
+    workers: int
+    not_before: float = -math.inf
+    spares: int = 0
+    is_quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
+
+    `spare`: it is not counted on: it starts, or is warm, or serves already in place of another one that is still there.
+    """
+
+    worker_id: str
+    browser_type: BrowserType
+    status: WorkerStatus
+    active: int = 0
+    started_at: float = 0.0
+    recycle: str | None = None
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds all pools. `memory_for` is how many more workers fit into the host's memory.
+
+    `max_surge` bounds the processes beyond the wanted number that the grid adds of its own accord, to have a
+    replacement before it recycles a worker. Workers that drain for another reason are replaced one for one even beyond
+    it, because capacity must not dip, but only where there is memory for it; 0 allows no process beyond the wanted
+    number, ever.
+    """
+
+    max_starting: int = 2
+    max_surge: int = 1
+    memory_for: int = 1_000_000
+    no_spawns: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start one worker, as a spare or to serve as soon as it is warm."""
+
+    browser_type: BrowserType
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Let a spare serve, now or as soon as it is warm, and count on it."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Drain one worker."""
+
+    worker_id: str
+    reason: str
+
+
+Action = Spawn | Serve | Drain
+
+
+@dataclass(slots=True)
+class _Pool:
+    browser_type: BrowserType
+    wanted: Wanted
+    coming: list[WorkerView]
+    """They will serve: they start, or are spares that have been told to."""
+    available: list[WorkerView]
+    spares: list[WorkerView]
+    leaving: list[WorkerView]
+    expiring: WorkerView | None = None
+
+    def kept(self) -> list[WorkerView]:
+        return [view for view in (*self.coming, *self.available) if view is not self.expiring]
+
+    def missing(self) -> int:
+        """How many it lacks of those that serve, or too many (negative)."""
+        return self.wanted.workers - len(self.kept())
+
+    def all(self) -> list[WorkerView]:
+        return [*self.coming, *self.available, *self.spares, *self.leaving]
+
+    def room(self, limits: Limits) -> int:
+        """How many more processes it may have. What drains for other reasons is replaced even beyond the surge."""
+        beyond = 0 if limits.max_surge == 0 else max(limits.max_surge, len(self.leaving))
+        return self.wanted.workers + beyond - len(self.all())
+
+    def called(self) -> list[WorkerView]:
+        """The spares that are to serve now."""
+        return sorted(self.spares, key=_soonest)[: max(0, self.missing())]
+
+
+def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
+    """The actions that bring what is there nearer to what is wanted; `now` in monotonic seconds."""
+    everyone = list(views)
+    pools = [_pool(browser_type, wish, everyone) for browser_type, wish in wanted.items()]
+    for pool in pools:
+        pool.expiring = _expiring(pool, limits)
+    drains: list[Action] = [action for pool in pools for action in _drains(pool, limits)]
+    serves: list[Action] = [Serve(view.worker_id) for pool in pools for view in pool.called()]
+    return drains + serves + _spawns(pools, now, limits)
+
+
+def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
+    """When a backoff ends next, or infinity: `plan` may have something else to say then."""
+    return min((wish.not_before for wish in wanted.values() if wish.not_before > now), default=math.inf)
+
+
+def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) -> _Pool:
+    pool = _Pool(browser_type, wanted, [], [], [], [])
+    for view in views:
+        if view.browser_type != browser_type:
+            continue
+        if view.status not in BEFORE_A_DRAIN:
+            pool.leaving.append(view)
+        elif view.spare:
+            pool.spares.append(view)
+        elif view.status is WorkerStatus.AVAILABLE:
+            pool.available.append(view)
+        else:
+            pool.coming.append(view)
+    return pool
+
+
+def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
+    """The one worker of the pool that is recycled next: none while another recycle is under way."""
+    due = [view for view in pool.available if view.recycle]
+    if len(pool.leaving) >= max(1, limits.max_surge) or any(view.recycle for view in pool.leaving):
+        return None
+    return min(due, key=lambda view: view.started_at, default=None)
+
+
+def _drains(pool: _Pool, limits: Limits) -> list[Action]:
+    """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place."""
+    surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
+    if pool.wanted.workers == 0:
+        surplus += pool.spares
+    drains: list[Action] = [Drain(view.worker_id, "scaled down") for view in surplus]
+    if pool.wanted.workers > 0:
+        drains += _spares_to_drop(pool, limits)
+    if pool.expiring is not None:
+        serving = sum(1 for view in pool.available if view is not pool.expiring)
+        no_place = limits.max_surge == 0 or limits.memory_for <= 0 or limits.no_spawns is not None
+        if serving >= pool.wanted.workers or (no_place and not pool.called()):
+            drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
+    return drains
+
+
+def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
+    """Spares wait for as long as sessions come, since each start costs; but not on a host that is short of memory.
+
+    Those that are to be recycled go when enough others are warm, or there can be no others.
+    """
+    waiting = sorted(pool.spares, key=_soonest)[len(pool.called()) :]
+    idle = [view for view in waiting if not view.active]
+    if limits.no_spawns is not None:
+        return [Drain(view.worker_id, "the host is short of memory") for view in idle]
+    warm = sum(view.recycle is None and view.status is not WorkerStatus.STARTING for view in waiting)
+    outdated: list[Action] = [Drain(view.worker_id, view.recycle) for view in idle if view.recycle]
+    if outdated and (warm >= pool.wanted.spares or min(pool.room(limits), limits.memory_for) <= 0):
+        return outdated
+    too_many = waiting[pool.wanted.spares :] if pool.wanted.is_quiet else []
+    return [Drain(view.worker_id, "spare") for view in too_many if not view.active]
+
+
+def _soonest(view: WorkerView) -> tuple[bool, int, float]:
+    """Those that may stay; of these those that serve already, then warm ones, then those that started first."""
+    return (view.recycle is not None, -BEFORE_A_DRAIN.index(view.status), view.started_at)
+
+
+def _least_loss(view: WorkerView) -> tuple[int, int, float]:
+    """Starting ones go first, then idle ones, then those with few sessions; the youngest of equals."""
+    return (BEFORE_A_DRAIN.index(view.status), view.active, -view.started_at)
+
+
+def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
+    """Round robin over the pools, so that no pool waits until another one is complete."""
+    if limits.no_spawns is not None:
+        return []
+    room = limits.max_starting - sum(view.status is WorkerStatus.STARTING for pool in pools for view in pool.all())
+    memory = limits.memory_for
+    queues = [_starts(pool, limits) for pool in pools if now >= pool.wanted.not_before]
+    spawns: list[Action] = []
+    while any(queues):
+        for queue in queues:
+            if not queue:
+                continue
+            spawn, is_extra = queue.pop(0)
+            if room <= 0 or (is_extra and memory <= 0):
+                continue
+            room -= 1
+            memory -= is_extra
+            spawns.append(spawn)
+    return spawns
+
+
+def _starts(pool: _Pool, limits: Limits) -> list[tuple[Spawn, bool]]:
+    """What the pool lacks and may have while the rest of it is still there, and which of these are extra processes."""
+    called, there = len(pool.called()), len(pool.all())
+    missing = max(0, pool.missing() - called)
+    lasting = max(0, sum(view.recycle is None for view in pool.spares) - called)
+    spares = max(0, pool.wanted.spares - lasting) if pool.wanted.workers else 0
+    starts = [Spawn(pool.browser_type)] * missing + [Spawn(pool.browser_type, spare=True)] * spares
+    starts = starts[: max(0, pool.room(limits))]
+    return [(spawn, there + n >= pool.wanted.workers) for n, spawn in enumerate(starts)]

@@ -1,0 +1,143 @@
+"""When a worker is replaced or killed for its memory or age, and when the host has too little memory; measures nothing.
+
+Reading how much memory a tree of processes really takes (PSS, USS) costs about 15 µs for each MiB of it, its RSS next
+to nothing. RSS is never below the others, so a tree whose RSS is within the limit is not read at all; and one that was
+read is read again only when its RSS has grown by so much that it could be over the limit now.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pwgrid.common.session_lifecycle import EndReason
+
+SAMPLES_OVER: Final = 2
+"""So many samples running over the soft limit recycle a worker: one alone may be a page that is just being left."""
+
+STALE_AFTER_SAMPLES: Final = 12
+"""A reading is renewed after so many samples even without growth: processes that came and went between two samples."""
+
+REOPEN_FACTOR: Final = 1.25
+UNKNOWN_WORKER_MIB: Final = 512
+MEMORY_LIMIT: Final = EndReason.MEMORY_LIMIT.value
+
+
+@dataclass(frozen=True, slots=True)
+class RecycleLimits:
+    """What one worker may be; 0 is off. Memory by the metric that the settings choose."""
+
+    soft_mib: int = 0
+    hard_mib: int = 0
+    max_age_s: float = 0.0
+
+    @property
+    def lowest_mib(self) -> int:
+        """The limit below which it need not be known exactly how much a worker takes; 0 without any."""
+        return self.soft_mib or self.hard_mib
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The memory of one worker's tree. `memory_mib` is the metric's last reading, None while none was needed."""
+
+    rss_mib: int | None = None
+    memory_mib: int | None = None
+    lowest_rss_mib: int = 0
+    """Since that reading."""
+    samples_since: int = 0
+    samples_over: int = 0
+    """Running, over the soft limit."""
+
+    def needs_reading(self, limits: RecycleLimits, rss_mib: int) -> bool:
+        """Whether the tree may be over a limit, and only the metric can tell."""
+        limit = limits.lowest_mib
+        if not limit or rss_mib <= limit:
+            return False
+        if self.memory_mib is None:
+            return True
+        return rss_mib - min(self.lowest_rss_mib, rss_mib) > limit - self.memory_mib
+
+    def is_stale(self) -> bool:
+        """Whether the reading should be renewed some time soon."""
+        return self.memory_mib is not None and self.samples_since >= STALE_AFTER_SAMPLES
+
+    def sampled(self, limits: RecycleLimits, rss_mib: int, memory_mib: int | None) -> Footprint:
+        """The footprint after a sample; `memory_mib` is None when the metric was not read."""
+        if memory_mib is not None:
+            over = limits.soft_mib > 0 and memory_mib > limits.soft_mib
+            return Footprint(rss_mib, memory_mib, rss_mib, 0, self.samples_over + 1 if over else 0)
+        if rss_mib <= limits.lowest_mib or not limits.lowest_mib:
+            return Footprint(rss_mib)
+        return replace(
+            self,
+            rss_mib=rss_mib,
+            lowest_rss_mib=min(self.lowest_rss_mib, rss_mib),
+            samples_since=self.samples_since + 1,
+            samples_over=0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """What recycling depends on; `started_at` in monotonic seconds."""
+
+    started_at: float
+    memory: Footprint = Footprint()
+
+
+def recycle_reason(limits: RecycleLimits, worker: WorkerFigures, now: float) -> str | None:
+    """Why the worker should be replaced, None when it need not be. The plan takes them one at a time."""
+    if worker.memory.samples_over >= SAMPLES_OVER:
+        return f"memory: {worker.memory.memory_mib} MiB, the limit is {limits.soft_mib} MiB"
+    if now >= expires_at(limits, worker.started_at):
+        return f"age: older than {limits.max_age_s:g} s"
+    return None
+
+
+def expires_at(limits: RecycleLimits, started_at: float) -> float:
+    """When a worker is too old (monotonic seconds), or infinity."""
+    return started_at + limits.max_age_s if limits.max_age_s > 0 else math.inf
+
+
+def over_hard(limits: RecycleLimits, memory: Footprint) -> bool:
+    """Whether the worker must go now, whatever it does."""
+    return 0 < limits.hard_mib < (memory.memory_mib or 0)
+
+
+@dataclass(slots=True)
+class HostGuard:
+    """Closed while the host is short of memory; it opens at a higher mark, so that it does not flap. Floor 0: off.
+
+    `reason` is the sentence for clients and operators while it is closed. It names no current figure: whoever shows it
+    shows the same one until something changes.
+    """
+
+    floor_mib: int
+    reason: str | None = None
+
+    def observe(self, available_mib: int) -> str | None:
+        """Take a sample; the reason why nothing is admitted or started from now on, or None."""
+        mark_mib = self.floor_mib if self.reason is None else self.reopens_at_mib
+        if available_mib >= mark_mib:
+            self.reason = None
+        elif self.reason is None:
+            self.reason = (
+                f"the host is short of memory: less than {self.floor_mib} MiB are available (MIN_HOST_AVAILABLE_MIB); "
+                f"new sessions have to wait until there are {self.reopens_at_mib} MiB"
+            )
+        return self.reason
+
+    @property
+    def reopens_at_mib(self) -> int:
+        """What must be available for it to open again."""
+        return math.ceil(self.floor_mib * REOPEN_FACTOR)
+
+
+def room_for(available_mib: int, floor_mib: int, sizes_mib: Collection[int]) -> int:
+    """How many more workers of the usual size fit without going below the floor; `sizes_mib` are those there are."""
+    usual_mib = statistics.median(sizes_mib) if sizes_mib else UNKNOWN_WORKER_MIB
+    return max(0, int((available_mib - floor_mib) // max(1, usual_mib)))

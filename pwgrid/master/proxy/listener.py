@@ -1,0 +1,103 @@
+"""Opens, or takes over, the listening sockets that the master keeps over the proxy's restarts; accepts nothing."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from typing import Final
+
+from pwgrid.common.errors import AlreadyRunning, GridError
+from pwgrid.runtime.directory import find_running
+from pwgrid.settings.load import Settings
+
+BACKLOG: Final = 4096
+_FIRST_SYSTEMD_FD: Final = 3
+
+
+def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str = "") -> socket.socket:
+    """A bound and listening TCP socket; port 0 takes a free one. Raises GridError with what to do,
+    AlreadyRunning when a grid (looked for in `runtime_dir`) has the port.
+
+    The queue is long because connections wait in it while the proxy is being restarted.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise GridError(
+            f"cannot listen on {host}: {error.strerror}; set PWGRID_HOST to an address of this host"
+        ) from None
+    listener = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise _refusal(host, port, runtime_dir, error) from None
+    return listener
+
+
+def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridError:
+    if error.errno == errno.EADDRINUSE:
+        for grid in find_running(runtime_dir):
+            if grid.port == port and grid.pid != os.getpid():
+                return AlreadyRunning(grid.pid)
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return GridError(f"cannot listen on {host} port {port}: {reason}; choose another one with --host or --port")
+
+
+def inherited_listeners(settings: Settings) -> list[socket.socket]:
+    """Listening sockets that were opened for us: by systemd (LISTEN_FDS, LISTEN_PID), or by supervisord's fcgi-program
+    (descriptor 0). Empty when there are none.
+
+    Raises GridError when such a socket is open to other hosts, and the settings protect it by nothing.
+    """
+    fds = _systemd_fds() or ([0] if _is_listening(0) else [])
+    listeners = []
+    for fd in fds:
+        if not _is_listening(fd):
+            raise GridError(f"descriptor {fd}, which was passed to listen on, is not a listening socket")
+        listener = socket.socket(fileno=os.dup(fd) if fd == 0 else fd)
+        os.set_inheritable(listener.fileno(), False)
+        listener.setblocking(True)
+        listeners.append(listener)
+    for listener in listeners:
+        if _is_unprotected(listener, settings):
+            address = listener.getsockname()[0]
+            for each in listeners:
+                each.close()
+            raise GridError(
+                f"the socket that was passed to listen on is open to other hosts ({address}): set PWGRID_TOKEN, or "
+                "ALLOW_PUBLIC=true where that is meant"
+            )
+    return listeners
+
+
+def _systemd_fds() -> list[int]:
+    count, pid = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
+    os.environ.pop("LISTEN_FDNAMES", None)
+    if not count.isdigit() or pid != str(os.getpid()):
+        return []
+    return list(range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + int(count)))
+
+
+def _is_listening(fd: int) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return False
+    except OSError:
+        return False
+    with socket.socket(fileno=os.dup(fd)) as probe:
+        return bool(probe.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) and probe.type == socket.SOCK_STREAM
+
+
+def _is_unprotected(listener: socket.socket, settings: Settings) -> bool:
+    address = listener.getsockname()
+    if not isinstance(address, tuple) or settings.token or settings.allow_public:
+        return False
+    return not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback

@@ -1,0 +1,108 @@
+"""Writes down each child for the next master: who it is, and what it was forked with; reads nothing back."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pwgrid.common.log import get_logger
+from pwgrid.common.types import ChildKind
+from pwgrid.master.child import Child
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.policy.reload import Part, concerning
+from pwgrid.runtime.child_files import ChildState, digest, state_path
+from pwgrid.runtime.directory import process_start_time
+from pwgrid.settings.load import Settings
+
+if TYPE_CHECKING:
+    from pwgrid.master.workers.record import WorkerRecord
+
+log = get_logger()
+
+AGAIN_S: Final = 3.0
+
+
+class Ledger:
+    """One file for each child, below the runtime directory. What a full disk refuses is written when it has room."""
+
+    def __init__(self, config: MasterConfig) -> None:
+        self._config = config
+        self._runtime = config.runtime.directory
+        self._refused: dict[Path, ChildState] = {}
+        self._again_at = 0.0
+
+    def tick(self, now: float) -> None:
+        """Try again what was refused: until then the next master would not know that child."""
+        if self._refused and now >= self._again_at:
+            self._again_at = now + AGAIN_S
+            for state in list(self._refused.values()):
+                self._write(state)
+
+    @property
+    def registry(self) -> str:
+        """Names the Redis that the children use."""
+        return registry_of(self._config.redis_url, self._config.settings)
+
+    def settings_of(self, kind: ChildKind, browser_type: str = "") -> str:
+        """The fingerprint of the settings that concern such a child, as they are now."""
+        parts: dict[str, tuple[Part, ...]] = {"worker": ("worker",), "proxy": ("proxy",), "redis": ()}
+        extra: tuple[Part, ...] = (browser_type,) if browser_type else ()  # type: ignore[assignment]
+        return digest(concerning(asdict(self._config.settings), *parts[kind], *extra))
+
+    def worker(self, record: WorkerRecord) -> None:
+        """Write down a worker as it is now."""
+        if record.ended:
+            return
+        state = self._state("worker", record.worker_id, record.child, record.forked_at, record.settings)
+        state.browser_type = record.browser_type
+        state.version = record.version
+        state.launched = record.launched
+        state.status, state.reason = record.status.value, record.reason
+        state.recycle = record.recycle
+        state.spare = record.spare
+        state.is_successor = record.is_successor
+        self._write(state)
+
+    def service(self, kind: ChildKind, child: Child) -> None:
+        """Write down a proxy or the embedded Redis."""
+        self._write(self._state(kind, str(child.pid), child, time.monotonic(), self.settings_of(kind)))
+
+    def strike(self, kind: ChildKind, name: str) -> None:
+        """It ended. Idempotent."""
+        path = state_path(self._runtime, kind, name)
+        self._refused.pop(path, None)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    def _state(self, kind: ChildKind, name: str, child: Child, forked_at: float, settings: str) -> ChildState:
+        return ChildState(
+            kind=kind,
+            name=name,
+            pid=child.pid,
+            start_time=process_start_time(child.pid) or 0,
+            registry=self.registry,
+            settings=settings,
+            version=self._config.version,
+            forked_at=forked_at,
+            started_at=child.started_at,
+        )
+
+    def _write(self, state: ChildState) -> None:
+        path = state.path(self._runtime)
+        known = self._refused.pop(path, None)
+        try:
+            state.write(self._runtime)
+        except FileNotFoundError:
+            pass  # a worker removes its directory as the last thing it does
+        except OSError as error:
+            self._refused[path] = state
+            if known is None:
+                log.warning("child_not_written_down", process=state.name, reason=error.strerror or str(error))
+
+
+def registry_of(redis_url: str, settings: Settings) -> str:
+    """Names the Redis that these settings mean; its password cannot be read from it."""
+    return digest((redis_url, settings.redis_key_prefix))

@@ -1,0 +1,118 @@
+"""One pool: how many workers it should have, its backoff, and why it has not got them; starts none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from pwgrid.common.log import get_logger
+from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.master.policy.backoff import Backoff, Run
+from pwgrid.master.policy.plan import Wanted
+from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, spares
+from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.settings.load import Settings
+
+log = get_logger()
+
+GIVEN_UP_AFTER_DEATHS: Final = 3
+
+
+class Pool:
+    """The pool of one browser type. `expected_rate` is how many sessions per second are expected before any came."""
+
+    def __init__(self, browser_type: BrowserType, workers: int, expected_rate: float, now: float) -> None:
+        self.browser_type: Final = browser_type
+        self.workers = workers
+        self.backoff = Backoff()
+        self.held: str | None = None
+        """Why nothing is started in any pool just now."""
+        self.is_complete = workers == 0
+        self.rate = SessionRate(now, expected_rate)
+        self.starts = StartTimes()
+        self.spares = 0
+        """How many workers should be warm beside those that serve."""
+
+    @property
+    def cannot_start(self) -> bool:
+        """Whether it failed often enough that nobody should wait for it. It is still tried."""
+        return self.backoff.deaths >= GIVEN_UP_AFTER_DEATHS
+
+    @property
+    def reason(self) -> str | None:
+        """Why it has fewer workers than wanted; None when it has them, or nothing went wrong."""
+        if self.is_complete:
+            return None
+        if self.backoff.reason is None:
+            return self.held
+        deaths = self.backoff.deaths
+        return self.backoff.reason + (f" ({deaths} early deaths in a row)" if deaths > 1 else "")
+
+    def wanted(self, now: float) -> Wanted:
+        """What the plan needs to know."""
+        return Wanted(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
+
+    def scale(self, workers: int) -> None:
+        """Want another number."""
+        if workers != self.workers:
+            log.info("pool_scaled", pool=self.browser_type, before=self.workers, after=workers)
+            self.workers = workers
+
+    def failed(self, record: WorkerRecord, now: float) -> None:
+        """Count a worker that ended unplanned."""
+        served_s = max(0.0, now - record.served_since)
+        self.died(record.reason or "ended without a reason", now, Run(record.forked_at, served_s, record.lifetime))
+
+    def died(self, reason: str, now: float, run: Run) -> None:
+        """Count an early death, or a start that failed before there was a process."""
+        self.backoff = self.backoff.died(now, reason, run)
+        retry_s = round(max(0.0, self.backoff.not_before - now), 2)
+        log.warning(
+            "pool_backs_off", pool=self.browser_type, deaths=self.backoff.deaths, retry_s=retry_s, reason=reason
+        )
+
+    def observe(self, records: Collection[WorkerRecord], now: float) -> None:
+        """See whether it is complete, and whether a run since the last death was healthy."""
+        available = [record for record in records if record.status is WorkerStatus.AVAILABLE]
+        self.is_complete = len(available) >= self.workers
+        if self.is_complete and not self.backoff.deaths:
+            self.backoff = self.backoff.healthy()
+        if self.backoff.deaths and any(self._is_proof(record, now) for record in available):
+            log.info("pool_healthy", pool=self.browser_type)
+            self.backoff = self.backoff.healthy()
+
+    def told(self, record: WorkerRecord, lifetime: int, now: float) -> None:
+        """Take in how many sessions one of its workers has had."""
+        if lifetime > record.lifetime and record.counted_at <= now:  # what an adopted one had before is no news
+            self.rate.count(lifetime - record.lifetime, record.counted_at, now)
+        record.lifetime, record.counted_at = lifetime, now
+
+    def foresee(self, records: Collection[WorkerRecord], settings: Settings, now: float) -> None:
+        """See how many spares it takes to have all replacements in time."""
+        outlook = Outlook(
+            self.rate.per_s(now),
+            self.starts.longest_s,
+            settings.max_lifetime_sessions,
+            settings.max_concurrent_sessions,
+        )
+        self.spares = spares(outlook, [record.lifetime for record in records if record.is_live])
+
+    def status_reply(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
+        """What an operator is told."""
+        count = {status: sum(1 for record in records if record.status is status) for status in WorkerStatus}
+        return {
+            "browserType": self.browser_type,
+            "wanted": self.workers,
+            "available": count[WorkerStatus.AVAILABLE],
+            "starting": count[WorkerStatus.STARTING],
+            "spare": count[WorkerStatus.SPARE],
+            "draining": count[WorkerStatus.DRAINING],
+            "slots": sum(record.slots for record in records if record.status is WorkerStatus.AVAILABLE),
+            "reason": self.reason,
+        }
+
+    def _is_proof(self, record: WorkerRecord, now: float) -> bool:
+        served_s = now - record.served_since
+        started_since = record.forked_at >= self.backoff.died_at
+        return started_since and self.backoff.policy.is_healthy(served_s, record.lifetime)

@@ -1,0 +1,1 @@
+"""The proxy process: HTTP API, handshake, queue, selection, handoff."""

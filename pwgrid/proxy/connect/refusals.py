@@ -1,0 +1,50 @@
+"""Renders refusals as HTTP/1.1 responses. One shape for all: `{"error": "<sentence>", …}`."""
+
+import json
+from http import HTTPStatus
+from typing import Final
+
+from pwgrid.proxy.policy.upgrade_request import Refusal
+
+RETRY_AFTER_S: Final = 5
+RETRY_AFTER_STOPPING_S: Final = 30
+
+
+def body_of(refusal: Refusal) -> bytes:
+    """The JSON body of a refusal."""
+    return json.dumps({"error": refusal.error, **refusal.details}).encode()
+
+
+def render(refusal: Refusal) -> bytes:
+    """The whole response, which ends the connection."""
+    body = body_of(refusal)
+    lines = [
+        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in refusal.headers),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def no_capacity(error: str, retry_after_s: int = RETRY_AFTER_S) -> Refusal:
+    """503: the grid cannot take the session now and says when to come back."""
+    return Refusal(503, error, headers=(("Retry-After", str(retry_after_s)),), details={"retryAfterS": retry_after_s})
+
+
+def stopping() -> Refusal:
+    """503 while the grid shuts down."""
+    return no_capacity(
+        f"the grid is shutting down: connect again in {RETRY_AFTER_STOPPING_S} s", RETRY_AFTER_STOPPING_S
+    )
+
+
+def waited_too_long(browser_type: str, waited_s: float) -> Refusal:
+    """504: no slot came free in time."""
+    return Refusal(
+        504,
+        f"no {browser_type} slot came free within {waited_s:g} s: "
+        "use fewer clients at once, add workers, or raise WORKER_SELECT_TIMEOUT",
+        headers=(("Retry-After", str(RETRY_AFTER_S)),),
+    )

@@ -1,0 +1,93 @@
+"""Clears up in Redis after workers that are gone, and writes what they could not. Decides nobody's end."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.types import BrowserType
+from pwgrid.registry.journal import Journal
+from pwgrid.registry.outage_spool import Left, left_behind
+from pwgrid.registry.registry import Reaped, Registry
+
+log = structlog.get_logger()
+
+LAST_S: Final = 4.0
+"""How long a stopping proxy waits for a Redis that is away, when there is still something to write."""
+
+AGAIN_S: Final = 5.0
+"""When a burial that was put off is tried again, if nothing told before that Redis is back."""
+
+_LOOK_S: Final = 0.05
+
+
+class Burials:
+    """Workers whose end the master saw, and what workers left in `runtime` because Redis was away. `on_buried` is
+    called when Redis knows of no dead worker any more."""
+
+    def __init__(self, registry: Registry, runtime: Path, on_buried: Callable[[], None]) -> None:
+        self._registry = registry
+        self._runtime = runtime
+        self._on_buried = on_buried
+        self._one_at_a_time = asyncio.Lock()
+        self._put_off = asyncio.Event()
+        self.lost: dict[str, tuple[BrowserType, str]] = {}
+        """Those that Redis may still know: their browser type, and why their sessions ended."""
+
+    async def bury(self) -> None:
+        """What workers could not write is written, and then what is left of them goes. Where Redis is away that is put
+        off."""
+        async with self._one_at_a_time:
+            self._put_off.clear()
+            try:
+                for left in left_behind(self._runtime):
+                    await self._write(left)
+                for worker_id, (browser_type, reason) in list(self.lost.items()):
+                    report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
+                    self.lost.pop(worker_id, None)
+            except RegistryUnavailable as error:
+                log.warning("burial_put_off", workers=len(self.lost), error=str(error))
+                self._put_off.set()
+                return
+        self._on_buried()
+
+    async def keep_trying(self) -> None:
+        """Buries again whenever that was put off: a Redis that refused without going does not tell when it is well."""
+        while True:
+            await self._put_off.wait()
+            await asyncio.sleep(AGAIN_S)
+            await self.bury()
+
+    async def at_last(self) -> None:
+        """Nobody comes after us who could write what workers have left."""
+        try:
+            async with asyncio.timeout(LAST_S):
+                while any(left_behind(self._runtime)):
+                    await self._registry.client.wait_connected()
+                    await self.bury()
+                    await asyncio.sleep(_LOOK_S)  # it is there, and may not serve yet: nothing tells when it will
+        except TimeoutError:
+            unwritten = sum(len(left.entries) for left in left_behind(self._runtime))
+            log.error("unwritten_lost", sessions=unwritten)
+
+    async def _write(self, left: Left) -> None:
+        worker = (left.browser_type, left.worker_id)
+        journal = Journal(lambda entry: self._registry.write(entry, worker))
+        for entry in left.entries:
+            journal.keep(entry)
+        if not await journal.flush():
+            raise RegistryUnavailable("Redis did not take all of what a worker left")
+        report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
+        left.remove()
+        log.info("unwritten_written", worker=left.worker_id, sessions=len(left.entries))
+
+
+def report(reaped: Reaped, reason: str) -> None:
+    """One line for each worker that was reaped, with its sessions."""
+    for worker, sessions in reaped.workers.items():
+        tell = log.warning if sessions else log.debug
+        tell("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)

@@ -1,0 +1,252 @@
+"""The proxy process: HTTP API, handshake, queue, selection, handoff. Owns no session that it has handed off."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import structlog
+import uvicorn
+import uvloop
+
+from pwgrid import __version__
+from pwgrid.common import log as logging
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.side_tasks import SideTasks
+from pwgrid.common.types import BrowserType
+from pwgrid.common.waiting import first_of
+from pwgrid.control.child_end import ControlClient
+from pwgrid.proxy.api import Api
+from pwgrid.proxy.connect.first_bytes import Opening
+from pwgrid.proxy.connect.gateway import Gateway
+from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
+from pwgrid.proxy.connect.refusals import stopping
+from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.dead_workers import Burials, report
+from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.selector import Selector
+from pwgrid.registry.registry import Registry
+from pwgrid.runtime.boot import ProxyBoot
+from pwgrid.runtime.last_child import last_out
+
+log = structlog.get_logger()
+
+BACKLOG: Final = 4096
+RETIRE_LOOK_S: Final = 0.05
+GRACE_S: Final = 5.0
+"""For answers that are being written when the proxy is told to stop."""
+
+
+class GridServer(uvicorn.Server):
+    """uvicorn's server without its signal handlers (the master's business) and without its ten ticks a second."""
+
+    def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def main_loop(self) -> None:
+        """Waits for the stop; uvicorn's own loop renews a Date header and counts requests, neither of which we use."""
+        await self._stop.wait()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Proxy:
+    """One proxy, from the fork to its end."""
+
+    def __init__(self, boot: ProxyBoot) -> None:
+        self.boot = boot
+        self.settings = boot.settings
+        self.roster = Roster()
+        self.registry = Registry.of(boot.settings, boot.redis_url)
+        self.burials = Burials(self.registry, boot.runtime, lambda: self.queue.wake())
+        self.selector = Selector(boot.settings, self.registry, self.roster, self.burials.lost)
+        self.queue = self.selector.queue
+        self.handoffs = Handoffs(boot.runtime, self.selector)
+        self.gateway = Gateway(boot.settings, self.roster, self.selector, self.handoffs)
+        self._stop = asyncio.Event()
+        self._told = asyncio.Event()
+        self._server: GridServer | None = None
+        self._side_tasks = SideTasks(self._side_task_failed)
+        self.control = ControlClient(
+            sock=boot.control,
+            control_path=boot.runtime / "control.sock",
+            hello=self._hello,
+            on_command=self._on_command,
+            on_state=self._on_state,
+            ping_data=self._view,
+            lost_threshold_s=boot.settings.worker_lost_threshold,
+            on_lost=self._stop.set,
+            fds=lambda: [listener.fileno() for listener in boot.listeners if listener.fileno() >= 0],
+        )
+
+    async def run(self) -> int:
+        """Serves until the master says stop, or is lost for too long."""
+        settings = self.settings
+        server = self._server = GridServer(
+            uvicorn.Config(
+                Api(self, settings.token, settings.allowed_origins, settings.redis_timeout).application(),
+                http=Opening.bound_to(self.gateway.take_known, self.gateway.take_upgrade),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=int(GRACE_S),
+            ),
+            self._stop,
+        )
+        for listener in self.boot.listeners:
+            tune(listener, settings.session_ping_timeout)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
+        self._side_tasks.start(self.control.run(), "control link")
+        self._side_tasks.start(self._keep_registry(), "registry")
+        self._side_tasks.start(self.burials.keep_trying(), "burials")
+        # Before the master's first word we know no pool, and would refuse who has waited in the backlog.
+        await first_of(self._told.wait(), self._stop.wait())
+        serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
+        self.control.event("listening", {})
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        self.queue.close(stopping())
+        server.should_exit = True
+        await serving
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await self.gateway.desk.in_hand.settled()
+        self.handoffs.close()
+        await self.burials.at_last()
+        self._side_tasks.cancel("control link")
+        await self.registry.close()
+        await self.control.close("stopped")
+        if self.control.is_lost:
+            last_out(self.boot.runtime)
+        return 0
+
+    # For the API
+
+    def ask_drain(self, worker_id: str, reason: str) -> None:
+        """Has the master drain a worker."""
+        self.control.event("drain_asked", {"workerId": worker_id, "reason": reason})
+
+    def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
+        """Has the master tell a worker to end one of its sessions."""
+        self.control.event("end_session", {"workerId": worker_id, "sessionId": session_id, "reason": reason})
+
+    @property
+    def counts(self) -> Counts:
+        """What the gateway has done."""
+        return self.gateway.desk.counts
+
+    def waiting(self) -> int:
+        """Clients in the queue."""
+        return self.queue.waiting()
+
+    # Registry
+
+    async def _keep_registry(self) -> None:
+        settings = self.settings
+        await self.registry.subscribe_slots(self._on_slots)
+        while True:
+            await asyncio.sleep(settings.reaper_run_interval)
+            try:
+                reaped = await self.registry.reap(lock_s=settings.reaper_run_interval / 2)
+            except RegistryUnavailable as error:
+                log.warning("reap_missed", error=str(error))
+            else:
+                report(reaped, "worker lost")
+
+    def _on_slots(self, browser_type: BrowserType | None) -> None:
+        self.queue.wake(browser_type)
+        if browser_type is None:  # Redis is back: who went meanwhile may not have been able to say so
+            self._side_tasks.start(self.burials.bury(), "bury")
+
+    # Master
+
+    def _on_state(self, state: dict[str, Any]) -> None:
+        before = self._view()
+        self.roster.replace(state)
+        if (view := self._view())["ready"] != before["ready"]:
+            self.control.push_state(view)
+        self._told.set()
+        self.gateway.roster_changed()
+        self.queue.pause(self.roster.host_guard is not None)
+        self.selector.roster_changed()
+        if self.roster.stopping:
+            self.queue.close(stopping())
+        elif not self._stop.is_set():
+            self.queue.reopen()  # the master that stopped died of something else, and another one took over
+
+    def _on_command(self, name: str, data: dict[str, Any]) -> None:
+        if name in ("worker_lost", "worker_gone"):
+            self.burials.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
+            self.handoffs.drop(data["workerId"], "the worker is gone")
+            self._side_tasks.start(self.burials.bury(), "bury")
+        elif name == "worker_orphaned":
+            self.selector.orphaned(data["workerId"])
+            self.handoffs.drop(data["workerId"], "the worker is gone")
+            self._side_tasks.start(self._shun(data["workerId"], data["browserType"]), "shun")
+        elif name == "leave_drain":
+            self._side_tasks.start(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
+        elif name == "retire":
+            self._side_tasks.start(self._retire(), "retire")
+        elif name == "stop":
+            self._stop.set()
+        else:
+            log.error("command_unknown", name=name)
+
+    async def _retire(self) -> None:
+        """Another proxy listens on the same sockets: serve whom we have accepted, and go."""
+        server = self._server
+        assert server is not None
+        for each in getattr(server, "servers", ()):
+            each.close()
+        deadline = time.monotonic() + self.settings.worker_select_timeout + 2 * HANDOFF_TIMEOUT_S + GRACE_S
+        # Connections end in many ways, and none of them tells.
+        while time.monotonic() < deadline and (server.server_state.connections or self.gateway.desk.in_hand):  # noqa: ASYNC110
+            await asyncio.sleep(RETIRE_LOOK_S)
+        self._stop.set()
+
+    async def _shun(self, worker_id: str, browser_type: BrowserType) -> None:
+        """Its process died, its sessions live on: no selection may choose it, ours or another proxy's."""
+        try:
+            await self.registry.mark_draining(browser_type, worker_id)
+        except RegistryUnavailable as error:
+            log.warning("orphan_not_marked", worker=worker_id, error=str(error))
+
+    async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
+        """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""
+        try:
+            await self.registry.send_drain(browser_type, worker_id)
+        except RegistryUnavailable as error:
+            log.warning("drain_not_left_in_redis", worker=worker_id, error=str(error))
+
+    def _side_task_failed(self, name: str, _error: BaseException) -> None:
+        if name in ("control link", "registry"):  # without the others the proxy serves on
+            self._stop.set()
+
+    def _view(self) -> dict[str, Any]:
+        return {"waiting": self.queue.waiting(), "ready": self.roster.not_ready() is None}
+
+    def _hello(self) -> dict[str, Any]:
+        return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}
+
+
+def run_proxy(boot: ProxyBoot) -> int:
+    """The proxy role, called in the forked child. Returns the exit code."""
+    logging.configure(boot.settings.log_level, boot.settings.log_format, "proxy")
+
+    async def live() -> int:
+        return await Proxy(boot).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(live())

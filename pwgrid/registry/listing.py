@@ -1,0 +1,69 @@
+"""Pages through the session records, the newest first. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pwgrid.registry import records
+from pwgrid.registry.client import RedisClient
+from pwgrid.registry.records import SessionPage, SessionRecord
+
+_CHUNK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a session must be; None: anything."""
+
+    status: str | None = None
+    browser_type: str | None = None
+    worker_id: str | None = None
+
+    def passes(self, session: SessionRecord) -> bool:
+        """Whether the session is one of those."""
+        return (
+            self.status in (None, session.status)
+            and self.browser_type in (None, session.browser_type)
+            and self.worker_id in (None, session.worker_id)
+        )
+
+
+async def page(client: RedisClient, prefix: str, wanted: Filter, limit: int, cursor: str | None) -> SessionPage:
+    """Up to `limit` sessions that pass. `cursor` is what an earlier page gave; new sessions do not shift the pages.
+
+    Raises ValueError for a cursor that no page gave.
+    """
+    found: list[SessionRecord] = []
+    score, last_id = _read(cursor) if cursor else ("+inf", None)
+    while True:
+        entries = await _entries(client, prefix, score, last_id)
+        hashes = await client.pipeline([("HGETALL", f"{prefix}session:{session_id}") for session_id, _ in entries])
+        for (session_id, created_at), flat in zip(entries, hashes, strict=True):
+            score, last_id = created_at, session_id
+            session = SessionRecord.read(session_id, records.pairs(flat))
+            if flat and wanted.passes(session):
+                found.append(session)
+                if len(found) == limit:
+                    return SessionPage(found, f"{score}:{last_id}")
+        if len(entries) < _CHUNK:
+            return SessionPage(found, None)
+
+
+async def _entries(client: RedisClient, prefix: str, score: str, last_id: str | None) -> list[tuple[str, str]]:
+    """The next ids with their times. Those of the same millisecond as the last one come again, and are left out."""
+    offset = 0
+    if last_id is not None:
+        same = await client.call("ZREVRANGEBYSCORE", prefix + records.INDEX, score, score)
+        offset = sum(session_id >= last_id for session_id in same)  # the order of equal scores is that of the bytes
+    flat = await client.call(
+        *("ZREVRANGEBYSCORE", prefix + records.INDEX, score, "-inf", "WITHSCORES", "LIMIT", offset, _CHUNK)
+    )
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _read(cursor: str) -> tuple[str, str]:
+    score, colon, session_id = cursor.partition(":")
+    if not colon or not score.replace(".", "", 1).isdecimal():
+        raise ValueError(f"not a cursor: {cursor!r}")
+    return score, session_id

@@ -1,0 +1,241 @@
+"""What the registry's keys hold, as plain data, and how it is written and read. Talks to no Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pwgrid.common.types import BrowserType
+
+ACTIVE = "cluster:active_connections"
+LIFETIME = "cluster:lifetime_connections"
+REPAIRS = "cluster:counter_repairs"
+OUTCOMES = "sessions:outcomes"
+INDEX = "sessions:index"
+
+_SESSION_FIELDS = frozenset(
+    {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
+    | {"client", "bytesIn", "bytesOut", "presumed"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """The hash `worker:{browserType}:{workerId}`. Times are Unix seconds."""
+
+    browser_type: BrowserType
+    worker_id: str
+    ws_endpoint: str
+    status: str = "available"
+    started_at: float = 0.0
+    slots: int = 1
+    playwright_version: str = ""
+    grid: str = ""
+    handoff: str = ""
+    pid: int = 0
+    rss_mib: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    last_heartbeat: float = 0.0
+    """Written by the scripts; only read here."""
+
+    @property
+    def counter_field(self) -> str:
+        """The worker's field in the counter hashes."""
+        return f"{self.browser_type}:{self.worker_id}"
+
+    def fields(self) -> list[str]:
+        """Names and values of the hash in turn, but for those that register.lua writes itself."""
+        named = {
+            "wsEndpoint": self.ws_endpoint,
+            "status": self.status,
+            "startedAt": f"{self.started_at:.3f}",
+            "slots": str(self.slots),
+            "playwrightVersion": self.playwright_version,
+            "grid": self.grid,
+            "handoff": self.handoff,
+            "pid": str(self.pid),
+            "rssMib": "" if self.rss_mib is None else str(self.rss_mib),
+            "labels": json.dumps(dict(self.labels), sort_keys=True),
+        }
+        return [text for pair in named.items() for text in pair]
+
+    @classmethod
+    def read(cls, name: str, values: Mapping[str, str]) -> WorkerRecord:
+        """The record of the worker at field `name`; what is missing or malformed takes its default."""
+        browser_type, _, worker_id = name.partition(":")
+        return cls(
+            browser_type=browser_type,  # type: ignore[arg-type] # other grids may know more types than we do
+            worker_id=worker_id,
+            ws_endpoint=values.get("wsEndpoint", ""),
+            status=values.get("status", ""),
+            started_at=number(values.get("startedAt")),
+            slots=int(number(values.get("slots"))),
+            playwright_version=values.get("playwrightVersion", ""),
+            grid=values.get("grid", ""),
+            handoff=values.get("handoff", ""),
+            pid=int(number(values.get("pid"))),
+            rss_mib=int(number(values["rssMib"])) if values.get("rssMib") else None,
+            labels=_labels(values.get("labels")),
+            last_heartbeat=number(values.get("lastHeartbeat")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A worker that was chosen, and a slot in it that is held by a lease."""
+
+    endpoint: str
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """`known` False: Redis has lost the worker, register again. `command` is what an operator or the selection asks for
+    ("shutdown", "serve" or None). `repaired` is by how much the active counter was wrong; 0 in a healthy grid."""
+
+    known: bool
+    command: str | None
+    repaired: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What a run of the reaper removed: each worker ("{type}:{id}") with the ids of the sessions that it took along.
+    `ran` is False when another proxy held the lock."""
+
+    workers: Mapping[str, tuple[str, ...]]
+    ran: bool = True
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """All sessions that were ended."""
+        return tuple(session for sessions in self.workers.values() for session in sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """The hash `session:{id}`. Times are Unix seconds, None where that has not happened yet. `extra` has labels and
+    the like."""
+
+    session_id: str
+    browser_type: str
+    worker_id: str
+    status: str
+    reason: str | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    client: str
+    bytes_in: int
+    bytes_out: int
+    extra: Mapping[str, str]
+
+    @classmethod
+    def read(cls, session_id: str, values: Mapping[str, str]) -> SessionRecord:
+        """The record as Redis has it."""
+        return cls(
+            session_id=session_id,
+            browser_type=values.get("browserType", ""),
+            worker_id=values.get("workerId", ""),
+            status=values.get("status", ""),
+            reason=values.get("reason") or None,
+            created_at=number(values.get("createdAt")),
+            started_at=number(values["startedAt"]) if "startedAt" in values else None,
+            ended_at=number(values["endedAt"]) if "endedAt" in values else None,
+            client=values.get("client", ""),
+            bytes_in=int(number(values.get("bytesIn"))),
+            bytes_out=int(number(values.get("bytesOut"))),
+            extra={name: value for name, value in values.items() if name not in _SESSION_FIELDS},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The session as the API and the command line show it; times in Unix seconds."""
+        return {
+            "id": self.session_id,
+            "browserType": self.browser_type,
+            "workerId": self.worker_id,
+            "status": self.status,
+            "reason": self.reason,
+            "createdAt": self.created_at,
+            "startedAt": self.started_at,
+            "endedAt": self.ended_at,
+            "client": self.client,
+            "bytesIn": self.bytes_in,
+            "bytesOut": self.bytes_out,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Sessions, the newest first. `cursor` gives the next page; None at the end."""
+
+    sessions: list[SessionRecord]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySnapshot:
+    """The registry at one moment. `active` and `lifetime` are the counters by worker field ("{type}:{id}"), `workers`
+    those whose hash exists, `outcomes` totals of ended sessions."""
+
+    active: Mapping[str, int]
+    lifetime: Mapping[str, int]
+    workers: Mapping[str, WorkerRecord]
+    outcomes: Mapping[str, int]
+    counter_repairs: int
+
+
+def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
+    """The commands whose replies `worker_fields` and `read_snapshot` take."""
+    return [
+        ("HGETALL", prefix + ACTIVE),
+        ("HGETALL", prefix + LIFETIME),
+        ("HGETALL", prefix + OUTCOMES),
+        ("GET", prefix + REPAIRS),
+    ]
+
+
+def worker_fields(replies: list[Any]) -> list[str]:
+    """The fields of all workers, whose hashes (`worker:{field}`) `read_snapshot` wants as HGETALL replies."""
+    return sorted({*replies[0][::2], *replies[1][::2]})
+
+
+def read_snapshot(replies: list[Any], hashes: Iterable[list[str]]) -> RegistrySnapshot:
+    """Puts the replies to `snapshot_commands` and the workers' hashes together."""
+    fields = worker_fields(replies)
+    workers = {name: pairs(flat) for name, flat in zip(fields, hashes, strict=True)}
+    return RegistrySnapshot(
+        active=counts(replies[0]),
+        lifetime=counts(replies[1]),
+        workers={name: WorkerRecord.read(name, values) for name, values in workers.items() if values},
+        outcomes=counts(replies[2]),
+        counter_repairs=int(number(replies[3])),
+    )
+
+
+def pairs(flat: list[str]) -> dict[str, str]:
+    """A hash from Redis' flat reply."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def number(text: str | None) -> float:
+    """A number that Redis holds as text; 0 for what is none (operators write these hashes too)."""
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
+
+
+def counts(flat: list[str]) -> dict[str, int]:
+    """A hash of counters from Redis' flat reply."""
+    return {name: int(number(value)) for name, value in pairs(flat).items()}
+
+
+def _labels(text: str | None) -> dict[str, str]:
+    try:
+        labels = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}

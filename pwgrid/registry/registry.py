@@ -1,0 +1,383 @@
+"""The registry as proxies and workers use it: workers, counters, leases. Every step is a script of lua/.
+
+The wall clock is read here and given to the scripts; nowhere else in the grid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.registry import listing, records
+from pwgrid.registry.client import RedisClient
+from pwgrid.registry.entries import Entry
+from pwgrid.registry.records import (
+    HeartbeatReply,
+    Reaped,
+    RegistrySnapshot,
+    Selection,
+    SessionPage,
+    SessionRecord,
+    WorkerRecord,
+)
+from pwgrid.registry.redis_address import parse_url
+from pwgrid.registry.resp import Argument, Reply
+from pwgrid.registry.scripts import load
+from pwgrid.registry.subscriber import Subscriber
+from pwgrid.settings.load import Settings
+
+__all__ = [
+    "HeartbeatReply",
+    "Lifetimes",
+    "Reaped",
+    "Registry",
+    "RegistrySnapshot",
+    "Selection",
+    "SessionPage",
+    "SessionRecord",
+    "Wish",
+    "WorkerRecord",
+]
+
+Wish = tuple[Argument, ...]
+"""A selection to be made, as `Registry.wish` has written it for the script."""
+
+SCRIPTS: Final = (
+    "selector",
+    "register",
+    "heartbeat",
+    "start",
+    "release",
+    "rollback",
+    "drain",
+    "command",
+    "unregister",
+    "reaper",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """How long the registry's keys live, in seconds; `history_max` counts sessions."""
+
+    key_ttl_s: float = 30.0
+    stale_threshold_s: float = 30.0
+    command_ttl_s: float = 60.0
+    history_ttl_s: float = 3600.0
+    history_max: int = 10_000
+    record_ttl_s: float = 990.0
+    """Of a live session's record; each heartbeat renews it. Outlasts the reaper's interval, or ends go unrecorded."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Lifetimes:
+        """As the settings say."""
+        return cls(
+            key_ttl_s=settings.redis_key_ttl,
+            stale_threshold_s=settings.stale_threshold,
+            command_ttl_s=settings.shutdown_command_ttl,
+            history_ttl_s=settings.session_history_ttl,
+            history_max=settings.session_history_max,
+            record_ttl_s=3 * (settings.reaper_run_interval + settings.stale_threshold),
+        )
+
+
+class Registry:
+    """Needs a running loop from its making on; connects in the background. `connected` waits until it stands.
+
+    Every call is bounded by `timeout_s` and raises RegistryUnavailable while Redis is away. All writes may be repeated.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        timeout_s: float = 1.0,
+        lifetimes: Lifetimes | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.address = parse_url(url)
+        self._prefix = prefix
+        self._timeout_s = timeout_s
+        self._lifetimes = lifetimes or Lifetimes()
+        self._now = now
+        self._scripts = {name: load(name) for name in SCRIPTS}
+        self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
+        self._instance = secrets.token_hex(4)
+        self._own: tuple[str, str] = ("", "")
+        life = self._lifetimes
+        self._selector = self._scripts["selector"]
+        self._rule = (str(life.stale_threshold_s), prefix)
+        record = (life.record_ttl_s, life.history_max, life.command_ttl_s)
+        self._recording = (*map(str, record), "proxy", self._instance)
+        self._subscribers: list[Subscriber] = []
+        self.client = RedisClient(self.address, timeout_s=timeout_s, scripts=self._scripts.values())
+
+    @classmethod
+    def of(cls, settings: Settings, url: str) -> Registry:
+        """The grid's registry at `url`, as the settings say."""
+        return cls(
+            url,
+            prefix=settings.redis_key_prefix,
+            timeout_s=settings.redis_timeout,
+            lifetimes=Lifetimes.of(settings),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Registry {self.client!r} prefix={self._prefix!r}>"
+
+    async def connected(self, attempts: int, delay_s: float) -> None:
+        """Returns once the connection stands. Where it does not within `attempts` × `delay_s`, the registry is closed,
+        and RegistryUnavailable names the URL without its password."""
+        budget_s = self._timeout_s + max(0, attempts - 1) * delay_s
+        try:
+            async with asyncio.timeout(budget_s):
+                await self.client.wait_connected()
+        except BaseException as error:
+            reason = self.client.reason
+            await self.close()
+            if isinstance(error, TimeoutError):
+                raise RegistryUnavailable(
+                    f"no Redis at {self.address} within {budget_s:g} s ({attempts} attempts): {reason}"
+                ) from None
+            raise
+
+    async def close(self) -> None:
+        """Ends all connections. Idempotent."""
+        for subscriber in self._subscribers:
+            await subscriber.close()
+        await self.client.close()
+
+    # Sessions
+
+    def wish(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
+        self,
+        browser_type: BrowserType,
+        *,
+        max_concurrent: int,
+        max_lifetime: int,
+        session_id: str,
+        lease_s: float = 10.0,
+        client: str = "",
+        exclude: Collection[str] = (),
+        version: str | None = None,
+        worker_id: str | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> Wish:
+        """What `select` and `ask` shall choose: a slot that is held for `lease_s` seconds. Made anew for each attempt,
+        since it has the time in it.
+
+        `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
+        do, `fields` go into the session's record.
+        """
+        extra = [text for pair in fields.items() for text in pair] if fields else ()
+        return (
+            browser_type,
+            max_concurrent,
+            max_lifetime,
+            self._time(),
+            *self._rule,
+            session_id,
+            lease_s,
+            client,
+            ",".join(exclude),
+            version or "",
+            worker_id or "",
+            *self._recording,
+            *extra,
+        )
+
+    async def select(self, wish: Wish) -> Selection | None:
+        """Chooses a worker and takes one of its slots; None when no worker is eligible.
+
+        A session that was selected before gets the same answer; if its worker is excluded now, that lease is taken
+        back. None also for a session that has run already.
+        """
+        endpoint: str | None = await self.client.run(self._selector, self._counters, wish)
+        return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
+
+    def ask(self, wish: Wish, on_selected: Callable[[Selection | Exception | None], None]) -> bool:
+        """As `select`, for the one moment where time is dear: the command is on its way when this returns, and its
+        answer, or the error, is told the moment it comes. False when there is no connection, and nothing will come.
+        """
+
+        def answered(reply: Reply) -> None:
+            on_selected(Selection(reply, _worker_id(reply)) if isinstance(reply, str) else reply)
+
+        return self.client.ask(self._selector, self._counters, wish, answered)
+
+    async def write(self, entry: Entry, worker: tuple[BrowserType, str] | None = None) -> bool:
+        """Records that the session runs, or that it has ended, which frees its slot. False if that changed nothing: it
+        is another worker's, had ended before, or is not known.
+
+        It is `worker` (or who registered here) that says so, and knows best; without either the record must be there.
+        """
+        owner, life, end = worker or self._own, self._lifetimes, entry.end
+        started_at = "" if entry.started_at is None else _text(entry.started_at)
+        if end is None:
+            when = started_at or self._time()
+            return bool(
+                await self._run("start", entry.session_id, when, self._prefix, life.record_ttl_s, *owner, entry.client)
+            )
+        head = (entry.session_id, end.status, end.reason, _text(end.at), self._prefix, life.history_ttl_s)
+        return bool(await self._run("release", *head, end.bytes_in, end.bytes_out, *owner, started_at, entry.client))
+
+    async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
+        """Takes the lease of a failed handoff back, lifetime included. With `last` the session is recorded as failed
+        for `reason`; else its record goes, and it may be selected again. False if there was no lease any more."""
+        tail = (self._prefix, int(last), self._lifetimes.history_ttl_s)
+        return bool(await self._run("rollback", session_id, reason, self._time(), *tail))
+
+    async def session(self, session_id: str) -> SessionRecord | None:
+        """One session's record; None if there is none (any more)."""
+        values = records.pairs(await self.client.call("HGETALL", f"{self._prefix}session:{session_id}"))
+        return SessionRecord.read(session_id, values) if values else None
+
+    async def sessions(
+        self,
+        *,
+        status: str | None = None,
+        browser_type: str | None = None,
+        worker_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        """Sessions that pass all given filters, the newest first. Raises ValueError for a cursor that is not ours."""
+        wanted = listing.Filter(status, browser_type, worker_id)
+        return await listing.page(self.client, self._prefix, wanted, limit, cursor)
+
+    # Workers
+
+    async def endpoint(self, browser_type: BrowserType, worker_id: str) -> str | None:
+        """The worker's wsEndpoint; None if it is not registered."""
+        reply: str | None = await self.client.call(
+            "HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "wsEndpoint"
+        )
+        return reply
+
+    async def register(self, worker: WorkerRecord, *, lifetime: int = 0, sessions: Collection[Entry] = ()) -> None:
+        """Writes the worker's record and counters. When Redis had lost them, `lifetime` is what the worker itself
+        counts, and `sessions` are those that run. From now on `write` on this registry speaks for this worker, also if
+        this call fails."""
+        self._own = (worker.browser_type, worker.worker_id)
+        life, count = self._lifetimes, len(sessions)
+        head = (*self._own, self._time(), count, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
+        await self._run("register", *head, count, *_flat(sessions), *worker.fields())
+
+    async def heartbeat(
+        self,
+        browser_type: BrowserType,
+        worker_id: str,
+        *,
+        status: str,
+        sessions: Collection[Entry],
+        lifetime: int | None = None,
+        rss_mib: int | None = None,
+    ) -> HeartbeatReply:
+        """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them."""
+        life = self._lifetimes
+        beat = (browser_type, worker_id, self._time(), status, life.key_ttl_s, life.stale_threshold_s, self._prefix)
+        figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
+        known, command, repaired = await self._run(
+            "heartbeat", *beat, life.record_ttl_s, life.history_ttl_s, *figures, *_flat(sessions)
+        )
+        return HeartbeatReply(bool(known), command or None, repaired)
+
+    async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
+        """No selection chooses the worker from now on. False if it is not registered."""
+        keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
+        return bool(await self.client.run(self._scripts["drain"], keys, ()))
+
+    async def heir(self, browser_type: BrowserType, worker_id: str) -> str | None:
+        """The worker that a selection has let serve in this one's place; None if there is none."""
+        reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "heir")
+        return reply
+
+    async def send_drain(self, browser_type: BrowserType, worker_id: str) -> bool:
+        """Leaves the shutdown command for the worker's next heartbeat, and publishes it. False if nobody is there."""
+        worker = f"{browser_type}:{worker_id}"
+        keys = (f"{self._prefix}worker:{worker}", f"{self._prefix}worker:cmd:{worker}")
+        return bool(await self.client.run(self._scripts["command"], keys, (self._lifetimes.command_ttl_s,)))
+
+    async def unregister(self, browser_type: BrowserType, worker_id: str, reason: str) -> int:
+        """Removes the worker; sessions that it still has fail for `reason`. Returns how many those were."""
+        arguments = (browser_type, worker_id, self._time(), self._prefix, reason, self._lifetimes.history_ttl_s)
+        return int(await self._run("unregister", *arguments))
+
+    async def reap(self, stale_threshold_s: float | None = None, *, lock_s: float = 0.0) -> Reaped:
+        """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only one registry does so at a
+        time: the one that did last, until `lock_s` seconds after it."""
+        threshold_s = self._lifetimes.stale_threshold_s if stale_threshold_s is None else stale_threshold_s
+        return await self._reap(threshold_s, "", "", lock_s)
+
+    async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: str) -> Reaped:
+        """Removes one worker that is known to be gone; its sessions fail for `reason`."""
+        return await self._reap(0, reason, f"{browser_type}:{worker_id}", 0)
+
+    async def snapshot(self) -> RegistrySnapshot:
+        """Workers, counters and totals."""
+        replies = await self.client.pipeline(records.snapshot_commands(self._prefix))
+        fields = records.worker_fields(replies)
+        hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
+        return records.read_snapshot(replies, hashes)
+
+    async def counters(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The active and the lifetime counters by worker field: what `snapshot` has of them, in one round trip."""
+        active, lifetime = await self.client.pipeline([("HGETALL", key) for key in self._counters])
+        return records.counts(active), records.counts(lifetime)
+
+    async def subscribe_slots(self, callback: Callable[[BrowserType | None], None]) -> None:
+        """`callback` is called with a browser type when a slot of it may have come free, and with None after each
+        (re)connection to Redis, since anything may have happened before."""
+        channels = {f"{self._prefix}slots:{browser_type}": browser_type for browser_type in BROWSER_TYPES}
+        subscriber = Subscriber(
+            self.address,
+            timeout_s=self._timeout_s,
+            on_message=lambda channel, _: callback(channels[channel]),
+            on_subscribed=lambda: callback(None),
+            channels=channels,
+        )
+        self._subscribers.append(subscriber)
+        # The two connections return in any order, and a wake-up before ours has would find no worker.
+        self.client.on_connect(lambda: callback(None))
+
+    # Small things
+
+    def now(self) -> float:
+        """The wall clock, in Unix seconds, as the records have it."""
+        return self._now()
+
+    def _time(self) -> str:
+        return _text(self._now())
+
+    async def _run(self, name: str, *arguments: Argument) -> Reply:
+        return await self.client.run(self._scripts[name], self._counters, arguments)
+
+    async def _reap(self, threshold_s: float, reason: str, only: str, lock_s: float) -> Reaped:
+        owner = self._instance if lock_s else ""
+        tail = (self._lifetimes.history_ttl_s, reason, only, owner, lock_s or "", "names")
+        entries = cast(
+            "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
+        )
+        return Reaped({worker: tuple(sessions) for worker, *sessions in entries or ()}, ran=entries is not None)
+
+
+def _text(unix_s: float) -> str:
+    return f"{unix_s:.3f}"
+
+
+def _flat(sessions: Collection[Entry]) -> list[str]:
+    """Three arguments for each session that runs."""
+    rows = ((each.session_id, each.started_at, each.client) for each in sessions)
+    return [text for id_, at, client in rows for text in (id_, "" if at is None else _text(at), client)]
+
+
+def _worker_id(endpoint: str) -> str:
+    # ws://host:port/playwright/<browser type>/<worker id>.<secret>
+    return endpoint.rpartition("/")[2].partition(".")[0]

@@ -1,0 +1,31 @@
+"""Loads the Lua scripts and knows their digests. Talks to no Redis."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from pwgrid.common.resources import resource_dir
+
+_NEEDS_LIBRARY: Final = "Needs lib.lua."
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as Redis gets it. `digest` is what EVALSHA wants."""
+
+    name: str
+    source: str
+    digest: str
+
+
+@cache
+def load(name: str) -> Script:
+    """The script lua/`name`.lua, with lib.lua before it where its first line says that it needs it."""
+    directory = resource_dir("lua")
+    source = (directory / f"{name}.lua").read_text(encoding="utf-8")
+    if _NEEDS_LIBRARY in source.partition("\n")[0]:
+        source = (directory / "lib.lua").read_text(encoding="utf-8") + source
+    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())

@@ -1,0 +1,43 @@
+"""What the master hands to a child it forks: plain data and open sockets. Knows no role."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.load import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBoot:
+    """Everything a worker needs that only the master can give.
+
+    `ipc` is the worker's end of the browser server's channel and `ipc_child` the Node end (None when this worker takes
+    over the browser server of a dead one). The master keeps a copy of `ipc`, so that the channel outlives the worker.
+    `registry_seen`: Redis has been there since the grid started; a worker need not wait for it if it is away now.
+    `spare`: it waits, warm and unregistered, until the master tells it to serve.
+    """
+
+    settings: Settings
+    redis_url: str
+    runtime: Path
+    directory: Path
+    worker_id: str
+    browser_type: BrowserType
+    control: socket.socket
+    ipc: socket.socket
+    ipc_child: socket.socket | None
+    adopt_node_pid: int | None = None
+    registry_seen: bool = False
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyBoot:
+    """Everything the proxy needs that only the master can give. `listeners` are bound and listening already."""
+
+    settings: Settings
+    redis_url: str
+    runtime: Path
+    control: socket.socket
+    listeners: tuple[socket.socket, ...]

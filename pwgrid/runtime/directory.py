@@ -1,0 +1,290 @@
+"""The private runtime directory of one grid: where it is, whose it is, its lock and its end; starts no process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pwgrid.common.errors import AlreadyRunning, GridError
+from pwgrid.common.log import get_logger
+
+log = get_logger()
+
+# A Unix socket path has 108 bytes, the last one a zero.
+MAX_SOCKET_PATH_BYTES: Final = 107
+_LONGEST: Final = "w/01234567/handoff.sock"
+_LOCK: Final = "lock"
+UNWRITTEN: Final = "unwritten"
+"""In it is what workers could not write into Redis before they left."""
+CODE_CACHE: Final = "node"
+"""The directory in which browser servers leave compiled code for each other."""
+
+SERVICE_BASE: Final = Path("/run/pwgrid")
+"""What RUNTIME_DIRECTORY is in our systemd unit; an operator's shell does not know it."""
+_TRIES: Final = 100
+_TRY_MS: Final = 20
+
+
+class RuntimeDirError(GridError):
+    """The directory cannot be used; the sentence says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGrid:
+    """A grid whose master lives."""
+
+    directory: Path
+    port: int
+    pid: int
+    endpoint: str
+
+
+def base_dir(setting: str | None = None) -> Path:
+    """The directory that holds one for each grid: the setting's, systemd's, or one under the temp directory."""
+    if setting:
+        return Path(setting).absolute()
+    if managed := os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]:
+        return Path(managed).resolve()  # with DynamicUser it is a link to /run/private, which root alone can make
+    return default_base()
+
+
+def default_base() -> Path:
+    """The base that is used when nobody names one."""
+    return Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
+
+
+def process_start_time(pid: int) -> int | None:
+    """When process `pid` started (clock ticks since boot), None when there is none. Tells a reused pid apart."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
+
+
+def find_running(setting: str | None = None) -> list[RunningGrid]:
+    """The grids that are running, those in the configured base, the default one and the service's, by path."""
+    found: dict[Path, RunningGrid] = {}
+    for base in {base_dir(setting), default_base(), SERVICE_BASE.resolve()}:
+        for lock in base.glob(f"*/{_LOCK}"):
+            holder = _read_lock(lock)
+            if holder is not None and lock.parent.name.isdigit():
+                found[lock.parent] = RunningGrid(lock.parent, int(lock.parent.name), *holder)
+    return [found[path] for path in sorted(found)]
+
+
+def is_service_hidden() -> bool:
+    """Whether there is a service's directory that this user may not look into (with DynamicUser only root may)."""
+    return os.path.lexists(SERVICE_BASE) and not os.access(SERVICE_BASE, os.R_OK | os.X_OK)
+
+
+class RuntimeDir:
+    """The runtime directory of one grid: `directory` is its path. `locked` makes it, keeps it and removes it."""
+
+    def __init__(self, base: Path, port: int, *, owns_base: bool) -> None:
+        self.directory: Final = base / str(port)
+        self._owns_base = owns_base
+        self._lock_fd = -1
+        self._is_kept = False
+        longest = len(os.fsencode(self.directory / _LONGEST))
+        if longest > MAX_SOCKET_PATH_BYTES:
+            raise RuntimeDirError(
+                f"the runtime directory {self.directory} is too long: its socket paths would have {longest} bytes and "
+                f"may have {MAX_SOCKET_PATH_BYTES}; choose a shorter one with PWGRID_RUNTIME_DIR"
+            )
+
+    @classmethod
+    def create(cls, setting: str | None, port: int) -> RuntimeDir:
+        """The directory for the grid on `port`. Raises RuntimeDirError when its path is too long for sockets."""
+        base = base_dir(setting)
+        return cls(base, port, owns_base=base == default_base() or not base.exists())
+
+    @contextmanager
+    def locked(
+        self, endpoint: str, spare: Callable[[Path], Collection[str]] | None = None, lock_fd: int | None = None
+    ) -> Iterator[RuntimeDir]:
+        """Make and lock the directory; what a former run left in it is removed. At the end all of it is removed.
+
+        `spare(directory)` names what of a former run is to stay, as paths in it. `lock_fd` is the lock that this very
+        process held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be private.
+        """
+        try:
+            self._lock_fd = _make_and_lock(self.directory) if lock_fd is None else lock_fd
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
+        try:
+            self._write_lock(endpoint)
+            left = self.clear(spare(self.directory) if spare else ())
+            if left:
+                log.warning("stale_runtime_removed", directory=str(self.directory), left=left)
+            yield self
+        finally:
+            self._remove()
+
+    @property
+    def lock_fd(self) -> int:
+        """The lock, for this process to keep when it executes itself."""
+        return self._lock_fd
+
+    def keep(self) -> None:
+        """Leave everything where it is at the end: children live on in it."""
+        self._is_kept = True
+
+    def own(self) -> None:
+        """Remove it at the end after all."""
+        self._is_kept = False
+
+    @property
+    def control_path(self) -> Path:
+        """The master's control socket."""
+        return self.directory / "control.sock"
+
+    def clear(self, spared: Collection[str] = ()) -> list[str]:
+        """Remove everything but the lock and what is `spared`; returns the names of what was removed."""
+        workers = {f"w/{worker.name}": worker for worker in sorted((self.directory / "w").glob("*"))}
+        others = {entry.name: entry for entry in sorted(self.directory.iterdir()) if entry.name not in (_LOCK, "w")}
+        left = {name: path for name, path in {**workers, **others}.items() if name not in spared}
+        for path in left.values():
+            _remove(path)
+        if not any(name.startswith("w/") for name in spared):
+            _remove(self.directory / "w")
+        return list(left)
+
+    def make_worker_dir(self, worker_id: str) -> Path:
+        """The worker's own directory with its `tmp`, both new. Raises OSError."""
+        path = self.directory / "w" / worker_id
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700)
+        (path / "tmp").mkdir(mode=0o700)
+        return path
+
+    def remove_worker_dir(self, worker_id: str) -> bool:
+        """Remove the worker's directory; whether there was one."""
+        path = self.directory / "w" / worker_id
+        existed = path.exists()
+        _remove(path)
+        return existed
+
+    def _write_lock(self, endpoint: str) -> None:
+        """Say who holds the lock: for the commands, and for a second master."""
+        pid = os.getpid()
+        content = json.dumps({"pid": pid, "startTime": process_start_time(pid), "endpoint": endpoint}).encode()
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, content, 0)
+
+    def _remove(self) -> None:
+        """Everything, the lock last, and the base too if it is ours and empty."""
+        if self._is_kept:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            return
+        with suppress(OSError):
+            self.clear()
+        with suppress(OSError):
+            (self.directory / _LOCK).unlink()
+        # Another grid may have come into the same place meanwhile: then these are not empty and stay.
+        with suppress(OSError):
+            self.directory.rmdir()
+            if self._owns_base:
+                self.directory.parent.rmdir()
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+
+@contextmanager
+def abandoned(directory: Path) -> Iterator[RuntimeDir | None]:
+    """The lock of a directory whose master is gone, for its last child, for the length of the block; afterwards
+    everything is removed, unless it is to be kept. None when somebody else has it: a master that lives.
+    """
+    runtime = RuntimeDir(directory.parent, int(directory.name), owns_base=directory.parent == default_base())
+    try:
+        runtime._lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        for _ in range(_TRIES):
+            with suppress(BlockingIOError):
+                fcntl.flock(runtime._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if _read_lock(directory / _LOCK) is not None:
+                runtime.keep()
+                yield None
+                return
+            select.poll().poll(_TRY_MS)  # another child looks, too; it is done in a moment
+        else:
+            runtime.keep()
+            yield None
+            return
+        yield runtime
+    finally:
+        runtime._remove()
+
+
+def _make_and_lock(path: Path) -> int:
+    """Another grid's end may remove the base, the directory or the lock file under our hands: then once more."""
+    tries = 0
+    while True:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(path.parent, "may be written only by its owner", stat.S_IWGRP | stat.S_IWOTH)
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            _check_owner(path, "must be private (mode 0700)", stat.S_IRWXG | stat.S_IRWXO)
+            fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino == (path / _LOCK).stat().st_ino:
+                return fd
+            os.close(fd)
+        except BlockingIOError:
+            os.close(fd)
+            holder = _read_lock(path / _LOCK)
+            tries += 1
+            if holder is None and tries < _TRIES:  # the last child of a dead master is clearing up
+                select.poll().poll(_TRY_MS)
+                continue
+            raise AlreadyRunning(holder[0] if holder else None) from None
+        except FileNotFoundError:
+            os.close(fd)
+
+
+def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise RuntimeDirError(f"{path} is not a directory; remove it or choose another runtime directory")
+    if status.st_uid != os.geteuid():
+        raise RuntimeDirError(
+            f"{path} belongs to uid {status.st_uid}, not to us (uid {os.geteuid()}); choose another one"
+        )
+    if status.st_mode & forbidden_bits:
+        raise RuntimeDirError(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, but {rule}: chmod 700 {path}")
+
+
+def _read_lock(path: Path) -> tuple[int, str] | None:
+    """Pid and endpoint of the living holder. The lock is not touched: a starting master must not trip over us."""
+    try:
+        content = json.loads(path.read_bytes())
+        pid, started, endpoint = int(content["pid"]), int(content["startTime"]), str(content["endpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return (pid, endpoint) if process_start_time(pid) == started else None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

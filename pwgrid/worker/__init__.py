@@ -1,0 +1,1 @@
+"""The worker process: owns one browser server through its whole life."""

@@ -1,0 +1,1 @@
+"""One browser server: found, launched, talked to, ended. The *.cjs files run in Node."""

@@ -1,0 +1,198 @@
+"""Finds the executable for a browser type on this host. Starts no process, downloads nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from playwright._impl._driver import compute_driver_executable
+
+from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.load import Settings
+
+Source = Literal["setting", "playwright", "system"]
+
+STOCK_FIREFOX_CHANNEL: Final = "moz-firefox"
+"""With it Playwright speaks WebDriver BiDi, which is what a Firefox that it did not patch itself understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBrowser:
+    """An executable that can be launched. `channel` is Playwright's word, mostly empty; `notes` are for the user."""
+
+    browser_type: BrowserType
+    executable: str
+    channel: str
+    source: Source
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.browser_type}: {self.executable} ({', '.join([self.source, *self.notes])})"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where to look. The defaults are this host; tests give others."""
+
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    root: Path = Path("/")
+    playwright_core: Path | None = None
+
+    @property
+    def core(self) -> Path:
+        """The directory of playwright-core, which lies in the Python package."""
+        return self.playwright_core or Path(compute_driver_executable()[1]).parent
+
+    @property
+    def installed(self) -> Path:
+        """Where Playwright installs its browsers (its own rule)."""
+        chosen = self.environ.get("PLAYWRIGHT_BROWSERS_PATH", "")
+        if chosen == "0":
+            return self.core / ".local-browsers"
+        if chosen:
+            return Path(self.environ.get("INIT_CWD") or Path.cwd(), chosen)
+        cache = self.environ.get("XDG_CACHE_HOME") or Path(self.environ.get("HOME") or Path.home(), ".cache")
+        return Path(cache, "ms-playwright")
+
+
+# Below the directory of one installed browser; the second ones are those of older drivers.
+OWN_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "chromium-headless-shell": (
+        "chrome-headless-shell-linux64/chrome-headless-shell",
+        "chrome-headless-shell-linux-arm64/chrome-headless-shell",
+        "chrome-linux/headless_shell",
+    ),
+    "chromium": ("chrome-linux64/chrome", "chrome-linux-arm64/chrome", "chrome-linux/chrome"),
+    "firefox": ("firefox/firefox",),
+    "webkit": ("pw_run.sh",),
+}
+
+# The binaries themselves: Debian's wrapper for Chromium prints noise, that for the headless shell has another pid.
+_SYSTEM: Final[Mapping[str, tuple[str, ...]]] = {
+    "chromium-headless-shell": (
+        "usr/lib/chromium/chromium-headless-shell",
+        "usr/lib/chromium/headless_shell",
+        "usr/lib64/chromium-browser/headless_shell",
+        "usr/lib/chromium-browser/headless_shell",
+    ),
+    "chromium": (
+        "usr/lib/chromium/chromium",
+        "usr/lib/chromium-browser/chromium-browser",
+        "usr/lib64/chromium-browser/chromium-browser",
+        "opt/google/chrome/chrome",
+    ),
+    "firefox": (
+        "usr/lib/firefox-esr/firefox-esr",
+        "usr/lib/firefox/firefox",
+        "usr/lib64/firefox/firefox",
+        "opt/firefox/firefox",
+    ),
+}
+
+_ON_PATH: Final[Mapping[str, tuple[str, ...]]] = {
+    "chromium-headless-shell": ("chrome-headless-shell", "headless_shell"),
+    "chromium": ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"),
+    "firefox": ("firefox-esr", "firefox"),
+}
+
+_HOW_TO_GET: Final[Mapping[BrowserType, str]] = {
+    "chromium": "run `pwgrid setup --chromium 1`, or install the system's chromium, or set CHROMIUM_EXECUTABLE",
+    "firefox": "run `pwgrid setup --firefox 1`, or install the system's firefox, or set FIREFOX_EXECUTABLE",
+    "webkit": "no system carries the patched WebKit that Playwright needs: run `playwright install --with-deps webkit` "
+    "(needs the internet and a supported Debian or Ubuntu), or ask for no webkit workers",
+}
+
+
+def find_browser(browser_type: BrowserType, settings: Settings, places: Places | None = None) -> FoundBrowser:
+    """The executable that was set, else Playwright's own, else the system's. Raises BrowserMissing: how to get it."""
+    places = places or Places()
+    chosen = settings.executable(browser_type)
+    if chosen:
+        return _chosen(browser_type, chosen)
+    for kind in _kinds(browser_type, settings.headless):
+        own = _own(kind, places)
+        if own is not None:
+            return FoundBrowser(browser_type, str(own), "", "playwright")
+    passed_over: list[str] = []
+    for kind in _kinds(browser_type, settings.headless):
+        for candidate in _system(kind, places, passed_over):
+            return _from_system(browser_type, candidate)
+    because = f" ({'; '.join(passed_over)})" if passed_over else ""
+    raise BrowserMissing(f"there is no {browser_type} on this host{because}", _HOW_TO_GET[browser_type])
+
+
+def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:
+    """What would do, the best first: a headless shell needs half the memory of a full Chromium."""
+    return ("chromium-headless-shell", "chromium") if browser_type == "chromium" and headless else (browser_type,)
+
+
+def _chosen(browser_type: BrowserType, chosen: str) -> FoundBrowser:
+    setting = f"{browser_type.upper()}_EXECUTABLE"
+    path = Path(chosen)
+    if not path.is_file():
+        raise BrowserMissing(f"{setting} is {chosen}, where there is no file: correct it, or unset it to look for one")
+    if not os.access(path, os.X_OK):
+        raise BrowserMissing(f"{setting} is {chosen}, which is not executable: correct it, or unset it to look for one")
+    # Playwright's patched Firefox speaks its own protocol; it lies in a directory like firefox-1572/firefox.
+    own = re.search(r"/firefox-\d+/firefox/", str(path.resolve()))
+    channel = STOCK_FIREFOX_CHANNEL if browser_type == "firefox" and not own else ""
+    return FoundBrowser(browser_type, chosen, channel, "setting")
+
+
+def _own(kind: str, places: Places) -> Path | None:
+    try:
+        described = json.loads((places.core / "browsers.json").read_text())["browsers"]
+    except FileNotFoundError:
+        return None
+    for browser in described:
+        if browser["name"] != kind:
+            continue
+        prefix = kind.replace("-", "_")
+        directories = [places.installed / f"{prefix}-{browser['revision']}"]
+        for revision in set(browser.get("revisionOverrides", {}).values()):
+            directories += places.installed.glob(f"{prefix}_*_special-{revision}")
+        for directory in directories:
+            if not (directory / "INSTALLATION_COMPLETE").exists():
+                continue  # a download that was broken off
+            for path in OWN_PATHS[kind]:
+                if os.access(directory / path, os.X_OK):
+                    return directory / path
+    return None
+
+
+def _system(kind: str, places: Places, passed_over: list[str]) -> Iterator[Path]:
+    """Candidates that can be used, the best first; why others cannot is added to `passed_over`."""
+    for path in _SYSTEM.get(kind, ()):
+        candidate = places.root / path
+        if os.access(candidate, os.X_OK):
+            yield candidate
+    for name in _ON_PATH.get(kind, ()):
+        found = shutil.which(name, path=places.environ.get("PATH", ""))
+        if found is None:
+            continue
+        candidate = Path(found).resolve()
+        if candidate.name == "snap" or (_is_script(candidate) and b"snap" in candidate.read_bytes()):
+            passed_over.append(f"{found} is a snap, whose confinement does not let it be driven")
+            continue
+        yield candidate
+
+
+def _from_system(browser_type: BrowserType, candidate: Path) -> FoundBrowser:
+    notes = ["a wrapper script, not the browser itself"] if _is_script(candidate) else []
+    channel = ""
+    if browser_type == "firefox":
+        channel = STOCK_FIREFOX_CHANNEL
+        notes.append("a stock Firefox, driven over WebDriver BiDi: page.pdf() may hang")
+    return FoundBrowser(browser_type, str(candidate), channel, "system", tuple(notes))
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"

@@ -1,0 +1,182 @@
+"""Says what to launch as a browser server, and starts its Node process. Watches nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from playwright._impl._driver import compute_driver_executable
+
+from pwgrid.common.errors import BrowserLaunchError
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.load import Settings
+from pwgrid.worker.browser.find import FoundBrowser
+from pwgrid.worker.browser.node_link import Message
+
+LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
+
+_SOCKET_PATH_BYTES: Final = 107
+
+_PRIVATE: Final = re.compile(
+    r"PWGRID_|REDIS_|NODE_CHANNEL_|NODE_OPTIONS$|NODE_UNIQUE_ID$|NOTIFY_SOCKET$|LISTEN_FDS|LISTEN_PID$|WATCHDOG_|FAKE_"
+)
+"""Variables that a browser, and so a page that breaks out of it, must not see, or that would change how Node runs."""
+
+_FIREFOX_PREFS: Final[Mapping[str, str | int | bool]] = {
+    "fission.bfcacheInParent": False
+}  # page.go_back() hangs otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What to launch and by which rules its sessions live. Durations in seconds; 0 switches a limit off."""
+
+    browser_type: BrowserType
+    socket_path: Path
+    """Where the browser server listens (Unix socket, at most 107 bytes)."""
+    tmpdir: Path
+    """Private to this browser server: what runs with it as TMPDIR is killed with it."""
+    executable: str = ""
+    """Empty: the one that Playwright installed."""
+    channel: str = ""
+    headless: bool = True
+    args: tuple[str, ...] = ()
+    chromium_sandbox: bool = False
+    ping_timeout_s: float = 60.0
+    idle_timeout_s: float = 0.0
+    max_duration_s: float = 0.0
+    drain_timeout_s: float = 30.0
+    code_cache: Path | None = None
+    """Where browser servers of the same grid leave compiled code for each other."""
+    launcher: str = ""
+    """Another launcher that speaks the same IPC (the fake one of tests and benches); empty: ours."""
+
+    @classmethod
+    def of(
+        cls, settings: Settings, browser: FoundBrowser, socket_path: Path, tmpdir: Path, code_cache: Path | None = None
+    ) -> LaunchSpec:
+        """The spec that these settings ask for, with the browser that was found."""
+        chromium = browser.browser_type == "chromium"
+        return cls(
+            browser_type=browser.browser_type,
+            socket_path=socket_path,
+            tmpdir=tmpdir,
+            executable=browser.executable,
+            channel=browser.channel,
+            headless=settings.headless,
+            args=settings.chromium_args if chromium else (),
+            chromium_sandbox=settings.chromium_sandbox,
+            ping_timeout_s=settings.session_ping_timeout,
+            idle_timeout_s=settings.session_idle_timeout,
+            max_duration_s=settings.session_max_duration,
+            drain_timeout_s=settings.drain_timeout,
+            code_cache=code_cache,
+            launcher=settings.launcher,
+        )
+
+    def options(self, playwright_core: Path, timeout_s: float) -> str:
+        """The launcher's options, as JSON."""
+        return json.dumps(
+            {
+                "browserType": self.browser_type,
+                "executablePath": self.executable,
+                "channel": self.channel,
+                "headless": self.headless,
+                "args": self.args,
+                "chromiumSandbox": self.chromium_sandbox,
+                "firefoxUserPrefs": _FIREFOX_PREFS,
+                "socketPath": str(self.socket_path),
+                "playwrightCore": str(playwright_core),
+                "pingTimeoutS": self.ping_timeout_s,
+                "idleTimeoutS": self.idle_timeout_s,
+                "maxDurationS": self.max_duration_s,
+                "drainTimeoutS": self.drain_timeout_s,
+                "launchTimeoutS": timeout_s,
+                "codeCache": str(self.code_cache) if self.code_cache else "",
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a browser server that serves says of itself."""
+
+    pid: int
+    browser_pid: int
+    browser_version: str
+    playwright_version: str
+    ws_path: str
+
+    @classmethod
+    def of(cls, message: Message) -> Ready:
+        """From the launcher's `ready` message."""
+        return cls(
+            message["pid"],
+            message["browserPid"],
+            message["browserVersion"],
+            message["playwrightVersion"],
+            message["wsPath"],
+        )
+
+
+def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subprocess.Popen[bytes]:
+    """Starts the launcher with `ipc_child` as its channel and a pipe on stderr. Raises BrowserLaunchError, OSError."""
+    if len(os.fsencode(spec.socket_path)) > _SOCKET_PATH_BYTES:
+        raise BrowserLaunchError(
+            f"the socket path {spec.socket_path} is longer than {_SOCKET_PATH_BYTES} bytes: "
+            "set PWGRID_RUNTIME_DIR to a shorter one"
+        )
+    node, cli = compute_driver_executable()
+    environment = {name: value for name, value in os.environ.items() if not _PRIVATE.match(name)}
+    if spec.launcher:
+        environment |= {name: value for name, value in os.environ.items() if name.startswith("FAKE_")}
+    environment |= {
+        "TMPDIR": str(spec.tmpdir),
+        "NODE_CHANNEL_FD": str(ipc_child.fileno()),
+        "NODE_CHANNEL_SERIALIZATION_MODE": "json",
+        "PWGRID_LAUNCH": spec.options(Path(cli).parent, timeout_s),
+    }
+    ipc_child.setblocking(False)
+    return subprocess.Popen(
+        [node, "--no-warnings", spec.launcher or str(LAUNCHER)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(ipc_child.fileno(),),
+        # A signal to the worker's process group must not end the sessions.
+        start_new_session=True,
+    )
+
+
+def describe(spec: LaunchSpec) -> str:
+    """What was to be launched, for the sentence of an error."""
+    return f"{spec.browser_type} ({spec.executable})" if spec.executable else spec.browser_type
+
+
+_HINTS: Final = (
+    ("Executable doesn't exist", "run `pwgrid setup`"),
+    ("error while loading shared libraries", "libraries are missing: run `playwright install-deps` as root"),
+    ("No usable sandbox", "this host restricts user namespaces: set CHROMIUM_SANDBOX=false or allow them"),
+    (
+        "Running as root without --no-sandbox",
+        "the sandbox needs an ordinary user: set CHROMIUM_SANDBOX=false or do not run as root",
+    ),
+    ("Missing X server or $DISPLAY", "there is no display: set HEADLESS=true or start it under xvfb-run"),
+    ("no DISPLAY environment variable", "there is no display: set HEADLESS=true or start it under xvfb-run"),
+)
+
+
+def explain(error: str) -> str:
+    """The launcher's error, with what to do in front of it where that is known."""
+    for sign, advice in _HINTS:
+        if sign in error:
+            return f"{advice}\n{error}"
+    return error

@@ -1,0 +1,295 @@
+// The browser server of pwgrid: one warm browser that serves every client socket the worker hands over.
+//
+// Run by Playwright's bundled node. Options: JSON in the environment variable PWGRID_LAUNCH (pwgrid/worker/browser/server.py
+// writes it). It talks to its worker over Node's own IPC channel (NODE_CHANNEL_FD, JSON lines; pwgrid/worker/browser/node_link.py) and
+// outlives that worker: the master keeps the other end open until a successor takes over. It opens no TCP port, and lets no
+// client open one. It never decides who may connect; the proxy and the worker did that before the socket got here.
+//
+// How a session ends (every end is reported once, and again on `sync` until it is acknowledged):
+//   client  client disconnected · connection lost · protocol error
+//   browser browser crashed
+//   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
+//           whatever `close` says
+'use strict';
+
+const nodeModule = require('node:module');
+const path = require('node:path');
+const { randomBytes } = require('node:crypto');
+
+const options = JSON.parse(process.env.PWGRID_LAUNCH);
+delete process.env.PWGRID_LAUNCH;
+// A fifth of what a start costs is compiling playwright-core: the first browser server of a grid leaves that to the others.
+if (options.codeCache)
+  nodeModule.enableCompileCache(options.codeCache);
+
+const { shimBidi, wrapListening } = require('./patches.cjs');
+const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+const { requestOf } = require('./upgrade.cjs');
+
+const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
+
+let httpServer = null; // playwright's own
+let browserServer = null;
+let browserType = null;
+let ready = null; // the `ready` message, once said
+let browserGone = false;
+let stopping = null; // the promise of stop(), once asked for
+const sessions = new Map(); // session id -> Session
+const unacknowledged = new Map(); // idx -> `closed` message
+let closedIdx = 0;
+let written = Promise.resolve(); // of the last message said
+const home = { options, isStopping: () => stopping !== null, onClosed }; // of every session
+
+// ---------------------------------------------------------------------------------------------------------------- IPC
+
+function say(message) {
+  if (process.connected)
+    written = new Promise(resolve => process.send(message, undefined, undefined, resolve));
+}
+
+function onMessage(message, socket) {
+  if (socket)
+    return takeSession(message, socket);
+  switch (message.do) {
+    case 'close':
+      return void sessions.get(message.session)?.end('grid', message.reason, message.code);
+    case 'ack':
+      return void unacknowledged.delete(message.idx);
+    case 'ping':
+      return say({ say: 'pong', id: message.id });
+    case 'canary':
+      return void canary(message.id, message.timeoutS * 1000);
+    case 'sync':
+      say({ say: 'live', sessions: [...sessions.keys()], ready });
+      for (const closed of unacknowledged.values())
+        say(closed);
+      if (browserGone)
+        say({ say: 'gone', reason: 'browser disconnected' });
+      return;
+    case 'stop':
+      return void stop(message.graceS === undefined ? STOP_GRACE_MS : message.graceS * 1000);
+  }
+}
+
+// A worker that was killed in the middle of a long line leaves half of it in Node's buffer, and Node would prepend that to
+// every later line for ever. Forget it; the successor repeats its `sync` until it is answered.
+function forgetHalfLine() {
+  const symbolOf = (object, name) => Object.getOwnPropertySymbols(object).find(each => each.description === name);
+  const channel = process[symbolOf(process, 'kChannelHandle')];
+  const buffer = channel && symbolOf(channel, 'kJSONBuffer');
+  if (buffer)
+    channel[buffer] = '';
+}
+
+// ----------------------------------------------------------------------------------------------------------- sessions
+
+function takeSession({ session: id, head, deadline, answered }, socket) {
+  const session = new Session(id, socket, home);
+  sessions.set(id, session);
+  // We were frozen for too long: another worker has this client by now, and the connection is its alone. Closing our copy
+  // sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
+  if (deadline && Number(process.hrtime.bigint()) / 1e9 > deadline)
+    return session.end('grid', 'too late');
+  // The mark by which a proxy that hears nothing from us knows that we have its client (pwgrid/proxy/connect/handoff.py).
+  socket.setNoDelay(true);
+  if (browserGone)
+    return session.refuse(answered, 'browser', 'browser crashed', INTERNAL_ERROR);
+  if (stopping)
+    return session.refuse(answered, 'grid', 'worker stopped', GOING_AWAY);
+  if (answered)
+    session.keepAnswer();
+  const { request, early } = requestOf(head, socket);
+  try {
+    httpServer.emit('upgrade', request, socket, early);
+  } catch (error) {
+    console.error(error);
+  }
+  if (!session.ws)
+    session.end('grid', 'handshake refused');
+}
+
+function onClosed(session, report) {
+  sessions.delete(session.id);
+  const message = { say: 'closed', idx: ++closedIdx, session: session.id, ...report };
+  unacknowledged.set(message.idx, message);
+  say(message);
+  if (!process.connected && !sessions.size)
+    stop();
+}
+
+function endAll(by, reason, code) {
+  for (const session of [...sessions.values()])
+    session.end(by, reason, code);
+}
+
+function watchSessions() {
+  if (options.pingTimeoutS)
+    setInterval(() => sessions.forEach(session => session.ping()), options.pingTimeoutS * 1000 / 3).unref();
+  const shortestS = Math.min(options.idleTimeoutS || Infinity, options.maxDurationS || Infinity);
+  if (shortestS === Infinity)
+    return;
+  const periodMs = Math.min(Math.max(shortestS * 100, 50), 1000);
+  let last = performance.now();
+  setInterval(() => {
+    const now = performance.now();
+    const elapsedMs = Math.min(now - last, 2 * periodMs); // a pause of the launcher is no silence of the client
+    last = now;
+    sessions.forEach(session => session.sweep(elapsedMs));
+  }, periodMs).unref();
+}
+
+// ------------------------------------------------------------------------------------------------------------ browser
+
+async function launch() {
+  wrapListening(options.socketPath, server => { httpServer = server; });
+  const stock = options.channel && options.channel.startsWith('moz-firefox');
+  if (stock)
+    shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
+  const playwright = require(options.playwrightCore);
+  const { version } = require(path.join(options.playwrightCore, 'package.json'));
+  browserType = playwright[options.browserType];
+  const wsPath = '/' + randomBytes(16).toString('hex');
+  const launchOptions = {
+    wsPath, headless: options.headless, args: options.args, timeout: options.launchTimeoutS * 1000,
+    handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+  };
+  if (options.executablePath)
+    launchOptions.executablePath = options.executablePath;
+  if (options.channel)
+    launchOptions.channel = options.channel;
+  if (options.browserType === 'chromium')
+    launchOptions.chromiumSandbox = options.chromiumSandbox;
+  if (options.browserType === 'firefox')
+    launchOptions.firefoxUserPrefs = options.firefoxUserPrefs;
+  browserServer = await browserType.launchServer(launchOptions);
+  const browserProcess = browserServer.process();
+  browserProcess.once('exit', onBrowserExit);
+  if (browserProcess.exitCode !== null || browserProcess.signalCode !== null)
+    onBrowserExit();
+  // Behind playwright's own listener, which upgrades synchronously.
+  httpServer.on('upgrade', (request, socket) => {
+    socket[kSession]?.upgraded(webSocketOf(socket));
+  });
+  ready = {
+    say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
+  };
+  ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
+}
+
+function webSocketOf(socket) {
+  const symbol = Object.getOwnPropertySymbols(socket).find(each => each.description === 'websocket');
+  return symbol && socket[symbol];
+}
+
+function onBrowserExit() {
+  if (browserGone || stopping)
+    return;
+  browserGone = true;
+  endAll('browser', 'browser crashed', INTERNAL_ERROR);
+  if (ready)
+    say({ say: 'gone', reason: 'browser disconnected' });
+  if (!process.connected)
+    stop();
+}
+
+// What a client does: connect, context, page, evaluate. Returns the browser's version.
+async function tryBrowser(timeoutMs) {
+  let browser;
+  let timer;
+  const attempt = async () => {
+    browser = await browserType.connect(`ws+unix://${options.socketPath}:${ready.wsPath}`, { timeout: timeoutMs });
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    if (await page.evaluate('6 * 7') !== 42)
+      throw new Error('the browser cannot compute 6 * 7');
+    await context.close();
+    return browser.version();
+  };
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no context, page and evaluate within ${timeoutMs / 1000} s`)), timeoutMs);
+  });
+  const attempted = attempt();
+  attempted.catch(() => {}); // it may fail long after the timeout
+  try {
+    return await Promise.race([attempted, late]);
+  } finally {
+    clearTimeout(timer);
+    browser?.close().catch(() => {});
+  }
+}
+
+async function canary(id, timeoutMs) {
+  const started = performance.now();
+  let error = null;
+  try {
+    await tryBrowser(timeoutMs);
+  } catch (failure) {
+    error = browserGone ? 'browser disconnected' : String(failure.message);
+  }
+  say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
+}
+
+// --------------------------------------------------------------------------------------------------------------- ends
+
+function stop(graceMs = STOP_GRACE_MS) {
+  stopping ??= (async () => {
+    // The unconditional end: whatever hangs below, this process and its browser are gone a little after the grace.
+    setTimeout(() => {
+      browserServer?.kill().catch(() => {});
+      setTimeout(() => process.exit(0), 500);
+    }, graceMs);
+    endAll('grid', 'worker stopped', GOING_AWAY);
+    httpServer?.close();
+    await browserServer?.close().catch(() => {});
+    while (sessions.size)
+      await new Promise(resolve => [...sessions.values()][0].socket.once('close', resolve));
+    await written;
+    process.exit(0);
+  })();
+  return stopping;
+}
+
+// Worker and master are both gone: serve the live sessions on, then leave nothing behind.
+function onOrphaned() {
+  if (!ready || browserGone || !sessions.size)
+    return void stop();
+  setTimeout(() => {
+    endAll('grid', 'drain timeout', GOING_AWAY);
+    stop();
+  }, options.drainTimeoutS * 1000);
+}
+
+function onUncaught(error) {
+  if (error instanceof SyntaxError && String(error.stack).includes('parseChannelMessages'))
+    return forgetHalfLine();
+  // One client's trouble inside playwright must not end every session here; the canary notices a server that is broken.
+  console.error(error);
+}
+
+async function main() {
+  process.on('SIGINT', () => {});
+  process.on('SIGHUP', () => {});
+  process.on('SIGTERM', () => stop());
+  process.stdout.on('error', () => {});
+  process.stderr.on('error', () => {}); // its reader may be dead
+  process.on('message', onMessage);
+  process.on('disconnect', onOrphaned);
+  try {
+    await launch();
+  } catch (error) {
+    say({ say: 'failed', error: String(error.message) });
+    await written;
+    await browserServer?.kill().catch(() => {});
+    process.exit(1);
+  }
+  process.on('uncaughtException', onUncaught);
+  process.on('unhandledRejection', onUncaught);
+  watchSessions();
+  say(ready);
+  if (browserGone)
+    say({ say: 'gone', reason: 'browser disconnected' });
+  if (options.codeCache)
+    nodeModule.flushCompileCache();
+}
+
+main();

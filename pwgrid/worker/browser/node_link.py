@@ -1,0 +1,245 @@
+"""Speaks Node's IPC over a Unix stream socket: JSON lines both ways, sockets towards Node. Knows no session."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from pwgrid.common.errors import BrowserServerGone
+
+Message = dict[str, Any]
+
+_READ_BYTES: Final = 64 * 1024
+_BATCH_BYTES: Final = 32 * 1024
+"""Up to this size the kernel takes a write whole or not at all (one socket buffer); whole lines survive our SIGKILL."""
+
+_HANDLE_PREFIX: Final = '{"cmd":"NODE_HANDLE","type":"net.Socket","msg":'
+_ANSWERS: Final = {"NODE_HANDLE_ACK", "NODE_HANDLE_NACK"}
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Channel:
+    """One end of a Node process's IPC channel, on the running loop.
+
+    `on_message` gets every message that is not about a handle; `on_end` is called once, when the other side is gone.
+    Neither may raise. Bytes before the first line that parses are skipped: a successor may start in the middle of one.
+    """
+
+    def __init__(self, sock: socket.socket, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
+        self._sock = sock
+        self._on_message = on_message
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._incoming = bytearray()
+        self._outgoing: deque[tuple[bytes | memoryview, int | None]] = deque()
+        self._unanswered: deque[asyncio.Future[None]] = deque()
+        self._held: deque[tuple[bytes, int | None, asyncio.Future[None] | None]] = deque()
+        self._barred_until: asyncio.Future[None] | None = None
+        self._plain_bytes = 0
+        self._closed = False
+        self.skipped_lines = 0
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._read)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return (
+            f"<Channel {state} unsent={len(self._outgoing)} unanswered={len(self._unanswered)} held={len(self._held)}>"
+        )
+
+    def send(self, message: Message) -> None:
+        """Sends a message, now or when there is room. Silently nothing once the channel has ended (`on_end` told)."""
+        if self._closed:
+            return
+        line = _encode(message).encode() + b"\n"
+        if self._held:
+            self._held.append((line, None, None))
+        else:
+            self._send_plain(line)
+
+    def send_handle(self, message: Message, fd: int) -> asyncio.Future[None]:
+        """Sends a socket with its message; done when Node has it. `fd` stays the caller's, who may close it at once.
+
+        The future fails with BrowserServerGone when the channel ends first or Node did not get the socket.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(BrowserServerGone())
+            return future
+        line = f"{_HANDLE_PREFIX}{_encode(message)}}}\n".encode()
+        if self._barred_until is not None:
+            self._held.append((line, os.dup(fd), future))
+        else:
+            self._send_handle(line, fd, future)
+        return future
+
+    def close(self) -> None:
+        """Stops using the socket and closes it; what is pending fails. Idempotent, calls nothing back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._sock)
+        if self._outgoing:
+            self._loop.remove_writer(self._sock)
+        self._sock.close()
+        for _, fd in self._outgoing:
+            _close(fd)
+        for _, fd, future in self._held:
+            _close(fd)
+            if future is not None:
+                self._unanswered.append(future)
+        pending = list(self._unanswered)
+        self._outgoing.clear()
+        self._held.clear()
+        self._unanswered.clear()
+        for future in pending:
+            if not future.done():
+                future.set_exception(BrowserServerGone())
+
+    def drain(self) -> None:
+        """Reads what has arrived, without waiting; for when the other side is known to be dead."""
+        while not self._closed and self._read():
+            pass
+
+    # Sockets
+
+    def _send_plain(self, line: bytes) -> None:
+        self._plain_bytes += len(line)
+        self._write(line, None)
+
+    def _send_handle(self, line: bytes, fd: int, future: asyncio.Future[None]) -> None:
+        # Node keeps one received socket until the line that it came with is complete, and a second one replaces it. So
+        # a line that Node may read in two pieces bars further sockets until it is answered; others are pipelined.
+        if len(line) + self._plain_bytes > _BATCH_BYTES or self._outgoing:
+            self._barred_until = future
+        self._plain_bytes = 0
+        self._unanswered.append(future)
+        self._write(line, fd)
+
+    def _answered(self, received: bool) -> None:
+        if not self._unanswered:
+            return  # the answer to a dead predecessor
+        future = self._unanswered.popleft()
+        if not future.done():
+            if received:
+                future.set_result(None)
+            else:
+                future.set_exception(
+                    BrowserServerGone("the browser server did not get the socket (too many open files?)")
+                )
+        if future is self._barred_until:
+            self._barred_until = None
+            self._send_held()
+
+    def _send_held(self) -> None:
+        while self._held and self._barred_until is None:
+            line, fd, future = self._held.popleft()
+            if fd is None or future is None:
+                self._send_plain(line)
+                continue
+            if not future.done():
+                self._send_handle(line, fd, future)
+            _close(fd)
+
+    # Writing
+
+    def _write(self, line: bytes, fd: int | None) -> None:
+        sent = 0
+        if not self._outgoing:
+            sent = self._transmit(line, fd)
+            if sent < 0 or sent == len(line):
+                return
+            self._loop.add_writer(self._sock, self._flush)
+        self._outgoing.append((memoryview(line)[sent:], os.dup(fd) if fd is not None and sent == 0 else None))
+
+    def _flush(self) -> None:
+        while self._outgoing:
+            data, fd = self._outgoing.popleft()
+            if fd is None:
+                data = self._batch(data)
+            sent = self._transmit(data, fd)
+            if sent:
+                _close(fd)
+                fd = None
+            if sent < 0:
+                return
+            if sent < len(data):
+                self._outgoing.appendleft((memoryview(data)[sent:], fd))
+                return
+        self._loop.remove_writer(self._sock)
+
+    def _batch(self, data: bytes | memoryview) -> bytes | memoryview:
+        """`data` with the lines behind it that carry no socket, as far as one write takes them."""
+        batch: list[bytes | memoryview] = [data]
+        size = len(data)
+        while self._outgoing:
+            more, fd = self._outgoing[0]
+            if fd is not None or size + len(more) > _BATCH_BYTES:
+                break
+            batch.append(more)
+            size += len(more)
+            self._outgoing.popleft()
+        return data if len(batch) == 1 else b"".join(batch)
+
+    def _transmit(self, data: bytes | memoryview, fd: int | None) -> int:
+        """How many bytes the kernel took; -1 when the channel has ended."""
+        try:
+            if fd is None:
+                return self._sock.send(data)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+            return self._sock.sendmsg([data], rights)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            self._end()
+            return -1
+
+    # Reading
+
+    def _read(self) -> bool:
+        """Reads once. False when there was nothing, or nothing more will come."""
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return False
+        self._incoming += data
+        if b"\n" in data:
+            *lines, rest = self._incoming.split(b"\n")
+            self._incoming = rest
+            for line in lines:
+                self._take(line)
+        return True
+
+    def _take(self, line: bytearray) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            self.skipped_lines += 1
+        elif message.get("cmd") in _ANSWERS:
+            self._answered(message["cmd"] == "NODE_HANDLE_ACK")
+        elif not self._closed:
+            self._on_message(message)
+
+    def _end(self) -> None:
+        if not self._closed:
+            self.close()
+            self._on_end()
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)

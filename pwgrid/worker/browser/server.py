@@ -1,0 +1,370 @@
+"""Starts, feeds, watches and ends one browser server (launcher.cjs). Knows no slot, no Redis and no proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
+from pwgrid.worker.browser.launch import LaunchSpec, Ready, describe, explain, spawn
+from pwgrid.worker.browser.node_link import Channel, Message
+from pwgrid.worker.browser.process_tree import ProcessTree
+
+_EVIDENCE_LINES: Final = 50
+_KILLED_S: Final = 5.0
+_SYNC_AGAIN_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The end of a session. `by` is client, grid or browser; bytes are those that came and went after the handoff."""
+
+    session_id: str
+    bytes_in: int
+    bytes_out: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryResult:
+    """Whether context, page and evaluate worked; `error` says what did not."""
+
+    ok: bool
+    error: str
+    duration_ms: int
+
+
+OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
+"""Gets the end, and what to call once it is on record: until then a successor of ours is told of it, too."""
+
+OnGone = Callable[[str], None]
+
+
+class BrowserServer:
+    """One running browser server. Made by `start` or `adopt`; ended by `stop`, which must always be called.
+
+    `on_closed` is called for each session that ended, and may see one twice (after `adopt`). `on_gone` is called once
+    when the browser or its server is lost without having been stopped; what it still knows is reported before that.
+    """
+
+    ready: Ready
+
+    def __init__(
+        self, channel_socket: socket.socket, pid: int, tmpdir: Path, on_closed: OnClosed, on_gone: OnGone
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.pid = pid
+        self.exited: asyncio.Future[int | None] = self._loop.create_future()
+        """Done when the Node process has ended: its return code, or None when it is not our child."""
+        self._on_closed = on_closed
+        self._on_gone = on_gone
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._request_line = b""
+        self._started: asyncio.Future[Message] = self._loop.create_future()
+        self._canaries: dict[int, asyncio.Future[CanaryResult]] = {}
+        self._canary_id = 0
+        self._pings: dict[int, asyncio.Future[None]] = {}
+        self._ping_id = 0
+        self._untold: list[Callable[[], None]] | None = []
+        self._stderr: deque[str] = deque(maxlen=_EVIDENCE_LINES)
+        self._stopping = False
+        self._gone = False
+        self._released = False
+        self._tree = ProcessTree(pid, tmpdir)
+        self._pidfd = os.pidfd_open(pid)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._channel = Channel(channel_socket, self._on_message, self._on_channel_end)
+
+    def __repr__(self) -> str:
+        state = (
+            "exited" if self.exited.done() else "stopping" if self._stopping else "gone" if self._gone else "running"
+        )
+        return f"<BrowserServer pid={self.pid} {state} {self._channel!r}>"
+
+    @property
+    def browser_pid(self) -> int:
+        """The browser's main process."""
+        return self.ready.browser_pid
+
+    @property
+    def evidence(self) -> str:
+        """The last lines that the browser server wrote on stderr."""
+        return "\n".join(self._stderr)
+
+    @classmethod
+    async def start(
+        cls,
+        spec: LaunchSpec,
+        ipc: socket.socket,
+        ipc_child: socket.socket,
+        *,
+        on_closed: OnClosed,
+        on_gone: OnGone,
+        timeout_s: float,
+    ) -> BrowserServer:
+        """Launches a browser server and returns it when it is warm; takes over both sockets.
+
+        Raises BrowserLaunchError, with what it said, when it fails or is not warm within `timeout_s`; nothing of it is
+        left then.
+        """
+        try:
+            popen = spawn(spec, ipc_child, timeout_s)
+        except OSError as error:
+            ipc.close()
+            raise BrowserLaunchError(str(error), "Node") from error
+        except BrowserLaunchError:
+            ipc.close()
+            raise
+        finally:
+            ipc_child.close()
+        server = cls(ipc, popen.pid, spec.tmpdir, on_closed, on_gone)
+        server._watch(popen)
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await server._started
+            if message["say"] == "failed":
+                raise BrowserLaunchError(explain(message["error"]), describe(spec))
+        except TimeoutError:
+            await server.stop(0)
+            raise BrowserLaunchError(f"not ready within {timeout_s:g} s\n{server.evidence}", describe(spec)) from None
+        except BaseException:
+            await server.stop(0)
+            raise
+        server._set_ready(message)
+        return server
+
+    @classmethod
+    async def adopt(
+        cls, ipc: socket.socket, node_pid: int, tmpdir: Path, *, on_closed: OnClosed, on_gone: OnGone, timeout_s: float
+    ) -> tuple[BrowserServer, frozenset[str]]:
+        """Takes over the running browser server of a dead worker: returns it and the ids of its live sessions.
+
+        Sessions that ended meanwhile are reported to `on_closed` at the caller's next await. Raises BrowserServerGone
+        when it does not answer within `timeout_s`; it still runs then, unless it had ended.
+        """
+        try:
+            server = cls(ipc, node_pid, tmpdir, on_closed, on_gone)
+        except ProcessLookupError:
+            ipc.close()
+            raise BrowserServerGone() from None
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await server._sync()
+            if message["say"] != "live" or message["ready"] is None:
+                raise BrowserServerGone("the browser server was not ready when its worker ended")
+        except (TimeoutError, BrowserLaunchError):
+            server._release()
+            raise BrowserServerGone("the browser server does not answer its new worker") from None
+        except BaseException:
+            server._release()
+            raise
+        server._set_ready(message["ready"])
+        return server, frozenset(message["sessions"])
+
+    def hand_over(
+        self, session_id: str, fd: int, head: bytes, deadline: float = 0.0, *, is_answered: bool = False
+    ) -> asyncio.Future[None]:
+        """Gives the client's socket to the browser server; done when that has it. `fd` may be closed at once.
+
+        `head` is the rest of the request as the browser server shall read it: the header lines, with or without the
+        request line. After `deadline` (seconds of CLOCK_MONOTONIC; 0: none) the socket is dropped untouched.
+        With `is_answered` the client has its 101 already.
+
+        The future fails with BrowserServerGone; the socket is then untouched.
+        """
+        if not head.startswith(b"GET "):
+            head = self._request_line + head
+        if self._gone or self._stopping:
+            future: asyncio.Future[None] = self._loop.create_future()
+            future.set_exception(BrowserServerGone())
+            return future
+        message = {
+            "session": session_id,
+            "head": head.decode("latin-1"),
+            "deadline": deadline,
+            "answered": is_answered,
+        }
+        return self._channel.send_handle(message, fd)
+
+    def close_session(self, session_id: str, code: int, reason: str) -> None:
+        """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Unknown ids: nothing."""
+        self._channel.send({"do": "close", "session": session_id, "code": code, "reason": reason})
+
+    async def canary(self, timeout_s: float) -> CanaryResult:
+        """Tries context, page and evaluate, as a client would. Never raises for a sick browser: the result says it."""
+        self._canary_id += 1
+        number = self._canary_id
+        future: asyncio.Future[CanaryResult] = self._loop.create_future()
+        if self._gone or self.exited.done():
+            return CanaryResult(False, "the browser server is gone", 0)
+        self._canaries[number] = future
+        self._channel.send({"do": "canary", "id": number, "timeoutS": timeout_s})
+        try:
+            # The launcher's own deadline comes first; ours is for a launcher that hangs.
+            async with asyncio.timeout(timeout_s + max(1.0, timeout_s / 10)):
+                return await future
+        except TimeoutError:
+            return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
+        finally:
+            self._canaries.pop(number, None)
+
+    async def ping(self) -> None:
+        """Returns when the launcher has answered; never, when it hangs or is gone: the caller sets the limit."""
+        self._ping_id += 1
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._pings[self._ping_id] = future
+        self._channel.send({"do": "ping", "id": self._ping_id})
+        try:
+            await future
+        finally:
+            self._pings.pop(self._ping_id, None)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Closes the browser and its server: asks, and after `timeout_s` kills what is left of its tree. Idempotent."""
+        if self._released:
+            return
+        self._stopping = True
+        if not self.exited.done():
+            self._tree.refresh()
+            self._channel.send({"do": "stop", "graceS": timeout_s * 0.7})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.shield(self.exited)
+        with contextlib.suppress(TimeoutError):  # only a process in uninterruptible sleep; the master sees it too
+            async with asyncio.timeout(_KILLED_S):
+                await self._tree.kill_and_wait()
+                await asyncio.shield(self.exited)
+        self._release()
+
+    # What it says
+
+    def _on_message(self, message: Message) -> None:
+        match message.get("say"):
+            case "closed":
+                self._when_ready(partial(self._deliver, message))
+            case "ready" | "failed" | "live":
+                if not self._started.done():
+                    self._started.set_result(message)
+            case "canary":
+                future = self._canaries.get(message["id"])
+                if future is not None and not future.done():
+                    future.set_result(CanaryResult(message["ok"], message["error"] or "", message["ms"]))
+            case "pong":
+                pinged = self._pings.pop(message["id"], None)
+                if pinged is not None and not pinged.done():
+                    pinged.set_result(None)
+            case "gone":
+                self._when_ready(partial(self._tell_gone, message["reason"]))
+
+    def _when_ready(self, callback: Callable[[], None]) -> None:
+        """Calls back soon, but not before `start` or `adopt` has given the caller what the callback is about."""
+        if self._untold is None:
+            self._loop.call_soon(callback)
+        else:
+            self._untold.append(callback)
+
+    def _deliver(self, message: Message) -> None:
+        closed = SessionClosed(
+            message["session"], message["bytesIn"], message["bytesOut"], message["by"], message["reason"]
+        )
+        self._on_closed(closed, lambda: self._channel.send({"do": "ack", "idx": message["idx"]}))
+
+    def _tell_gone(self, reason: str) -> None:
+        if self._gone or self._stopping:
+            return
+        self._gone = True
+        self._on_gone(reason)
+
+    def _on_channel_end(self) -> None:
+        # The process is ending, and its pidfd tells the rest; unless its pid belongs to another process by now.
+        if self._popen is None and not self._started.done():
+            self._started.set_exception(BrowserServerGone())
+
+    async def _sync(self) -> Message:
+        # A predecessor that was killed in the middle of a line spoils the first one after it: ask until answered.
+        while True:
+            self._channel.send({"do": "sync"})
+            done, _ = await asyncio.wait([self._started], timeout=_SYNC_AGAIN_S)
+            if done:
+                return self._started.result()
+
+    def _set_ready(self, message: Message) -> None:
+        self.ready = Ready.of(message)
+        self._request_line = f"GET {self.ready.ws_path} HTTP/1.1\r\n".encode()
+        self._tree.refresh()
+        untold, self._untold = self._untold or [], None
+        for callback in untold:
+            self._loop.call_soon(callback)
+
+    # Its process
+
+    def _watch(self, popen: subprocess.Popen[bytes]) -> None:
+        self._popen = popen
+        assert popen.stderr is not None
+        os.set_blocking(popen.stderr.fileno(), False)
+        self._loop.add_reader(popen.stderr, self._read_stderr)
+
+    def _read_stderr(self) -> None:
+        assert self._popen is not None
+        assert self._popen.stderr is not None
+        try:
+            data = os.read(self._popen.stderr.fileno(), 64 * 1024)
+        except BlockingIOError:
+            return
+        if not data:
+            self._close_stderr()
+        self._stderr.extend(data.decode(errors="replace").splitlines())
+
+    def _close_stderr(self) -> None:
+        if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
+            self._loop.remove_reader(self._popen.stderr)
+            self._popen.stderr.close()
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        code = self._popen.wait() if self._popen is not None else None
+        self._channel.drain()
+        self._channel.close()
+        if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
+            self._read_stderr()
+        if not self._stopping:
+            self._tree.kill()  # a Firefox, for one, lives on without its Node process
+        ended = f"the browser server ended ({_ending(code)})"
+        if not self._started.done():
+            self._started.set_exception(BrowserLaunchError(self.evidence or ended))
+            self._started.exception()  # nobody may be waiting any more
+        for future in self._canaries.values():
+            if not future.done():
+                future.set_result(CanaryResult(False, ended, 0))
+        self.exited.set_result(code)
+        self._when_ready(partial(self._tell_gone, ended))
+
+    def _release(self) -> None:
+        if self._released:
+            return
+        self._released = True
+        self._loop.remove_reader(self._pidfd)
+        self._channel.close()
+        self._close_stderr()
+        self._tree.close()
+        os.close(self._pidfd)
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "not our child"
+    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+
+__all__ = ["BrowserServer", "CanaryResult", "LaunchSpec", "OnClosed", "OnGone", "Ready", "SessionClosed"]

@@ -1,0 +1,128 @@
+"""The worker's end of the handoff: takes sockets that proxies send and answers each. Decides nothing."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from pwgrid.worker.policy.admission import Offer
+
+log = structlog.get_logger()
+
+_PACKET_BYTES: Final = 160 * 1024
+_CONTROL_BYTES: Final = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+_BACKLOG: Final = 64
+
+Answer = Callable[[str | None], None]
+"""Call it once: None when the browser server has the socket, else the reason of the refusal."""
+
+OnOffer = Callable[[Offer, str, bytes, int, Answer], None]
+"""Gets the offer, the client's address, the header lines, the socket's fd (ours to close) and the answer."""
+
+
+class HandoffServer:
+    """Listens until closed. Several proxies may be connected: an old one and a new one."""
+
+    def __init__(self, path: Path, on_offer: OnOffer) -> None:
+        self._path = path
+        self._on_offer = on_offer
+        self._loop = asyncio.get_running_loop()
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+        self._listener.bind(str(path))
+        self._listener.listen(_BACKLOG)
+        self._links: set[socket.socket] = set()
+        self._buffer = memoryview(bytearray(_PACKET_BYTES))
+        self._loop.add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Ends the listener and every link; proxies see the end and take other workers. Idempotent."""
+        if self._listener.fileno() < 0:
+            return
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        for link in list(self._links):
+            while self._read(link):  # who is offered still is told no, not left in doubt
+                pass
+            self._drop(link)
+
+    def tell_freed(self) -> None:
+        """A full worker has a slot again: proxies that go without Redis have no other way to know."""
+        for link in list(self._links):
+            self._send(link, b'{"freed":true}')
+
+    def _accept(self) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        link.setblocking(False)
+        self._links.add(link)
+        self._loop.add_reader(link, self._read, link)
+
+    def _drop(self, link: socket.socket) -> None:
+        if link in self._links:
+            self._links.discard(link)
+            self._loop.remove_reader(link)
+            link.close()
+
+    def _read(self, link: socket.socket) -> bool:
+        """Takes one offer. False when there was none."""
+        try:
+            # Into a buffer that is there: one of this size made for each packet is made of fresh pages.
+            size, ancillary, _, _ = link.recvmsg_into([self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._drop(link)
+            return False
+        if not size:
+            self._drop(link)
+            return False
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        self._take(link, bytes(self._buffer[:size]), fds)
+        return link in self._links
+
+    def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:
+        try:
+            line, _, head = packet.partition(b"\n")
+            session_id, deadline, client, *more = line.decode().split(" ")  # a newer proxy may say more
+            offer = Offer(session_id, float(deadline), *more[:1])
+            (fd,) = fds
+        except ValueError as error:
+            for each in fds:
+                os.close(each)
+            log.error("handoff_packet_corrupt", error=repr(error))
+            self._drop(link)
+            return
+
+        def answer(reason: str | None) -> None:
+            os.close(fd)
+            reply = {"session": offer.session_id, "ok": reason is None, "reason": reason}
+            self._send(link, json.dumps(reply).encode())
+
+        self._on_offer(offer, client, head, fd, answer)
+
+    def _send(self, link: socket.socket, reply: bytes) -> None:
+        if link not in self._links:
+            return
+        try:
+            link.send(reply)
+        except OSError as error:
+            # A proxy that does not read its answers gives up on them by its own deadline; a dead one is forgotten.
+            log.warning("handoff_answer_lost", error=str(error))
+            self._drop(link)

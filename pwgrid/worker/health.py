@@ -1,0 +1,40 @@
+"""Watches a browser server: whether it answers, and whether its browser works. Says what it finds, ends nothing."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from pwgrid.worker.browser.server import BrowserServer
+
+log = structlog.get_logger()
+
+PING_S: Final = 3.0
+CANARY_TRIES: Final = 2
+
+
+async def hang(server: BrowserServer, limit_s: float) -> None:
+    """Returns when the browser server has not answered a ping for `limit_s` seconds: it is hung, or gone."""
+    while True:
+        try:
+            async with asyncio.timeout(limit_s):
+                await server.ping()
+        except TimeoutError:
+            return
+        await asyncio.sleep(PING_S)
+
+
+async def sickness(server: BrowserServer, is_idle: Callable[[], bool], interval_s: float, timeout_s: float) -> str:
+    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row were in vain."""
+    while True:
+        await asyncio.sleep(interval_s)
+        evidence: list[str] = []
+        while is_idle() and len(evidence) < CANARY_TRIES:
+            result = await server.canary(timeout_s)
+            if result.ok:
+                break
+            evidence.append(result.error)
+            log.warning("canary_failed", error=result.error, ms=result.duration_ms)
+        if len(evidence) == CANARY_TRIES:
+            return evidence[-1]

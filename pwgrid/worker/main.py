@@ -1,0 +1,358 @@
+"""The worker process: owns one browser server through its whole life. Selects nothing, queues nothing."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import uvloop
+
+from pwgrid import __version__
+from pwgrid.common import log as logging
+from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.side_tasks import SideTasks
+from pwgrid.common.waiting import first_of
+from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
+from pwgrid.control.child_end import ControlClient
+from pwgrid.registry.registry import Registry, WorkerRecord
+from pwgrid.runtime.boot import WorkerBoot
+from pwgrid.runtime.directory import CODE_CACHE
+from pwgrid.runtime.last_child import last_out
+from pwgrid.settings.endpoint import base_url
+from pwgrid.worker import health as watch
+from pwgrid.worker.browser.find import FoundBrowser
+from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
+from pwgrid.worker.drain import Drain, DrainRequest
+from pwgrid.worker.policy.lifetime import is_used_up, is_worth_telling
+from pwgrid.worker.registry_sync import Books
+from pwgrid.worker.sessions import CLOSE_GRACE_S, Service
+from pwgrid.worker.slots import Slots
+
+log = structlog.get_logger()
+
+LIFETIME_LIMIT: Final = "lifetime limit"
+STOP_S: Final = 10.0
+ADOPT_S: Final = 5.0
+EXIT_FAILED: Final = 1
+
+
+class Worker:
+    """One worker. `run` walks the phases start, serve, drain, stop."""
+
+    def __init__(self, boot: WorkerBoot, browser: FoundBrowser) -> None:
+        self.boot = boot
+        self.browser = browser
+        self.settings = boot.settings
+        self.status = WorkerStatus.STARTING
+        self._serve = asyncio.Event()
+        self.slots = Slots(
+            self.settings.max_concurrent_sessions,
+            self.settings.max_lifetime_sessions,
+            lambda: self.service.tell_freed(),
+        )
+        self.books = Books(boot, Registry.of(boot.settings, boot.redis_url), self.slots, self._record)
+        self.service = Service(
+            self.slots,
+            self.books,
+            lambda: self.status,
+            self._serve.set,  # a spare that is offered a session has been chosen
+            self._watch_lifetime,
+            is_successor=boot.adopt_node_pid is not None,
+        )
+        self.started_at = time.time()
+        self.rss_mib: int | None = None
+        self._secret = os.urandom(12).hex()
+        self._drain = DrainRequest()
+        self._stop_s = STOP_S
+        self._side_tasks = SideTasks(self._side_task_failed)
+        self.control = ControlClient(
+            sock=boot.control,
+            control_path=boot.runtime / "control.sock",
+            hello=self._hello,
+            on_command=self._on_command,
+            on_state=self._on_state,
+            ping_data=self._view,
+            lost_threshold_s=boot.settings.worker_lost_threshold,
+            on_lost=lambda: self.ask_drain("no master for too long"),
+            fds=lambda: [fd for fd in (boot.ipc.fileno(),) if fd >= 0],
+        )
+
+    @property
+    def server(self) -> BrowserServer | None:
+        """The browser server, once there is one."""
+        return self.service.server
+
+    async def run(self) -> int:
+        """The worker's whole life; returns its exit code."""
+        self._side_tasks.start(self.control.run(), "control link")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        try:
+            await self._start()
+        except (BrowserLaunchError, RegistryUnavailable) as error:
+            log.error("worker_cannot_start", reason=str(error))
+            self.control.event("failed", {"reason": str(error)})
+            await self._stop()
+            return EXIT_FAILED
+        drain = await self._drain.asked()
+        await self._drain_sessions(drain)
+        await self._stop()
+        return 0 if drain.planned else EXIT_FAILED
+
+    # Phases
+
+    async def _start(self) -> None:
+        await self.books.open()
+        if self.boot.ipc_child is not None:
+            await self._launch(self.boot.ipc_child)
+        else:
+            await self._take_over()
+        self._side_tasks.start(self._watch_browser_server(), "browser server watch")
+        self._side_tasks.start(self._end_when_hung(), "browser server liveness")
+        if self.boot.ipc_child is not None:
+            await self._enter()
+        else:
+            self._side_tasks.start(self._beat(), "heartbeat")
+
+    async def _launch(self, ipc_child: socket.socket) -> None:
+        boot, settings = self.boot, self.settings
+        self.service.server = server = await BrowserServer.start(
+            LaunchSpec.of(
+                settings, self.browser, boot.directory / "browser.sock", self._temporary(), boot.runtime / CODE_CACHE
+            ),
+            boot.ipc,
+            ipc_child,
+            on_closed=self.service.ended,
+            on_gone=self._on_gone,
+            timeout_s=settings.launch_timeout,
+        )
+        self._tell_launched(server)
+        self.service.open(boot.directory / "handoff.sock")
+        if settings.canary_interval > 0:
+            self._side_tasks.start(self._recycle_when_sick(), "canary")
+
+    async def _enter(self) -> None:
+        """Registers, to serve or as a spare, which serves once it is told to, or offered a session."""
+        assert self.server is not None
+        is_spare = self.boot.spare and not self._serve.is_set()
+        self._step(WorkerEvent.HELD if is_spare else WorkerEvent.WARMED)
+        await self.books.register()
+        self._side_tasks.start(self._beat(), "heartbeat")
+        if is_spare:
+            self.control.event("held", {})
+            log.info("worker_held")
+            await first_of(self._serve.wait(), self._drain.asked())
+            if self._drain.is_asked:
+                return
+            self._step(WorkerEvent.WARMED)
+            if not self.slots.live:  # else the selection that chose it has made it available
+                await self._beat_once()
+        self.control.event("available", {})
+        log.info("worker_available", browser=self.server.ready.browser_version, node=self.server.pid)
+
+    async def _take_over(self) -> None:
+        """The worker before us died, its browser server lives on: see its sessions to their end, admit no new ones."""
+        boot = self.boot
+        assert boot.adopt_node_pid is not None
+        try:
+            server, live = await BrowserServer.adopt(
+                boot.ipc,
+                boot.adopt_node_pid,
+                self._temporary(),
+                on_closed=self.service.ended,
+                on_gone=self._on_gone,
+                timeout_s=ADOPT_S,
+            )
+        except BrowserServerGone as error:
+            raise BrowserLaunchError(str(error), "taking over the browser server") from None
+        self.service.server = server
+        for session_id in live:
+            self.slots.adopt(session_id)
+        self._tell_launched(server)
+        self.ask_drain("its worker died")
+        self._step(WorkerEvent.DRAIN_ASKED)
+        await self.books.register()
+        log.warning("browser_server_taken_over", node=server.pid, sessions=len(live))
+
+    def _tell_launched(self, server: BrowserServer) -> None:
+        ready = server.ready
+        self.control.event(
+            "launched",
+            {
+                "nodePid": server.pid,
+                "browserPid": ready.browser_pid,
+                "browserVersion": ready.browser_version,
+                "playwrightVersion": ready.playwright_version,
+            },
+        )
+
+    def _temporary(self) -> Path:
+        path = self.boot.directory / "tmp"
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
+
+    async def _drain_sessions(self, drain: Drain) -> None:
+        self._step(WorkerEvent.DRAIN_ASKED)
+        log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
+        heir = await self.books.heir() if drain.reason == LIFETIME_LIMIT else None
+        self.control.event("draining", {"reason": drain.reason, "heir": heir})
+        self._side_tasks.start(self.books.draining(), "draining mark")
+        cut = await self._drain.sessions_end(self.slots)
+        if cut is None:
+            return
+        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=drain.reason)
+        await self.service.cut(cut)
+
+    async def _stop(self) -> None:
+        self.control.stopping()
+        self.service.close()
+        self._side_tasks.cancel("control link", "heartbeat")
+        if self.server is not None:
+            await self.server.stop(self._stop_s)  # and hear of its last sessions
+        self._side_tasks.cancel("control link")
+        await self.books.leave()
+        await self.books.close()
+        shutil.rmtree(self.boot.directory, ignore_errors=True)
+        self.control.event("stopped", self._drain.outcome())
+        await self.control.close("stopped")
+        if self.control.is_lost:
+            last_out(self.boot.runtime)
+
+    # What happens to it
+
+    def ask_drain(self, reason: str, timeout_s: float | None = None) -> None:
+        """Starts a drain that is planned."""
+        self._drain.ask(Drain(reason, self.settings.drain_timeout if timeout_s is None else timeout_s))
+
+    def _fail(self, reason: str, timeout_s: float, cut: EndReason) -> None:
+        """Starts a drain that is a failure."""
+        self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
+
+    def _side_task_failed(self, name: str, error: BaseException) -> None:
+        self._fail(f"{name} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
+
+    def _on_sigterm(self) -> None:
+        if self._drain.is_asked:
+            self._drain.hurry()
+        self.ask_drain("SIGTERM")
+
+    def _on_command(self, name: str, data: dict[str, Any]) -> None:
+        if name == "drain":
+            self.ask_drain(str(data.get("reason", "asked")), data.get("timeoutS"))
+            if data.get("now"):
+                self._drain.hurry()
+        elif name == "serve":
+            self._serve.set()
+        elif name == "end_session":
+            self.service.end(str(data["sessionId"]), str(data["reason"]))
+        else:
+            log.error("command_unknown", name=name)
+
+    def _on_state(self, state: dict[str, Any]) -> None:
+        self.rss_mib = state.get("rssMib", self.rss_mib)
+
+    def _watch_lifetime(self) -> None:
+        lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
+        if is_worth_telling(lifetime, limit):
+            self.control.push_state(self._view())  # the master has the replacement ready in time
+        if is_used_up(lifetime, limit):
+            self.ask_drain(LIFETIME_LIMIT)
+
+    def _on_gone(self, reason: str) -> None:
+        log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
+        self._fail(reason, CLOSE_GRACE_S, EndReason.BROWSER_CRASHED)
+
+    async def _watch_browser_server(self) -> None:
+        assert self.server is not None
+        await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
+        self.service.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
+        self._on_gone(EndReason.BROWSER_SERVER_LOST)
+
+    async def _end_when_hung(self) -> None:
+        """A hung browser server has hung sessions: the whole tree goes."""
+        assert self.server is not None
+        await watch.hang(self.server, self.settings.worker_lost_threshold)
+        log.error("browser_server_hung", sessions=len(self.slots.live))
+        self.service.all_ended("grid", EndReason.HUNG)
+        self._stop_s = 0.0
+        self._fail("browser server hung", 0.0, EndReason.HUNG)
+
+    async def _recycle_when_sick(self) -> None:
+        assert self.server is not None
+        settings = self.settings
+        evidence = await watch.sickness(
+            self.server, lambda: not self.slots.live, settings.canary_interval, settings.canary_timeout
+        )
+        self.ask_drain(f"canary failed: {evidence}")
+
+    async def _beat(self) -> None:
+        while True:
+            await self.books.due(self.settings.heartbeat_interval)
+            await self._beat_once()
+
+    async def _beat_once(self) -> None:
+        try:
+            reply = await self.books.beat()
+        except RegistryUnavailable as error:
+            log.warning("heartbeat_missed", error=str(error))
+            return
+        if reply is not None and reply.command == "shutdown":
+            self.ask_drain("asked over Redis")
+        elif reply is not None and reply.command == "serve":
+            self._serve.set()
+
+    # What it says of itself
+
+    def _record(self) -> WorkerRecord:
+        boot = self.boot
+        return WorkerRecord(
+            browser_type=boot.browser_type,
+            worker_id=boot.worker_id,
+            ws_endpoint=f"{base_url(self.settings)}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
+            status=self.status.value,
+            started_at=self.started_at,
+            slots=self.slots.slots,
+            playwright_version=self.server.ready.playwright_version if self.server else "",
+            grid=__version__,
+            handoff=str(boot.directory / "handoff.sock"),
+            pid=os.getpid(),
+            rss_mib=self.rss_mib,
+        )
+
+    def _step(self, event: WorkerEvent) -> None:
+        self.status = advance(self.status, event)
+
+    def _view(self) -> dict[str, Any]:
+        return {"status": self.status.value, "active": len(self.slots.live), "lifetime": self.slots.lifetime}
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "name": self.boot.worker_id,
+            "role": "worker",
+            "browserType": self.boot.browser_type,
+            "version": __version__,
+            "pid": os.getpid(),
+            "slots": self.slots.slots,
+        }
+
+
+def run_worker(boot: WorkerBoot, browser: FoundBrowser) -> int:
+    """The worker role, called in the forked child. Returns the exit code."""
+    logging.configure(
+        boot.settings.log_level,
+        boot.settings.log_format,
+        "worker",
+        worker=boot.worker_id,
+        browser_type=boot.browser_type,
+    )
+
+    async def live() -> int:
+        return await Worker(boot, browser).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(live())

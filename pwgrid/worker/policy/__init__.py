@@ -1,0 +1,1 @@
+"""The worker's decisions: pure functions and values. Time is an argument."""

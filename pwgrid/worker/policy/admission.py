@@ -1,0 +1,48 @@
+"""Decides whether a worker takes a session that it is offered. The worker is the authority for its slots, not Redis."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.worker.policy.lifetime import is_used_up
+
+RefusalReason = Literal["draining", "full", "late", "used up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A session that a proxy offers. `deadline`: seconds of CLOCK_MONOTONIC, which all processes of a host share."""
+
+    session_id: str
+    deadline: float
+    accept: str = ""
+    """The Sec-WebSocket-Accept to answer the client with. ANSWERED: it has its answer; empty: not the worker's task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many sessions a worker has of how many at once, and had of how many in its life."""
+
+    live: int
+    slots: int
+    lifetime: int
+    max_lifetime: float
+
+
+def refusal(offer: Offer, status: WorkerStatus, room: Room, now: float) -> RefusalReason | None:
+    """Why the worker refuses the offer; None when it admits it.
+
+    A spare that is offered a session has been chosen in place of a worker that is used up: from now on it serves.
+
+    A late offer is refused because the proxy has given the client to another worker by then. While Redis is away nobody
+    but the worker counts its life.
+    """
+    if status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE):
+        return "draining"
+    if now >= offer.deadline:
+        return "late"
+    if is_used_up(room.lifetime, room.max_lifetime):
+        return "used up"
+    if room.live >= room.slots:
+        return "full"
+    return None

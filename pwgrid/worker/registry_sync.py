@@ -1,0 +1,147 @@
+"""What Redis knows of this worker, kept true to its slots. Writes what it is told; decides nothing about the worker."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.registry.entries import End, Entry
+from pwgrid.registry.journal import Journal
+from pwgrid.registry.outage_spool import leave
+from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
+from pwgrid.runtime.boot import WorkerBoot
+from pwgrid.worker.browser.server import SessionClosed
+from pwgrid.worker.slots import LiveSession, Slots
+
+log = structlog.get_logger()
+
+SETTLE_S: Final = 1.0
+"""How long a leaving worker waits for a Redis that is away; the proxy has more patience."""
+
+_AGAIN_S: Final = 0.1
+
+
+class Books:
+    """The worker's side of the registry. `record` gives the worker's hash as it is now."""
+
+    def __init__(self, boot: WorkerBoot, registry: Registry, slots: Slots, record: Callable[[], WorkerRecord]) -> None:
+        self._boot = boot
+        self._registry = registry
+        self._slots = slots
+        self._record = record
+        self._journal = Journal(registry.write)
+        self._is_back = asyncio.Event()
+        self._is_known = False
+        registry.client.on_connect(self._is_back.set)
+
+    async def open(self) -> None:
+        """Connects. Raises RegistryUnavailable after REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY where this grid has never
+        seen its Redis; else it is enough that Redis comes back some time."""
+        settings = self._boot.settings
+        if not self._boot.registry_seen:
+            await self._registry.connected(settings.redis_retry_attempts, settings.redis_retry_delay)
+
+    async def register(self) -> None:
+        """Writes the worker's record and counters. Raises RegistryUnavailable where this grid has never seen its Redis;
+        else a heartbeat makes up for it."""
+        self._is_known = True
+        try:
+            await self._register()
+        except RegistryUnavailable as error:
+            if not self._boot.registry_seen:
+                raise
+            log.warning("registration_put_off", error=str(error))
+
+    async def heir(self) -> str | None:
+        """The worker that serves in place of this one now that it is used up; None if that is not known."""
+        with contextlib.suppress(RegistryUnavailable):
+            return await self._registry.heir(self._boot.browser_type, self._boot.worker_id)
+        return None
+
+    async def draining(self) -> None:
+        """No selection shall choose this worker any more. Where Redis is away, a heartbeat says so, too."""
+        try:
+            await self._registry.mark_draining(self._boot.browser_type, self._boot.worker_id)
+        except RegistryUnavailable as error:
+            log.info("draining_not_marked", error=str(error))
+
+    def started(self, session: LiveSession) -> None:
+        """The browser server has the session's socket."""
+        session.started_at, session.is_served = self._registry.now(), True
+        self._journal.note(_entry(session))
+
+    def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
+        """The session is over: completed when its client ended it, else failed for the reason. `on_record` is called
+        once Redis has it; a worker that dies before that leaves it to its successor."""
+        status = "completed" if closed.by == "client" else "failed"
+        end = End(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out)
+        self._journal.note(_entry(session or LiveSession(closed.session_id), end), on_record)
+        log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
+
+    async def due(self, interval_s: float) -> None:
+        """Returns when a heartbeat is due: after the interval, and at once when Redis has come back."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await self._is_back.wait()
+        self._is_back.clear()
+
+    async def beat(self) -> HeartbeatReply | None:
+        """One heartbeat, behind all that was written before it; registers again where Redis has forgotten the worker.
+
+        None while Redis cannot take what was kept for it. Raises RegistryUnavailable.
+        """
+        if not await self._journal.flush():
+            return None
+        record = self._record()
+        reply = await self._registry.heartbeat(
+            record.browser_type,
+            record.worker_id,
+            status=record.status,
+            sessions=self._live(),
+            lifetime=self._slots.lifetime,
+            rss_mib=record.rss_mib,
+        )
+        if not reply.known:
+            log.warning("registered_again", active=len(self._slots.live), lifetime=self._slots.lifetime)
+            await self._register()
+        if reply.repaired:
+            log.error("counter_repaired", by=reply.repaired)
+        return reply
+
+    async def leave(self) -> None:
+        """Writes what is not written yet, and takes leave. Where Redis is away, that is left to the proxy."""
+        if not self._is_known:
+            return
+        registry, boot = self._registry, self._boot
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while not await self._journal.flush():
+                    await registry.client.wait_connected()
+                    await asyncio.sleep(_AGAIN_S)  # it is there, and does not serve yet: nothing tells when it will
+                await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
+        except (TimeoutError, RegistryUnavailable) as error:
+            unwritten = self._journal.unwritten()
+            log.warning("left_without_leave", reason=str(error) or "Redis is away", unwritten=len(unwritten))
+            try:
+                leave(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
+            except OSError as problem:
+                log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
+
+    async def close(self) -> None:
+        """Ends the connection. Idempotent."""
+        await self._registry.close()
+
+    async def _register(self) -> None:
+        await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
+        self._is_back.clear()  # it knows all there is to know
+
+    def _live(self) -> list[Entry]:
+        return [_entry(session) for session in self._slots.live.values() if session.is_served]
+
+
+def _entry(session: LiveSession, end: End | None = None) -> Entry:
+    return Entry(session.session_id, session.started_at, session.client, end)

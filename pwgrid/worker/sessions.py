@@ -1,0 +1,121 @@
+"""The sessions of one worker: admitted, given to the browser server, closed, and put on record. Decides no drain."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from pwgrid.common.handshake import ANSWERED, switching_protocols
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.worker.browser.server import BrowserServer, SessionClosed
+from pwgrid.worker.handoff import Answer, HandoffServer
+from pwgrid.worker.policy.admission import Offer
+from pwgrid.worker.registry_sync import Books
+from pwgrid.worker.slots import Slots
+
+log = structlog.get_logger()
+
+GOING_AWAY: Final = 1001
+CLOSE_GRACE_S: Final = 5.0
+"""For closed sessions to be reported before the browser server is ended."""
+
+
+class Service:
+    """`status` says where the worker is in its life; `on_offered` is called for each offer that is admitted, and
+    `on_served` when the browser server has it. `is_successor`: another worker admitted the sessions.
+
+    `server` is set once there is one.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        books: Books,
+        status: Callable[[], WorkerStatus],
+        on_offered: Callable[[], None],
+        on_served: Callable[[], None],
+        *,
+        is_successor: bool,
+    ) -> None:
+        self.server: BrowserServer | None = None
+        self._slots = slots
+        self._books = books
+        self._status = status
+        self._on_offered = on_offered
+        self._on_served = on_served
+        self._is_successor = is_successor
+        self._handoff: HandoffServer | None = None
+
+    def open(self, path: Path) -> None:
+        """Takes offers at this socket from now on."""
+        self._handoff = HandoffServer(path, self._on_offer)
+
+    def close(self) -> None:
+        """Takes no more offers. Idempotent."""
+        if self._handoff is not None:
+            self._handoff.close()
+
+    def tell_freed(self) -> None:
+        """A full worker has a slot again."""
+        if self._handoff is not None:
+            self._handoff.tell_freed()
+
+    def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
+        """The browser server says that a session is over; `on_record` is called once Redis has it."""
+        session = self._slots.end(closed.session_id)
+        if session is None and not self._is_successor:
+            on_record()  # told twice; but one that ended before we took over is still to be recorded
+            return
+        self._books.ended(closed, session, on_record)
+
+    def all_ended(self, by: str, reason: EndReason) -> None:
+        """Every session that is live here is over, and nobody else will say so."""
+        for session_id in list(self._slots.live):
+            self.ended(SessionClosed(session_id, 0, 0, by, reason))
+
+    def end(self, session_id: str, reason: str) -> None:
+        """Closes one session; `ended` follows. Unknown ids: nothing."""
+        if self.server is not None:
+            self.server.close_session(session_id, GOING_AWAY, reason)
+
+    async def cut(self, reason: EndReason) -> None:
+        """Closes every session, and waits until each is over."""
+        for session_id in list(self._slots.live):
+            self.end(session_id, reason)
+        if self.server is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_GRACE_S):
+                    await self._slots.empty()
+        self.all_ended("grid", reason)
+
+    def _on_offer(self, offer: Offer, client: str, head: bytes, fd: int, answer: Answer) -> None:
+        refused = self._slots.admit(offer, client, self._status(), time.monotonic())
+        if refused is not None or self.server is None:
+            answer(refused or "gone")
+            return
+        session_id = offer.session_id
+        if offer.accept and offer.accept != ANSWERED:
+            # Before the browser server may write: nothing may come before the answer.
+            with contextlib.suppress(OSError):  # the client has left, which the browser server will report
+                os.write(fd, switching_protocols(offer.accept))
+        handed_over = self.server.hand_over(session_id, fd, head, offer.deadline, is_answered=bool(offer.accept))
+        self._on_offered()
+
+        def settled(future: asyncio.Future[None]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                self._slots.take_back(session_id)
+                answer("gone")
+                return
+            answer(None)
+            if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
+                self._books.started(session)
+            self._on_served()
+            log.debug("session_started", session=session_id, client=client)
+
+        handed_over.add_done_callback(settled)

@@ -1,0 +1,114 @@
+"""What the proxy does for workers that are gone, on a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pwgrid.proxy import dead_workers as burial
+from pwgrid.proxy.dead_workers import Burials
+from pwgrid.registry.entries import End, Entry
+from pwgrid.registry.outage_spool import leave
+from pwgrid.registry.registry import Registry
+from tests.lua.test_registry import WORKER, select
+from tests.support.redis import RedisServer
+
+BOUND_S = 20.0
+AT = 1_700_000_000.0
+
+
+@pytest.fixture
+async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
+    registry = Registry(own_redis.url, timeout_s=BOUND_S)
+    yield registry
+    await registry.close()
+
+
+def left_by_the_worker(runtime: Path) -> None:
+    end = End("completed", "client disconnected", AT, 7, 9)
+    leave(runtime, "chromium", "aabbccdd", [Entry("s1", AT, "c:1", end), Entry("local", AT, "c:2", end)])
+
+
+async def test_what_a_worker_left_is_written_before_the_worker_is_buried(registry: Registry, tmp_path: Path) -> None:
+    await registry.register(WORKER)
+    await select(registry, "s1")
+    await select(registry, "s2")
+    await registry.write(Entry("s2", AT))
+    left_by_the_worker(tmp_path)
+    buried: list[bool] = []
+    await Burials(registry, tmp_path, lambda: buried.append(True)).bury()
+    found = await registry.snapshot()
+    assert (found.active, found.lifetime, found.workers) == ({}, {}, {})
+    assert found.outcomes == {"completed": 2, "failed": 1}
+    s2 = await registry.session("s2")
+    assert s2 is not None
+    assert (s2.status, s2.reason) == ("failed", "worker stopped")
+    local = await registry.session("local")
+    assert local is not None
+    assert (local.status, local.client, local.bytes_in) == ("completed", "c:2", 7)
+    assert buried == [True]
+    assert list(tmp_path.glob("unwritten/*")) == []
+
+
+async def test_what_redis_cannot_take_yet_stays_for_later(
+    registry: Registry, own_redis: RedisServer, tmp_path: Path
+) -> None:
+    left_by_the_worker(tmp_path)
+    buried: list[bool] = []
+    burials = Burials(registry, tmp_path, lambda: buried.append(True))
+    burials.lost["00000000"] = ("chromium", "memory limit")
+    await registry.client.wait_connected()
+    own_redis.command("CONFIG", "SET", "maxmemory", "1")
+    await burials.bury()
+    assert len(list(tmp_path.glob("unwritten/*"))) == 1
+    assert (burials.lost.keys(), buried) == ({"00000000"}, [])
+    own_redis.command("CONFIG", "SET", "maxmemory", "0")
+    await burials.bury()
+    assert list(tmp_path.glob("unwritten/*")) == []
+    assert (burials.lost, buried) == ({}, [True])
+    assert (await registry.snapshot()).outcomes == {"completed": 2}
+
+
+async def test_what_was_put_off_is_tried_again(
+    registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells that a Redis which refused takes writes again."""
+    monkeypatch.setattr(burial, "AGAIN_S", 0.02)
+    left_by_the_worker(tmp_path)
+    buried = asyncio.Event()
+    burials = Burials(registry, tmp_path, buried.set)
+    await registry.client.wait_connected()
+    own_redis.command("CONFIG", "SET", "maxmemory", "1")
+    await burials.bury()
+    trying = asyncio.create_task(burials.keep_trying())
+    own_redis.command("CONFIG", "SET", "maxmemory", "0")
+    async with asyncio.timeout(BOUND_S):
+        await buried.wait()
+    trying.cancel()
+    assert (await registry.snapshot()).outcomes == {"completed": 2}
+
+
+async def test_at_last_redis_is_waited_for(
+    registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await registry.client.wait_connected()
+    own_redis.kill()
+    left_by_the_worker(tmp_path)
+    monkeypatch.setattr(burial, "LAST_S", BOUND_S)
+    waiting = asyncio.create_task(Burials(registry, tmp_path, lambda: None).at_last())
+    await asyncio.sleep(0)
+    own_redis.start()
+    await waiting
+    assert (await registry.snapshot()).outcomes == {"completed": 2}
+
+
+async def test_at_last_a_redis_that_stays_away_is_not_waited_for_for_ever(
+    registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await registry.client.wait_connected()
+    own_redis.kill()
+    left_by_the_worker(tmp_path)
+    monkeypatch.setattr(burial, "LAST_S", 0.05)
+    await Burials(registry, tmp_path, lambda: None).at_last()
+    assert len(list(tmp_path.glob("unwritten/*"))) == 1

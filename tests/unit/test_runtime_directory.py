@@ -1,0 +1,205 @@
+"""The runtime directory: whose it is, its lock, its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pwgrid.common.errors import AlreadyRunning
+from pwgrid.runtime.directory import (
+    MAX_SOCKET_PATH_BYTES,
+    RuntimeDir,
+    RuntimeDirError,
+    base_dir,
+    default_base,
+    find_running,
+    process_start_time,
+)
+
+
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short path of our own that is also the temp directory, so that no other grid is seen."""
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
+        monkeypatch.setattr(tempfile, "tempdir", temporary)
+        monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+        yield Path(temporary) / "base"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_everything_is_private_and_everything_goes_at_the_end(base: Path) -> None:
+    runtime = RuntimeDir.create(str(base), 8080)
+    assert not base.exists()
+    with runtime.locked("ws://127.0.0.1:8080"):
+        worker = runtime.make_worker_dir("a1b2c3d4")
+        assert runtime.directory == base / "8080"
+        assert worker == base / "8080" / "w" / "a1b2c3d4"
+        paths = [base, runtime.directory, runtime.directory / "w", worker, worker / "tmp"]
+        assert [mode(path) for path in paths] == [0o700] * 5
+        assert mode(runtime.directory / "lock") == 0o600
+    assert not base.exists()
+
+
+def test_a_base_that_was_there_before_stays(base: Path) -> None:
+    base.mkdir(mode=0o700)
+    with RuntimeDir.create(str(base), 8080).locked(""):
+        pass
+    assert list(base.iterdir()) == []
+
+
+def test_the_default_base_goes_when_the_last_grid_leaves_it(base: Path) -> None:
+    first, second = RuntimeDir.create(None, 1), RuntimeDir.create(None, 2)
+    with first.locked(""):
+        with second.locked(""):
+            assert sorted(path.name for path in default_base().iterdir()) == ["1", "2"]
+        assert default_base().exists()
+    assert not default_base().exists()
+
+
+def test_a_second_master_is_told_the_pid_of_the_first(base: Path) -> None:
+    with RuntimeDir.create(str(base), 8080).locked("ws://127.0.0.1:8080") as first:
+        with pytest.raises(AlreadyRunning) as refused, RuntimeDir.create(str(base), 8080).locked(""):
+            pass
+        assert refused.value.pid == os.getpid()
+        assert str(os.getpid()) in str(refused.value)
+        assert (first.directory / "lock").exists()
+        assert [grid.pid for grid in find_running(str(base))] == [os.getpid()]
+
+
+def test_the_lock_holds_against_another_process_and_ends_with_its_holder(base: Path) -> None:
+    script = (
+        "import sys; from pwgrid.runtime.directory import RuntimeDir\n"
+        "with RuntimeDir.create(sys.argv[1], 8080).locked('ws://x:8080'):\n"
+        "    print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(base)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        (grid,) = find_running(str(base))
+        assert (grid.pid, grid.port, grid.endpoint) == (holder.pid, 8080, "ws://x:8080")
+        with pytest.raises(AlreadyRunning, match=str(holder.pid)), RuntimeDir.create(str(base), 8080).locked(""):
+            pass
+        holder.kill()
+        holder.wait()
+    assert find_running(str(base)) == []
+    with RuntimeDir.create(str(base), 8080).locked("ws://y:8080"):
+        assert [grid.endpoint for grid in find_running(str(base))] == ["ws://y:8080"]
+
+
+def test_what_a_former_run_left_is_removed_and_nothing_else(base: Path) -> None:
+    left = base / "8080"
+    (left / "w" / "a1b2c3d4" / "tmp").mkdir(parents=True, mode=0o700)
+    (left / "redis").mkdir()
+    base.chmod(0o700)
+    left.chmod(0o700)
+    outside = base / "outside"
+    outside.mkdir()
+    (outside / "keep").touch()
+    (left / "link").symlink_to(outside)
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(left / "control.sock"))
+    with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        assert [path.name for path in runtime.directory.iterdir()] == ["lock"]
+    assert (outside / "keep").exists()
+
+
+def test_a_reused_pid_is_no_running_grid(base: Path) -> None:
+    (base / "8080").mkdir(parents=True)
+    started = process_start_time(os.getpid())
+    assert started is not None
+    lock = base / "8080" / "lock"
+    lock.write_text(json.dumps({"pid": os.getpid(), "startTime": started - 1, "endpoint": "ws://x"}))
+    assert find_running(str(base)) == []
+    lock.write_text(json.dumps({"pid": os.getpid(), "startTime": started, "endpoint": "ws://x"}))
+    assert len(find_running(str(base))) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "null", '{"pid": "x"}', "\x00"])
+def test_a_broken_lock_file_is_no_running_grid(base: Path, content: str) -> None:
+    (base / "8080").mkdir(parents=True)
+    (base / "8080" / "lock").write_text(content)
+    assert find_running(str(base)) == []
+
+
+def test_a_directory_that_others_can_read_is_refused(base: Path) -> None:
+    (base / "8080").mkdir(parents=True)
+    base.chmod(0o700)
+    (base / "8080").chmod(0o755)
+    with pytest.raises(RuntimeDirError, match="0755"), RuntimeDir.create(str(base), 8080).locked(""):
+        pass
+
+
+def test_a_base_that_others_can_write_is_refused(base: Path) -> None:
+    base.mkdir()
+    base.chmod(0o777)
+    with pytest.raises(RuntimeDirError, match="0777"), RuntimeDir.create(str(base), 8080).locked(""):
+        pass
+
+
+def test_a_link_in_the_place_of_the_base_is_refused(base: Path) -> None:
+    (base.parent / "elsewhere").mkdir(mode=0o700)
+    base.symlink_to(base.parent / "elsewhere")
+    with pytest.raises(RuntimeDirError, match="not a directory"), RuntimeDir.create(str(base), 8080).locked(""):
+        pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_refused(base: Path) -> None:
+    base.mkdir(mode=0o700)
+    os.chown(base, 12345, 12345)
+    with pytest.raises(RuntimeDirError, match="12345"), RuntimeDir.create(str(base), 8080).locked(""):
+        pass
+
+
+def test_a_path_too_long_for_sockets_is_refused_before_anything_is_made(base: Path) -> None:
+    with pytest.raises(RuntimeDirError, match="PWGRID_RUNTIME_DIR"):
+        RuntimeDir.create(str(base / ("x" * MAX_SOCKET_PATH_BYTES)), 8080)
+    assert not base.exists()
+
+
+def test_the_longest_path_that_is_accepted_does_for_a_socket(base: Path) -> None:
+    room = MAX_SOCKET_PATH_BYTES - len(str(base / "8080" / "w" / "a1b2c3d4" / "handoff.sock")) - 1
+    with RuntimeDir.create(str(base / ("x" * room)), 8080).locked("") as runtime:
+        path = runtime.make_worker_dir("a1b2c3d4") / "handoff.sock"
+        assert len(str(path)) == MAX_SOCKET_PATH_BYTES
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as handoff:
+            handoff.bind(str(path))
+    with pytest.raises(RuntimeDirError):
+        RuntimeDir.create(str(base / ("x" * (room + 1))), 8080)
+
+
+def test_the_base_is_the_setting_s_else_systemd_s_else_in_the_temp_directory(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert base_dir() == Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/pwgrid:/run/other")
+    assert base_dir() == Path("/run/pwgrid")
+    assert base_dir("/srv/grid") == Path("/srv/grid")
+
+
+def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/run/pwgrid -> private/pwgrid; only the service manager sets RUNTIME_DIRECTORY, and only root writes in /run."""
+    private = base.parent / "private"
+    private.mkdir(mode=0o700)
+    base.symlink_to(private)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(base))
+    monkeypatch.setattr("pwgrid.runtime.directory.SERVICE_BASE", base)
+    with RuntimeDir.create(None, 8080).locked("ws://127.0.0.1:8080") as runtime:
+        assert runtime.directory == private / "8080"
+        assert [grid.directory for grid in find_running()] == [private / "8080"]
