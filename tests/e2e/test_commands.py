@@ -181,7 +181,7 @@ def test_run_ends_when_its_terminal_goes_away() -> None:
         command = [
             sys.executable,
             "-m",
-            "grid",
+            "pwgrid",
             "run",
             "--chromium",
             "1",
