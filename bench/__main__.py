@@ -15,9 +15,7 @@ from bench.harness import Bench, MachineMeter, Options, Outcome, progress, repor
 from pwgrid.master.fork import become_subreaper
 from pwgrid.runtime.process_tree import reap_orphans
 
-NAMES = ("upgrade", "traffic", "evaluate", "sessions", "idle", "status", "recover", "drain", "recycle")
-ON_REQUEST = ("meter",)
-"""Run by name only."""
+NAMES = ("upgrade", "traffic", "evaluate", "sessions", "idle", "status", "recover", "drain", "recycle", "memory")
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -25,14 +23,12 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 def main() -> int:
     """Returns the exit code: 0 all targets met, 1 one missed, 2 a bench failed."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"which: {', '.join(NAMES)} (all), {', '.join(ON_REQUEST)}"
-    )
+    parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(NAMES)} (all)")
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
     parser.add_argument("--output", type=Path, help="write the report here")
     given = parser.parse_args()
-    if unknown := set(given.names) - {*NAMES, *ON_REQUEST}:
-        parser.error(f"no bench of this name: {', '.join(sorted(unknown))}; there are {', '.join(NAMES + ON_REQUEST)}")
+    if unknown := set(given.names) - {*NAMES}:
+        parser.error(f"no bench of this name: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     become_subreaper()  # what outlives its own parent counts as ours all the same

@@ -26,7 +26,7 @@ from pwgrid.master.restart.leftovers import Former, Handover, sparing
 from pwgrid.master.restart.reexec import received
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded
-from pwgrid.runtime.boot import WorkerBoot
+from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.load import Loaded, Settings
@@ -70,7 +70,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
         held.enter_context(runtime.locked(base_url(settings), stock, handover.lock if handover else None))
         if handover or former.spared():
-            runtime.keep()  # a start that fails touches nothing that lives there
+            runtime.keep_at_end()  # a start that fails touches nothing that lives there
         if not listeners and former.proxy is None:
             listeners = _open(settings, held)
         config = MasterConfig(
@@ -93,7 +93,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
-        runtime.own()
+        runtime.remove_at_end()
         gc.collect()
         return Master(config).run()
 
@@ -136,7 +136,7 @@ def _prepare_pool(browsers: dict[BrowserType, FoundBrowser], settings: Settings,
     browsers.setdefault(browser_type, find_browser(browser_type, settings))
 
 
-def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerBoot) -> int:
+def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerArguments) -> int:
     return run_worker(boot, browsers[boot.browser_type])
 
 

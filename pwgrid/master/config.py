@@ -10,7 +10,7 @@ from typing import Any
 
 from pwgrid.common.types import BrowserType
 from pwgrid.master.restart.leftovers import Former, Handover
-from pwgrid.runtime.boot import ProxyBoot, WorkerBoot
+from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.load import Settings
 
@@ -27,8 +27,8 @@ class RedisSpec:
 class Roles:
     """What the forked children run; each returns its exit code."""
 
-    worker: Callable[[WorkerBoot], int]
-    proxy: Callable[[ProxyBoot], int]
+    worker: Callable[[WorkerArguments], int]
+    proxy: Callable[[ProxyArguments], int]
 
 
 def _ignore(*_arguments: object) -> None:

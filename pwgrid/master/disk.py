@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 FLOOR_MIB: Final = 16
-_MIB: Final = 1024 * 1024
 
 
 def disk_problem(directory: Path) -> str | None:
     """What an operator should know of the file system below `directory`; None when there is room."""
     try:
-        found = os.statvfs(directory)
+        free_mib = psutil.disk_usage(str(directory)).free >> 20
     except OSError as error:
         return f"the runtime directory {directory} cannot be read: {error.strerror}"
-    free_mib = found.f_bavail * found.f_frsize // _MIB
     if free_mib >= FLOOR_MIB:
         return None
     return (

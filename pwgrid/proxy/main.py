@@ -30,8 +30,8 @@ from pwgrid.proxy.dead_workers import Burials, report
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry
-from pwgrid.runtime.boot import ProxyBoot
-from pwgrid.runtime.last_child import last_out
+from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.runtime.last_child import end_grid_if_last
 
 log = structlog.get_logger()
 
@@ -60,7 +60,7 @@ class GridServer(uvicorn.Server):
 class Proxy:
     """One proxy, from the fork to its end."""
 
-    def __init__(self, boot: ProxyBoot) -> None:
+    def __init__(self, boot: ProxyArguments) -> None:
         self.boot = boot
         self.settings = boot.settings
         self.roster = Roster()
@@ -129,7 +129,7 @@ class Proxy:
         await self.registry.close()
         await self.control.close("stopped")
         if self.control.is_lost:
-            last_out(self.boot.runtime)
+            end_grid_if_last(self.boot.runtime)
         return 0
 
     # For the API
@@ -241,7 +241,7 @@ class Proxy:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}
 
 
-def run_proxy(boot: ProxyBoot) -> int:
+def run_proxy(boot: ProxyArguments) -> int:
     """The proxy role, called in the forked child. Returns the exit code."""
     logging.configure(boot.settings.log_level, boot.settings.log_format, "proxy")
 

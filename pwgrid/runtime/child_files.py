@@ -1,4 +1,4 @@
-"""What the master writes down about its children, so that the next master, or the last child, knows them again.
+"""Who the master's children are, in files: so the next master, or the last child, can tell them from other processes.
 
 One small JSON file for each child, in the private runtime directory. Starts, ends and signals no process.
 """
@@ -6,24 +6,26 @@ One small JSON file for each child, in the private runtime directory. Starts, en
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+import psutil
+
 from pwgrid.common.types import ChildKind
-from pwgrid.runtime.directory import process_start_time
+from pwgrid.runtime.processes import find_process
 
 WORKER_FILE: Final = "worker.json"
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # psutil has the boot's time, which the clock's owner sets
 
 
 @dataclass(slots=True)
 class ChildState:
-    """One child. `start_time` is in clock ticks since boot, `forked_at` in monotonic, `started_at` in Unix seconds.
+    """One child. `create_time` is in seconds since boot, `forked_at` in monotonic, `started_at` in Unix seconds.
 
     `registry` and `settings` are digests: of the Redis that it uses, and of the settings that it was forked with.
     """
@@ -31,7 +33,7 @@ class ChildState:
     kind: ChildKind
     name: str
     pid: int
-    start_time: int
+    create_time: float
     registry: str
     settings: str
     version: str
@@ -47,18 +49,18 @@ class ChildState:
     is_successor: bool = False
 
     def path(self, runtime: Path) -> Path:
-        """Where it is written down."""
+        """Its file."""
         return state_path(runtime, self.kind, self.name)
 
     def write(self, runtime: Path) -> None:
-        """Write it down, whole or not at all. Raises OSError."""
+        """Write its file, whole or not at all. Raises OSError."""
         self.boot_id = self.boot_id or boot_id()
         path = self.path(runtime)
         if self.kind != "worker":  # a worker's directory is made with it, and must not come back after its end
             path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = path.with_suffix(".new")
         try:
-            draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            draft.write_bytes(orjson.dumps(self))
             draft.replace(path)
         except OSError:
             with suppress(OSError):
@@ -66,29 +68,29 @@ class ChildState:
             raise
 
     def remove(self, runtime: Path) -> None:
-        """Strike it out. Idempotent."""
+        """Remove its file. Idempotent."""
         with suppress(OSError):
             self.path(runtime).unlink(missing_ok=True)
 
-    def is_alive(self) -> bool:
-        """Whether this very process lives: pid, start time, boot and owner are those that were written down."""
-        if self.boot_id != boot_id() or process_start_time(self.pid) != self.start_time:
-            return False
+    @property
+    def process(self) -> psutil.Process | None:
+        """The process if it lives: pid, create time, boot and owner are those in the file."""
+        process = find_process(self.pid, self.create_time) if self.boot_id == boot_id() else None
         try:
-            return Path(f"/proc/{self.pid}").stat().st_uid in (os.geteuid(), 0)
-        except OSError:
-            return False
+            return process if process is not None and process.uids().real == os.getuid() else None
+        except psutil.NoSuchProcess:
+            return None
 
 
 def state_path(runtime: Path, kind: ChildKind, name: str) -> Path:
-    """Where a child is written down."""
+    """The file of a child."""
     if kind == "worker":
         return runtime / "w" / name / WORKER_FILE
     return runtime / "redis" / "server.json" if kind == "redis" else runtime / "proxy" / f"{name}.json"
 
 
 def read_states(runtime: Path) -> Iterator[ChildState]:
-    """Every child that is written down in `runtime`; files that cannot be read say nothing."""
+    """Every child that has a file in `runtime`; those that cannot be read are passed over."""
     paths = [*runtime.glob(f"w/*/{WORKER_FILE}"), *runtime.glob("proxy/*.json"), *runtime.glob("redis/server.json")]
     for path in sorted(paths):
         state = _read(path)
@@ -102,7 +104,7 @@ def digest(value: object) -> str:
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot: start times of another one mean nothing."""
+    """The kernel's name for this boot: create times of another one mean nothing."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -112,9 +114,10 @@ def boot_id() -> str:
 def _read(path: Path) -> ChildState | None:
     known = {part.name for part in fields(ChildState)}
     try:
-        content = json.loads(path.read_bytes())
+        content = orjson.loads(path.read_bytes())
         state = ChildState(**{name: value for name, value in content.items() if name in known})
-        int(state.pid), int(state.start_time), float(state.forked_at), float(state.started_at)
+        state.pid, state.create_time = int(state.pid), float(state.create_time)
+        state.forked_at, state.started_at = float(state.forked_at), float(state.started_at)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     return state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
 import shutil
@@ -15,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import orjson
+
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.log import get_logger
+from pwgrid.runtime.processes import create_time, find_process
 
 log = get_logger()
 
@@ -25,7 +27,7 @@ MAX_SOCKET_PATH_BYTES: Final = 107
 _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
 UNWRITTEN: Final = "unwritten"
-"""In it is what workers could not write into Redis before they left."""
+"""The directory for what workers could not write into Redis before they ended."""
 CODE_CACHE: Final = "node"
 """The directory in which browser servers leave compiled code for each other."""
 
@@ -61,15 +63,6 @@ def base_dir(setting: str | None = None) -> Path:
 def default_base() -> Path:
     """The base that is used when nobody names one."""
     return Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
-
-
-def process_start_time(pid: int) -> int | None:
-    """When process `pid` started (clock ticks since boot), None when there is none. Tells a reused pid apart."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
 
 
 def find_running(setting: str | None = None) -> list[RunningGrid]:
@@ -111,11 +104,11 @@ class RuntimeDir:
 
     @contextmanager
     def locked(
-        self, endpoint: str, spare: Callable[[Path], Collection[str]] | None = None, lock_fd: int | None = None
+        self, endpoint: str, keep: Callable[[Path], Collection[str]] | None = None, lock_fd: int | None = None
     ) -> Iterator[RuntimeDir]:
-        """Make and lock the directory; what a former run left in it is removed. At the end all of it is removed.
+        """Make and lock the directory; what an earlier run left in it is removed. At the end all of it is removed.
 
-        `spare(directory)` names what of a former run is to stay, as paths in it. `lock_fd` is the lock that this very
+        `keep(directory)` names what of an earlier run stays, as paths in it. `lock_fd` is the lock that this very
         process held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be private.
         """
         try:
@@ -125,9 +118,9 @@ class RuntimeDir:
             raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
         try:
             self._write_lock(endpoint)
-            left = self.clear(spare(self.directory) if spare else ())
-            if left:
-                log.warning("stale_runtime_removed", directory=str(self.directory), left=left)
+            removed = self.clear(keep(self.directory) if keep else ())
+            if removed:
+                log.warning("stale_runtime_removed", directory=str(self.directory), removed=removed)
             yield self
         finally:
             self._remove()
@@ -137,12 +130,12 @@ class RuntimeDir:
         """The lock, for this process to keep when it executes itself."""
         return self._lock_fd
 
-    def keep(self) -> None:
+    def keep_at_end(self) -> None:
         """Leave everything where it is at the end: children live on in it."""
         self._is_kept = True
 
-    def own(self) -> None:
-        """Remove it at the end after all."""
+    def remove_at_end(self) -> None:
+        """Do not keep it after all."""
         self._is_kept = False
 
     @property
@@ -150,16 +143,16 @@ class RuntimeDir:
         """The master's control socket."""
         return self.directory / "control.sock"
 
-    def clear(self, spared: Collection[str] = ()) -> list[str]:
-        """Remove everything but the lock and what is `spared`; returns the names of what was removed."""
+    def clear(self, kept: Collection[str] = ()) -> list[str]:
+        """Remove everything but the lock and what is `kept` (paths in it); returns the paths of what was removed."""
         workers = {f"w/{worker.name}": worker for worker in sorted((self.directory / "w").glob("*"))}
         others = {entry.name: entry for entry in sorted(self.directory.iterdir()) if entry.name not in (_LOCK, "w")}
-        left = {name: path for name, path in {**workers, **others}.items() if name not in spared}
-        for path in left.values():
+        removed = {name: path for name, path in {**workers, **others}.items() if name not in kept}
+        for path in removed.values():
             _remove(path)
-        if not any(name.startswith("w/") for name in spared):
+        if not any(name.startswith("w/") for name in kept):
             _remove(self.directory / "w")
-        return list(left)
+        return list(removed)
 
     def make_worker_dir(self, worker_id: str) -> Path:
         """The worker's own directory with its `tmp`, both new. Raises OSError."""
@@ -179,7 +172,7 @@ class RuntimeDir:
     def _write_lock(self, endpoint: str) -> None:
         """Say who holds the lock: for the commands, and for a second master."""
         pid = os.getpid()
-        content = json.dumps({"pid": pid, "startTime": process_start_time(pid), "endpoint": endpoint}).encode()
+        content = orjson.dumps({"pid": pid, "createTime": create_time(pid), "endpoint": endpoint})
         os.ftruncate(self._lock_fd, 0)
         os.pwrite(self._lock_fd, content, 0)
 
@@ -203,9 +196,10 @@ class RuntimeDir:
 
 
 @contextmanager
-def abandoned(directory: Path) -> Iterator[RuntimeDir | None]:
-    """The lock of a directory whose master is gone, for its last child, for the length of the block; afterwards
-    everything is removed, unless it is to be kept. None when somebody else has it: a master that lives.
+def locked_without_master(directory: Path) -> Iterator[RuntimeDir | None]:
+    """Lock the directory of a master that is gone, as one of its children; at the end all of it is removed.
+
+    None when somebody else has the lock: a master that lives.
     """
     runtime = RuntimeDir(directory.parent, int(directory.name), owns_base=directory.parent == default_base())
     try:
@@ -219,12 +213,12 @@ def abandoned(directory: Path) -> Iterator[RuntimeDir | None]:
                 fcntl.flock(runtime._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             if _read_lock(directory / _LOCK) is not None:
-                runtime.keep()
+                runtime.keep_at_end()
                 yield None
                 return
-            select.poll().poll(_TRY_MS)  # another child looks, too; it is done in a moment
+            select.poll().poll(_TRY_MS)  # another child of that master looks, too; it is done in a moment
         else:
-            runtime.keep()
+            runtime.keep_at_end()
             yield None
             return
         yield runtime
@@ -253,7 +247,7 @@ def _make_and_lock(path: Path) -> int:
             os.close(fd)
             holder = _read_lock(path / _LOCK)
             tries += 1
-            if holder is None and tries < _TRIES:  # the last child of a dead master is clearing up
+            if holder is None and tries < _TRIES:  # the last child of a dead master removes its files
                 select.poll().poll(_TRY_MS)
                 continue
             raise AlreadyRunning(holder[0] if holder else None) from None
@@ -276,11 +270,11 @@ def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
 def _read_lock(path: Path) -> tuple[int, str] | None:
     """Pid and endpoint of the living holder. The lock is not touched: a starting master must not trip over us."""
     try:
-        content = json.loads(path.read_bytes())
-        pid, started, endpoint = int(content["pid"]), int(content["startTime"]), str(content["endpoint"])
+        content = orjson.loads(path.read_bytes())
+        pid, created, endpoint = int(content["pid"]), float(content["createTime"]), str(content["endpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return (pid, endpoint) if process_start_time(pid) == started else None
+    return (pid, endpoint) if find_process(pid, created) is not None else None
 
 
 def _remove(path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The end of a grid without a master: the last child to go ends the embedded Redis and clears up. Serves nothing.
+"""The end of a grid whose master is gone: the last of its children ends the embedded Redis and removes all files.
 
-Nobody is Redis' parent any more, and it must outlive the master's death, so that a new one finds it as it was.
+Redis is nobody's child then, and has to live as long as another child does, so that a new master finds it as it was.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ from typing import Final
 
 from pwgrid.common.log import get_logger
 from pwgrid.runtime.child_files import read_states
-from pwgrid.runtime.directory import abandoned
-from pwgrid.runtime.leftover_processes import end, kill_below
+from pwgrid.runtime.directory import locked_without_master
+from pwgrid.runtime.process_tree import kill_all_in
+from pwgrid.runtime.processes import end
 
 log = get_logger()
 
 REDIS_S: Final = 5.0
 
 
-def last_out(runtime: Path) -> None:
+def end_grid_if_last(runtime: Path) -> None:
     """Called by a child that ends because it has no master: does nothing while there is one, or another child.
 
-    Each strikes itself out before it takes the lock, so whoever has the lock last sees that nobody is left.
+    Each removes its own file before it takes the lock, so whoever has the lock last sees that nobody else lives.
     """
     me = os.getpid()
     for state in read_states(runtime):
         if state.pid == me:
             state.remove(runtime)
-    with abandoned(runtime) as directory:
+    with locked_without_master(runtime) as directory:
         if directory is None:
             return
-        states = list(read_states(runtime))
-        if any(state.is_alive() for state in states if state.kind != "redis"):
-            directory.keep()
+        living = [(state.kind, process) for state in read_states(runtime) if (process := state.process) is not None]
+        if any(kind != "redis" for kind, _ in living):
+            directory.keep_at_end()
             return
-        for redis in (state for state in states if state.kind == "redis"):
-            end(redis.pid, redis.start_time, time.monotonic() + REDIS_S, signal.SIGTERM)
-        killed = kill_below([runtime / "w"])
+        for _, redis in living:
+            end(redis, time.monotonic() + REDIS_S, signal.SIGTERM)
+        killed = kill_all_in([runtime / "w"])
         log.info("grid_ended_without_master", directory=str(runtime), killed=killed)

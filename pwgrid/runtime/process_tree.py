@@ -1,141 +1,175 @@
-"""Which processes belong to a worker, and the end of those that outlive it; forks and waits for nothing of its own.
+"""Which processes belong to a browser server, also those that left it, and the end of all of them.
 
-Playwright starts browsers in process groups of their own, and orphans come to the master (the subreaper): so a tree is
-what was seen below the worker before, what is below that, and orphans whose environment names the worker's directory.
+Playwright starts browsers in process groups of their own, and a process whose parent dies gets another one. So a tree
+is what was seen below its worker or its browser server before, what is below that now, and what has its private
+directory as TMPDIR: all from Node to the browser inherit it, while the browser's own children overwrite theirs.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import time
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-_CHUNK: Final = 8192
+import psutil
+
+from pwgrid.runtime.processes import KILL_S, end, is_alive, kill
+
+RECHECKED_S: Final = 60.0
+"""How long it is believed that a pid is still that of the same process. A new one may be overlooked for so long: but
+where pids end at 32768, it takes 500 new processes a second that one is given away within it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One line of the process table. `start` (clock ticks since boot) tells a reused pid apart."""
+@dataclass(slots=True)
+class Table:
+    """The processes of the host at one time, by pid and by the pid of their parent."""
 
-    pid: int
-    parent: int
-    start: int
-    is_zombie: bool
-    rss_pages: int = 0
+    processes: dict[int, psutil.Process] = field(default_factory=dict)
+    children: dict[int, list[psutil.Process]] = field(default_factory=dict)
+    _tmpdirs: dict[psutil.Process, str] = field(default_factory=dict)
+
+    def below(self, roots: Iterable[psutil.Process]) -> set[psutil.Process]:
+        """`roots` with all their descendants."""
+        found: set[psutil.Process] = set()
+        pending = list(roots)
+        while pending:
+            process = pending.pop()
+            if process not in found:
+                found.add(process)
+                pending.extend(self.children.get(process.pid, ()))
+        return found
+
+    def with_tmpdir_in(self, directories: Iterable[Path], among: Iterable[psutil.Process]) -> Iterator[psutil.Process]:
+        """Those of our user whose TMPDIR is one of `directories`, or in one. Each costs 60 µs when first looked at."""
+        prefixes = tuple(f"{directory}/" for directory in directories)
+        for process in among:
+            if process not in self._tmpdirs:
+                self._tmpdirs[process] = _tmpdir(process)
+            if self._tmpdirs[process].startswith(prefixes):
+                yield process
 
 
-Table = dict[int, Process]
+@dataclass(slots=True)
+class _Remembered:
+    parents: dict[psutil.Process, psutil.Process | None] = field(default_factory=dict)
+    recheck_at: float = 0.0
 
 
-def read_small(path: str) -> bytes:
-    """The start of a small file of the kernel's: a quarter of what Path.read_bytes costs. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, _CHUNK)
-    finally:
-        os.close(fd)
+_remembered = _Remembered()
 
 
 def process_table() -> Table:
-    """All processes of the host."""
-    table: Table = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (process := _read(int(name))) is not None:
-            table[process.pid] = process
-    return table
+    """All processes of the host.
 
-
-def own_children() -> set[int]:
-    """The pids whose parent is this process, orphans that came to it among them."""
-    me = os.getpid()
-    try:
-        return {int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_bytes().split()}
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return {process.pid for process in process_table().values() if process.parent == me}
-
-
-def reap_orphans(children: Iterable[int]) -> int:
-    """Reap the ended processes that came to us; `children` are those that we forked, which have owners. How many."""
-    reaped = 0
-    for pid in own_children().difference(children):
-        with suppress(ChildProcessError):
-            reaped += os.waitpid(pid, os.WNOHANG)[0] != 0
-    return reaped
+    psutil takes 100 µs to find a process and its parent: a fifth of a second on a host with 2,000. So the parent is
+    asked for only when a process is new, or its parent has ended; and process_iter() keeps what it has found.
+    """
+    now = time.monotonic()
+    if now >= _remembered.recheck_at:
+        _remembered.recheck_at = now + RECHECKED_S
+        for process in psutil.process_iter():
+            process.is_running()  # where the pid is another's by now, the next process_iter() drops it,
+        deque(psutil.process_iter(), 0)  # and the one after that has the new process
+    listed = {process.pid: process for process in psutil.process_iter()}
+    parents: dict[psutil.Process, psutil.Process | None] = {}
+    children: dict[int, list[psutil.Process]] = defaultdict(list)
+    for process in listed.values():
+        parent = _remembered.parents.get(process)
+        if parent is None or listed.get(parent.pid) is not parent:
+            try:
+                parent = listed.get(process.ppid())
+            except psutil.Error:
+                continue
+        parents[process] = parent
+        if parent is not None:
+            children[parent.pid].append(process)
+    _remembered.parents = parents
+    return Table({process.pid: process for process in parents}, children)
 
 
 @dataclass(slots=True)
 class Tree:
-    """The processes below one worker. `known` maps pids to their start times; the worker itself is not among them.
+    """The processes of one browser server. `known` are those that were seen last.
 
-    `worker_pid` is 0 once the worker is reaped: its pid may be somebody else's then.
+    What is below `worker_pid` belongs to it, but not that process itself; 0 when there is none, or its pid may be
+    somebody else's. An orphan comes to us where we are its subreaper; with `anywhere` it may be another's child.
     """
 
     worker_pid: int
     directory: Path
-    known: dict[int, int] = field(default_factory=dict)
+    known: set[psutil.Process] = field(default_factory=set)
     anywhere: bool = False
-    """Orphans of an adopted worker come to whoever was its master's subreaper, not to us."""
 
     def note(self, table: Table) -> None:
-        """Learn what is below the worker now, and forget what has ended."""
-        roots = {self.worker_pid, *self._alive(table), *self._orphans(table)}
-        self.known = {pid: table[pid].start for pid in _below(roots, table) if pid != self.worker_pid}
+        """See which belong to it now, but look for orphans only among our own children."""
+        self._see(table, table.children.get(os.getpid(), ()))
+
+    def has(self, pid: int, table: Table) -> bool:
+        """Whether this process belongs to it and lives."""
+        self._see_all(table)
+        return any(process.pid == pid and is_alive(process) for process in self.known)
 
     def kill(self, table: Table) -> int:
-        """SIGKILL what is left of an ended worker's tree; how many processes that were (0: it is gone)."""
-        self.note(table)
-        running = [process for pid in self.known if not (process := table[pid]).is_zombie]
-        for process in running:
-            _kill(process)
-        return len(running)
+        """SIGKILL to all of it; how many processes that were. To be repeated until it is 0: they may have forked."""
+        self._see_all(table)
+        killed = sum(map(kill, self.known))
+        if self.known and not killed:  # what was in the table has ended by itself, and may have forked before
+            self._see_all(process_table())
+            killed = sum(map(kill, self.known))
+        return killed
 
-    def _alive(self, table: Table) -> Iterator[int]:
-        return (pid for pid, start in self.known.items() if pid in table and table[pid].start == start)
+    def _see_all(self, table: Table) -> None:
+        self._see(table, table.processes.values() if self.anywhere else table.children.get(os.getpid(), ()))
 
-    def _orphans(self, table: Table) -> Iterator[int]:
-        me, mark = os.getpid(), os.fsencode(self.directory) + b"/"
-        for process in table.values():
-            is_near = process.parent == me or (self.anywhere and self.worker_pid == 0)
-            if is_near and not process.is_zombie and process.pid not in self.known:
-                with suppress(OSError):
-                    if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
-                        yield process.pid
+    def _see(self, table: Table, strays: Iterable[psutil.Process]) -> None:
+        roots = [process for process in self.known if table.processes.get(process.pid) == process]
+        roots += table.children.get(self.worker_pid, ())
+        roots += table.with_tmpdir_in([self.directory], [process for process in strays if process not in self.known])
+        self.known = table.below(roots)
 
 
-def _below(roots: set[int], table: Table) -> set[int]:
-    """`roots`, as far as they exist, with all their descendants."""
-    children: dict[int, list[int]] = {}
-    for process in table.values():
-        children.setdefault(process.parent, []).append(process.pid)
-    found: set[int] = set()
-    pending = [pid for pid in roots if pid in table]
-    while pending:
-        pid = pending.pop()
-        if pid not in found:
-            found.add(pid)
-            pending.extend(children.get(pid, ()))
-    return found
+def kill_all_in(directories: Collection[Path]) -> int:
+    """SIGKILL to every process with its TMPDIR in one of `directories`, and all below, until none is left; how many."""
+    killed: set[psutil.Process] = set()
+    deadline = time.monotonic() + KILL_S
+    while directories and time.monotonic() < deadline:
+        table = process_table()
+        others = (process for process in table.processes.values() if process.pid != os.getpid())
+        found = set(table.with_tmpdir_in(directories, others))
+        if not found:  # zombies have no variables any more
+            break
+        killed |= {process for process in table.below(found) if kill(process)}
+        for process in killed:
+            end(process, deadline)
+    return len(killed)
 
 
-def _read(pid: int) -> Process | None:
-    try:
-        fields = read_small(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return Process(pid, int(fields[1]), int(fields[19]), fields[0] in (b"Z", b"X"), int(fields[21]))
+def reap_orphans(children: Collection[int]) -> bool:
+    """Reap the ended processes that came to us; `children` are the pids that we forked, and that others wait for.
 
-
-def _kill(process: Process) -> None:
-    """Through a pidfd whose process is checked to be the one that was meant: pids are used again."""
-    with suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(process.pid)
+    False: an ended one of `children` is in the way of seeing the next; once it is reaped, call again.
+    """
+    while True:
         try:
-            now = _read(process.pid)
-            if now is not None and now.start == process.start:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        finally:
-            os.close(pidfd)
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        if ended is None:
+            return True
+        if ended.si_pid in children:
+            return False
+        os.waitpid(ended.si_pid, 0)
+
+
+def _tmpdir(process: psutil.Process) -> str:
+    """With a slash at its end; empty where there is none, or it may not be read."""
+    try:
+        tmpdir = process.environ().get("TMPDIR", "")
+        # A root's grid may read everybody's: who names our directory there is not ours for that.
+        return f"{tmpdir}/" if tmpdir and process.uids().real == os.getuid() else ""
+    except psutil.Error:
+        return ""

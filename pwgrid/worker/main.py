@@ -21,9 +21,9 @@ from pwgrid.common.waiting import first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
 from pwgrid.control.child_end import ControlClient
 from pwgrid.registry.registry import Registry, WorkerRecord
-from pwgrid.runtime.boot import WorkerBoot
+from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
-from pwgrid.runtime.last_child import last_out
+from pwgrid.runtime.last_child import end_grid_if_last
 from pwgrid.settings.endpoint import base_url
 from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
@@ -45,7 +45,7 @@ EXIT_FAILED: Final = 1
 class Worker:
     """One worker. `run` walks the phases start, serve, drain, stop."""
 
-    def __init__(self, boot: WorkerBoot, browser: FoundBrowser) -> None:
+    def __init__(self, boot: WorkerArguments, browser: FoundBrowser) -> None:
         self.boot = boot
         self.browser = browser
         self.settings = boot.settings
@@ -221,7 +221,7 @@ class Worker:
         self.control.event("stopped", self._drain.outcome())
         await self.control.close("stopped")
         if self.control.is_lost:
-            last_out(self.boot.runtime)
+            end_grid_if_last(self.boot.runtime)
 
     # What happens to it
 
@@ -341,7 +341,7 @@ class Worker:
         }
 
 
-def run_worker(boot: WorkerBoot, browser: FoundBrowser) -> int:
+def run_worker(boot: WorkerArguments, browser: FoundBrowser) -> int:
     """The worker role, called in the forked child. Returns the exit code."""
     logging.configure(
         boot.settings.log_level,

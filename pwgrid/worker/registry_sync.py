@@ -13,7 +13,7 @@ from pwgrid.registry.entries import End, Entry
 from pwgrid.registry.journal import Journal
 from pwgrid.registry.outage_spool import leave
 from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
-from pwgrid.runtime.boot import WorkerBoot
+from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.slots import LiveSession, Slots
 
@@ -28,7 +28,9 @@ _AGAIN_S: Final = 0.1
 class Books:
     """The worker's side of the registry. `record` gives the worker's hash as it is now."""
 
-    def __init__(self, boot: WorkerBoot, registry: Registry, slots: Slots, record: Callable[[], WorkerRecord]) -> None:
+    def __init__(
+        self, boot: WorkerArguments, registry: Registry, slots: Slots, record: Callable[[], WorkerRecord]
+    ) -> None:
         self._boot = boot
         self._registry = registry
         self._slots = slots

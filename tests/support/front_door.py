@@ -16,7 +16,6 @@ import psutil
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.load import Settings
 from pwgrid.worker.browser.find import find_browser
-from pwgrid.worker.browser.process_tree import readable
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
@@ -133,16 +132,23 @@ async def front_door(watched: Watched) -> AsyncIterator[None]:
 
 def processes_of(directory: Path) -> list[psutil.Process]:
     """Every live process whose TMPDIR is the one of the browser server in `directory`."""
-    mark = f"TMPDIR={directory / 'tmp'}".encode()
     found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, psutil.Error):
-                if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                    process = psutil.Process(int(entry.name))
-                    if process.status() != psutil.STATUS_ZOMBIE:
-                        found.append(process)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(directory / "tmp") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
+
+
+async def readable(fd: int) -> None:
+    """Returns when `fd` is readable; for a pidfd: when the process has ended."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(fd, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(fd)
 
 
 async def ended(pid: int) -> None:

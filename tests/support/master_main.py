@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Coroutine
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -30,7 +29,7 @@ from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import open_listener
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
-from pwgrid.runtime.boot import ProxyBoot, WorkerBoot
+from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.load import Settings
 
@@ -58,7 +57,7 @@ def open_fds() -> dict[str, str]:
 
 
 class FakeWorker:
-    def __init__(self, boot: WorkerBoot, behaviour: str) -> None:
+    def __init__(self, boot: WorkerArguments, behaviour: str) -> None:
         self.boot = boot
         self.behaviour = behaviour
         self.status = "starting"
@@ -158,7 +157,7 @@ class FakeWorker:
 
 
 class FakeProxy:
-    def __init__(self, boot: ProxyBoot) -> None:
+    def __init__(self, boot: ProxyArguments) -> None:
         self.stopped = asyncio.Event()
         self.roster = Roster()
         self.control = ControlClient(
@@ -206,7 +205,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-def worker_role(behaviour: dict[str, str], boot: WorkerBoot) -> int:
+def worker_role(behaviour: dict[str, str], boot: WorkerArguments) -> int:
     how = behaviour.get(boot.browser_type, "serve")
     say(
         "forked",
@@ -228,7 +227,7 @@ def worker_role(behaviour: dict[str, str], boot: WorkerBoot) -> int:
     return run(live())
 
 
-def proxy_role(boot: ProxyBoot) -> int:
+def proxy_role(boot: ProxyArguments) -> int:
     async def live() -> int:
         return await FakeProxy(boot).run()
 
@@ -296,7 +295,7 @@ def main(spec: dict[str, Any]) -> int:
         say("starting", pid=os.getpid(), fds=fds, control=str(runtime.control_path), directory=str(runtime.directory))
         code = Master(config).run()
     listener.close()
-    say("ended", fds=open_fds(), leftovers=Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    say("ended", fds=open_fds(), leftovers=[child.pid for child in psutil.Process().children()])
     return code
 
 

@@ -1,54 +1,62 @@
-"""What /proc and cgroups say, read from real processes and literal files."""
+"""What psutil and cgroups say, read from this process and from literal files."""
 
 from __future__ import annotations
 
 import mmap
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pwgrid.master.memory import host as host_memory
-from pwgrid.master.memory.host import MIB, available_mib, memory_bytes
-from pwgrid.runtime.process_tree import process_table
+from pwgrid.master.memory.host import MIB, available_mib, memory_bytes, rss_bytes
 
-HERE = os.getpid()
-NO_SUCH_PID = 1 << 30
+HERE = psutil.Process()
+
+
+@pytest.fixture
+def gone() -> psutil.Process:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as popen:
+        process = psutil.Process(popen.pid)
+    return process
 
 
 @pytest.mark.parametrize("metric", ["pss", "uss"])
 def test_memory_that_is_touched_is_counted(metric: str) -> None:
-    before = memory_bytes(HERE, metric)
+    before, rss_before = memory_bytes(HERE, metric), rss_bytes(HERE)
     with mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as ballast:
         for offset in range(0, len(ballast), mmap.PAGESIZE):
             ballast[offset] = 1
         assert 60 * MIB < memory_bytes(HERE, metric) - before < 70 * MIB
+        assert 60 * MIB < rss_bytes(HERE) - rss_before < 70 * MIB
 
 
-def test_the_metrics_agree_with_psutil() -> None:
-    full = psutil.Process().memory_full_info()
-    assert memory_bytes(HERE, "uss") == pytest.approx(full.uss, abs=8 * MIB)
-    assert memory_bytes(HERE, "pss") == pytest.approx(full.pss, abs=8 * MIB)
-    assert process_table()[HERE].rss_pages * mmap.PAGESIZE == pytest.approx(full.rss, abs=8 * MIB)
+def test_a_process_that_is_gone_takes_no_memory(gone: psutil.Process) -> None:
+    assert (rss_bytes(gone), memory_bytes(gone, "pss")) == (0, 0)
 
 
-def test_a_process_that_is_gone_takes_no_memory() -> None:
-    assert memory_bytes(NO_SUCH_PID, "pss") == 0
+def test_a_zombie_takes_no_memory() -> None:
+    popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = psutil.Process(popen.pid)
+    assert popen.stdin is not None
+    popen.stdin.close()
+    while process.status() != psutil.STATUS_ZOMBIE:
+        continue
+    assert (rss_bytes(process), memory_bytes(process, "pss"), memory_bytes(process, "uss")) == (0, 0, 0)
+    popen.wait()
 
 
-def test_where_the_maps_may_not_be_read_what_is_anonymous_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = host_memory.read_small
+def test_where_the_maps_may_not_be_read_what_is_anonymous_counts(
+    monkeypatch: pytest.MonkeyPatch, gone: psutil.Process
+) -> None:
+    def refuse(self: psutil.Process) -> None:
+        raise psutil.AccessDenied(self.pid)
 
-    def refuse(path: str) -> bytes:
-        if path.endswith("smaps_rollup"):
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(host_memory, "read_small", refuse)
+    monkeypatch.setattr(psutil.Process, "memory_full_info", refuse)
     resident, shared = (int(part) for part in Path("/proc/self/statm").read_text().split()[1:3])
     assert memory_bytes(HERE, "pss") == pytest.approx((resident - shared) * mmap.PAGESIZE, abs=8 * MIB)
-    assert memory_bytes(NO_SUCH_PID, "pss") == 0
+    assert memory_bytes(gone, "pss") == 0
 
 
 def cgroup(directory: Path, **files: str) -> None:
@@ -59,7 +67,9 @@ def cgroup(directory: Path, **files: str) -> None:
 
 def test_the_host_has_what_meminfo_says(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("4:memory:/x\n0::/\n")
-    assert available_mib(tmp_path, tmp_path / "cgroup") == pytest.approx(psutil.virtual_memory().available / MIB, 0.2)
+    meminfo = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+    available = available_mib(tmp_path, tmp_path / "cgroup")
+    assert available == pytest.approx(int(meminfo["MemAvailable:"]) >> 10, 0.2)
 
 
 def test_the_tightest_cgroup_above_us_counts(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -69,15 +70,53 @@ def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
     assert meter.deadline() == 105.0
 
 
-def test_without_need_the_metric_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(pid: int, metric: str) -> int:
-        raise AssertionError("read")
+@pytest.mark.parametrize(
+    ("settings", "reads"),
+    [
+        ({}, 2),
+        ({"max_worker_rss_mib": 100_000}, 2),
+        ({"max_worker_rss_mib": 16}, 24),
+        ({"max_worker_rss_mib": 16, "memory_metric": "rss"}, 0),
+    ],
+)
+def test_without_need_the_metric_is_read_once_in_twelve_samples(
+    settings: dict[str, Any], reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[float] = []
 
-    monkeypatch.setattr(memory, "memory_bytes", never)
-    for settings in ({}, {"max_worker_rss_mib": 100_000}, {"max_worker_rss_mib": 16, "memory_metric": "rss"}):
-        workers = FakeWorkers()
-        metered(workers, **settings).tick(100.0)
-        assert workers.record.memory.rss_mib
+    def counted(process: psutil.Process, metric: str) -> int:
+        assert (process.pid, metric) == (os.getpid(), "pss")
+        read.append(now)
+        return 17 << 20
+
+    monkeypatch.setattr(memory, "memory_bytes", counted)
+    workers = FakeWorkers()
+    meter = metered(workers, **settings)
+    for sample in range(24):
+        now = 100.0 + 5 * sample
+        meter.tick(now)
+        expected = workers.record.memory.rss_mib if settings.get("memory_metric") else 17
+        assert workers.record.memory.memory_mib == expected
+    assert len(read) == reads
+    assert read[:1] == [100.0][:reads]
+
+
+def test_not_all_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(memory, "memory_bytes", lambda _process, _metric: read.append(1) or 17 << 20)
+    workers = FakeWorkers()
+    workers.records = {name: memory_record(0.0, workers.channel) for name in "abcdefghijklmnopqrst"}
+    for name, record in workers.records.items():
+        record.worker_id = name
+    meter = metered(workers)
+    counts = []
+    for sample in range(24):
+        meter.tick(100.0 + 5 * sample)
+        counts.append(len(read))
+        read.clear()
+    assert max(counts) == 2
+    assert sum(counts) == 40
+    assert all(record.memory.memory_mib == 17 for record in workers.records.values())
 
 
 @pytest.mark.parametrize("metric", ["rss", "pss", "uss"])

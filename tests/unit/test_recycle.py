@@ -106,6 +106,19 @@ def test_an_old_reading_is_renewed() -> None:
     assert not memory.sampled(SOFT, 1500, 410).is_stale()
 
 
+def test_before_the_first_reading_there_should_be_one() -> None:
+    assert Footprint().is_stale()
+    assert walk(OFF, (1500, None)).is_stale()
+    assert not walk(OFF, (1500, 400)).is_stale()
+
+
+@pytest.mark.parametrize("limits", [SOFT, OFF])
+def test_what_was_read_is_shown_until_the_next_reading_but_never_more_than_the_rss(limits: RecycleLimits) -> None:
+    assert walk(limits, (1500, 400), (1600, None), (900, None)).memory_mib == 400
+    assert walk(limits, (1500, 400), (300, None)).memory_mib == 300
+    assert walk(limits, (900, None)).memory_mib is None
+
+
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3000)), max_size=30))
 def test_private_growth_over_the_limit_is_never_missed(sizes: list[tuple[int, int]]) -> None:
     """A tree with constant shared memory and any private memory: whenever PSS is over the limit, it is read."""

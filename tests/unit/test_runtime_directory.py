@@ -22,8 +22,8 @@ from pwgrid.runtime.directory import (
     base_dir,
     default_base,
     find_running,
-    process_start_time,
 )
+from pwgrid.runtime.processes import create_time
 
 
 @pytest.fixture
@@ -119,16 +119,18 @@ def test_what_a_former_run_left_is_removed_and_nothing_else(base: Path) -> None:
 
 def test_a_reused_pid_is_no_running_grid(base: Path) -> None:
     (base / "8080").mkdir(parents=True)
-    started = process_start_time(os.getpid())
-    assert started is not None
+    created = create_time(os.getpid())
+    assert created is not None
     lock = base / "8080" / "lock"
-    lock.write_text(json.dumps({"pid": os.getpid(), "startTime": started - 1, "endpoint": "ws://x"}))
+    lock.write_text(json.dumps({"pid": os.getpid(), "createTime": created - 1, "endpoint": "ws://x"}))
     assert find_running(str(base)) == []
-    lock.write_text(json.dumps({"pid": os.getpid(), "startTime": started, "endpoint": "ws://x"}))
+    lock.write_text(json.dumps({"pid": os.getpid(), "createTime": created, "endpoint": "ws://x"}))
     assert len(find_running(str(base))) == 1
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", "null", '{"pid": "x"}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", "null", '{"pid": "x"}', "\x00", '{"pid": -1, "createTime": 1, "endpoint": ""}']
+)
 def test_a_broken_lock_file_is_no_running_grid(base: Path, content: str) -> None:
     (base / "8080").mkdir(parents=True)
     (base / "8080" / "lock").write_text(content)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
+
+import psutil
 
 from pwgrid.common.log import get_logger
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.memory.host import MIB, PAGE_BYTES, available_mib, memory_bytes
+from pwgrid.master.memory.host import MIB, available_mib, memory_bytes, rss_bytes
 from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.recycle import (
     MEMORY_LIMIT,
@@ -100,24 +102,21 @@ class MemoryMeter:
         return min(ages, default=math.inf)
 
     def _meter(self, records: list[WorkerRecord], table: Table) -> None:
-        sizes = {record.worker_id: _rss_mib(record, table) for record in records}
+        metric = self._settings.memory_metric
         stale = sorted((record for record in records if record.memory.is_stale()), key=_oldest_first)
         renewed = {record.worker_id for record in stale[: math.ceil(len(records) / STALE_AFTER_SAMPLES)]}
         for record in records:
-            rss_mib = sizes[record.worker_id]
+            processes = list(_processes(record, table))
+            rss_mib = sum(map(rss_bytes, processes)) // MIB
             before = record.memory.rss_mib
-            is_read = record.memory.needs_reading(self._limits, rss_mib) or record.worker_id in renewed
-            record.memory = record.memory.sampled(
-                self._limits, rss_mib, self._read_mib(record, rss_mib) if is_read else None
-            )
+            memory_mib = None
+            if metric == "rss":
+                memory_mib = rss_mib
+            elif record.memory.needs_reading(self._limits, rss_mib) or record.worker_id in renewed:
+                memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
+            record.memory = record.memory.sampled(self._limits, rss_mib, memory_mib)
             if rss_mib != before and record.channel is not None:
                 record.channel.push_state({"rssMib": rss_mib})
-
-    def _read_mib(self, record: WorkerRecord, rss_mib: int) -> int:
-        metric = self._settings.memory_metric
-        if metric == "rss":
-            return rss_mib
-        return sum(memory_bytes(pid, metric) for pid in _pids(record)) // MIB
 
     def _mark(self, record: WorkerRecord, now: float) -> None:
         record.recycle = recycle_reason(self._limits, WorkerFigures(record.forked_at, record.memory), now)
@@ -136,12 +135,10 @@ class MemoryMeter:
             log.info("host_guard_opened", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
 
 
-def _pids(record: WorkerRecord) -> set[int]:
-    return {record.child.pid, *record.tree.known}
-
-
-def _rss_mib(record: WorkerRecord, table: Table) -> int:
-    return sum(table[pid].rss_pages for pid in _pids(record) if pid in table) * PAGE_BYTES // MIB
+def _processes(record: WorkerRecord, table: Table) -> Iterator[psutil.Process]:
+    if record.child.pid in table.processes:
+        yield table.processes[record.child.pid]
+    yield from record.tree.known
 
 
 def _oldest_first(record: WorkerRecord) -> int:

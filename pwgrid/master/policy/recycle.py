@@ -1,8 +1,8 @@
 """When a worker is replaced or killed for its memory or age, and when the host has too little memory; measures nothing.
 
-Reading how much memory a tree of processes really takes (PSS, USS) costs about 15 µs for each MiB of it, its RSS next
-to nothing. RSS is never below the others, so a tree whose RSS is within the limit is not read at all; and one that was
-read is read again only when its RSS has grown by so much that it could be over the limit now.
+The RSS of a worker's tree is read at each sample. What it really takes (PSS, USS) costs the kernel 15 to 30 µs for each
+MiB, so that is read every twelfth sample, and at once when it could be over a limit: it is never above RSS, and grows
+by no more than RSS does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAMPLES_OVER: Final = 2
 """So many samples running over the soft limit recycle a worker: one alone may be a page that is just being left."""
 
 STALE_AFTER_SAMPLES: Final = 12
-"""A reading is renewed after so many samples even without growth: processes that came and went between two samples."""
+"""A reading is renewed after so many samples also without growth: a minute by default."""
 
 REOPEN_FACTOR: Final = 1.25
 UNKNOWN_WORKER_MIB: Final = 512
@@ -42,12 +42,12 @@ class RecycleLimits:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The memory of one worker's tree. `memory_mib` is the metric's last reading, None while none was needed."""
+    """The memory of one worker's tree. `memory_mib` is the metric's last reading, None before the first."""
 
     rss_mib: int | None = None
     memory_mib: int | None = None
     lowest_rss_mib: int = 0
-    """Since that reading."""
+    """Since that reading; 0 once it was within the limit."""
     samples_since: int = 0
     samples_over: int = 0
     """Running, over the soft limit."""
@@ -62,20 +62,19 @@ class Footprint:
         return rss_mib - min(self.lowest_rss_mib, rss_mib) > limit - self.memory_mib
 
     def is_stale(self) -> bool:
-        """Whether the reading should be renewed some time soon."""
-        return self.memory_mib is not None and self.samples_since >= STALE_AFTER_SAMPLES
+        """Whether there should be a new reading soon."""
+        return self.memory_mib is None or self.samples_since >= STALE_AFTER_SAMPLES
 
     def sampled(self, limits: RecycleLimits, rss_mib: int, memory_mib: int | None) -> Footprint:
         """The footprint after a sample; `memory_mib` is None when the metric was not read."""
         if memory_mib is not None:
             over = limits.soft_mib > 0 and memory_mib > limits.soft_mib
             return Footprint(rss_mib, memory_mib, rss_mib, 0, self.samples_over + 1 if over else 0)
-        if rss_mib <= limits.lowest_mib or not limits.lowest_mib:
-            return Footprint(rss_mib)
         return replace(
             self,
             rss_mib=rss_mib,
-            lowest_rss_mib=min(self.lowest_rss_mib, rss_mib),
+            memory_mib=None if self.memory_mib is None else min(self.memory_mib, rss_mib),
+            lowest_rss_mib=min(self.lowest_rss_mib, rss_mib) if rss_mib > limits.lowest_mib else 0,
             samples_since=self.samples_since + 1,
             samples_over=0,
         )

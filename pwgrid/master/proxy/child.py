@@ -21,7 +21,7 @@ from pwgrid.master.restart.child_file_writer import Ledger
 from pwgrid.master.restart.leftovers import open_child
 from pwgrid.master.single_child import Service
 from pwgrid.master.workers.adopt import resumed_link, sockets
-from pwgrid.runtime.boot import ProxyBoot
+from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import ChildState
 
 log = get_logger()
@@ -160,7 +160,7 @@ class ProxyChild:
                 raise OSError(errno.EADDRINUSE, str(error)) from None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = self._config
-        boot = ProxyBoot(config.settings, config.redis_url, config.runtime.directory, theirs, self.listeners)
+        boot = ProxyArguments(config.settings, config.redis_url, config.runtime.directory, theirs, self.listeners)
         keep = {theirs.fileno(), *(listener.fileno() for listener in self.listeners)}
         try:
             child = fork_role("proxy", lambda: config.roles.proxy(boot), keep)

@@ -14,7 +14,7 @@ from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.reload import Part, concerning
 from pwgrid.runtime.child_files import ChildState, digest, state_path
-from pwgrid.runtime.directory import process_start_time
+from pwgrid.runtime.processes import create_time
 from pwgrid.settings.load import Settings
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Ledger:
             kind=kind,
             name=name,
             pid=child.pid,
-            start_time=process_start_time(child.pid) or 0,
+            create_time=create_time(child.pid) or 0.0,
             registry=self.registry,
             settings=settings,
             version=self._config.version,

@@ -16,7 +16,8 @@ from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Adopt, End, Found, Retire, judge
 from pwgrid.runtime.child_files import ChildState, read_states, state_path
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
-from pwgrid.runtime.leftover_processes import end, kill_below
+from pwgrid.runtime.process_tree import kill_all_in
+from pwgrid.runtime.processes import end
 
 log = get_logger()
 
@@ -70,7 +71,7 @@ def open_child(state: ChildState) -> Child | None:
         pidfd = os.pidfd_open(state.pid)
     except ProcessLookupError:
         return None
-    if not state.is_alive():  # only now is it certain that the descriptor means the process that was written down
+    if state.process is None:  # only now is it certain that the descriptor means the process that was written down
         os.close(pidfd)
         return None
     return Child(f"{state.kind} {state.name}", state.pid, pidfd, state.started_at)
@@ -91,18 +92,18 @@ def _take_stock(runtime: Path, registry: str, former: Former) -> None:
             case Retire():
                 former.retiring.append(state)
             case _:
-                if isinstance(verdict, End):
+                if isinstance(verdict, End) and (process := state.process) is not None:
                     log.warning("former_child_ended", kind=kind, pid=state.pid, reason=verdict.reason)
-                    end(state.pid, state.start_time, time.monotonic() + END_S, signal.SIGTERM)
+                    end(process, time.monotonic() + END_S, signal.SIGTERM)
                 if kind == "worker":
                     former.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
                 state_path(runtime, kind, state.name).unlink(missing_ok=True)
     adopted = {state.name for state in former.workers}
     left = [path for path in runtime.glob("w/*") if path.name not in adopted]
-    killed = kill_below(left)
+    killed = kill_all_in(left)
     if killed:
         log.warning("orphans_killed", processes=killed)
 
 
 def _found(state: ChildState) -> Found:
-    return Found(state.kind, state.name, state.is_alive(), state.registry, state.forked_at)
+    return Found(state.kind, state.name, state.process is not None, state.registry, state.forked_at)

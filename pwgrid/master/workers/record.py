@@ -20,7 +20,7 @@ from pwgrid.master.fork import fork_role
 from pwgrid.master.policy.adoption import heard_again
 from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.recycle import Footprint
-from pwgrid.runtime.boot import WorkerBoot
+from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.process_tree import Tree
 
 
@@ -122,7 +122,7 @@ class WorkerRecord:
 class Post:
     """What a worker process is to be: who, where, and with which ends of the browser server's channel.
 
-    `ipc_child` is None and `adopt_node_pid` given where the browser server lives already. The rest is as in WorkerBoot.
+    `ipc_child` is None and `adopt_node_pid` given where the browser server lives already. See also WorkerArguments.
     """
 
     worker_id: str
@@ -138,7 +138,7 @@ class Post:
 def fork_worker(config: MasterConfig, name: str, post: Post) -> tuple[Child, socket.socket]:
     """Fork a worker process; the child, and our end of its control link. Raises OSError, with nothing left behind."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    boot = WorkerBoot(
+    boot = WorkerArguments(
         settings=config.settings,
         redis_url=config.redis_url,
         runtime=config.runtime.directory,

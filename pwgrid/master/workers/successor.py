@@ -27,10 +27,7 @@ def can_be_taken_over(record: WorkerRecord) -> bool:
         or not isinstance(node_pid, int)
     ):
         return False
-    table = process_table()
-    record.tree.note(table)
-    node = table.get(node_pid)
-    return node is not None and not node.is_zombie and record.tree.known.get(node_pid) == node.start
+    return record.tree.has(node_pid, process_table())
 
 
 def fork_successor(config: MasterConfig, record: WorkerRecord) -> None:

@@ -178,7 +178,7 @@ class Workers:
     def learn_trees(self) -> Table:
         """See which processes belong to whom now; the table that told it (empty without workers)."""
         live = [record for record in self.records.values() if not record.ended]
-        table = process_table() if live else {}
+        table = process_table() if live else Table()
         for record in live:
             record.tree.note(table)
         self._roll.trees_at = math.inf  # the memory meter asks again, at each of its samples

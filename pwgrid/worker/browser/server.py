@@ -15,13 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
+from pwgrid.runtime.process_tree import Tree, process_table
 from pwgrid.worker.browser.launch import LaunchSpec, Ready, describe, explain, spawn
 from pwgrid.worker.browser.node_link import Channel, Message
-from pwgrid.worker.browser.process_tree import ProcessTree
 
 _EVIDENCE_LINES: Final = 50
 _KILLED_S: Final = 5.0
+_KILL_AGAIN_S: Final = 0.02
 _SYNC_AGAIN_S: Final = 0.5
 
 
@@ -81,8 +84,8 @@ class BrowserServer:
         self._stopping = False
         self._gone = False
         self._released = False
-        self._tree = ProcessTree(pid, tmpdir)
         self._pidfd = os.pidfd_open(pid)
+        self._tree = Tree(0, tmpdir, {psutil.Process(pid)}, anywhere=True)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._channel = Channel(channel_socket, self._on_message, self._on_channel_end)
 
@@ -155,7 +158,7 @@ class BrowserServer:
         """
         try:
             server = cls(ipc, node_pid, tmpdir, on_closed, on_gone)
-        except ProcessLookupError:
+        except (ProcessLookupError, psutil.NoSuchProcess):
             ipc.close()
             raise BrowserServerGone() from None
         try:
@@ -236,14 +239,15 @@ class BrowserServer:
             return
         self._stopping = True
         if not self.exited.done():
-            self._tree.refresh()
+            self._tree.note(process_table())
             self._channel.send({"do": "stop", "graceS": timeout_s * 0.7})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await asyncio.shield(self.exited)
         with contextlib.suppress(TimeoutError):  # only a process in uninterruptible sleep; the master sees it too
             async with asyncio.timeout(_KILLED_S):
-                await self._tree.kill_and_wait()
+                while self._tree.kill(process_table()):  # noqa: ASYNC110 - no event tells that all of them have ended
+                    await asyncio.sleep(_KILL_AGAIN_S)
                 await asyncio.shield(self.exited)
         self._release()
 
@@ -302,7 +306,7 @@ class BrowserServer:
     def _set_ready(self, message: Message) -> None:
         self.ready = Ready.of(message)
         self._request_line = f"GET {self.ready.ws_path} HTTP/1.1\r\n".encode()
-        self._tree.refresh()
+        self._tree.note(process_table())
         untold, self._untold = self._untold or [], None
         for callback in untold:
             self._loop.call_soon(callback)
@@ -339,7 +343,7 @@ class BrowserServer:
         if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
             self._read_stderr()
         if not self._stopping:
-            self._tree.kill()  # a Firefox, for one, lives on without its Node process
+            self._tree.kill(process_table())  # a Firefox, for one, lives on without its Node process
         ended = f"the browser server ended ({_ending(code)})"
         if not self._started.done():
             self._started.set_exception(BrowserLaunchError(self.evidence or ended))
@@ -357,7 +361,6 @@ class BrowserServer:
         self._loop.remove_reader(self._pidfd)
         self._channel.close()
         self._close_stderr()
-        self._tree.close()
         os.close(self._pidfd)
 
 

@@ -1,4 +1,4 @@
-"""What the master hands to a child it forks: plain data and open sockets. Knows no role."""
+"""What the master gives to a child that it forks: plain data and open sockets. Knows no role."""
 
 import socket
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pwgrid.settings.load import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerBoot:
+class WorkerArguments:
     """Everything a worker needs that only the master can give.
 
     `ipc` is the worker's end of the browser server's channel and `ipc_child` the Node end (None when this worker takes
@@ -33,7 +33,7 @@ class WorkerBoot:
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyBoot:
+class ProxyArguments:
     """Everything the proxy needs that only the master can give. `listeners` are bound and listening already."""
 
     settings: Settings

@@ -1,0 +1,98 @@
+"""Who a process is: a pid alone does not say, the kernel gives it to others later. Finds processes and signals them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import psutil
+
+KILL_S: Final = 5.0
+"""What SIGKILL may take: longer only for a process that the kernel cannot interrupt."""
+
+
+def create_time(pid: int) -> float | None:
+    """When process `pid` started, in seconds since boot; None when it has ended, or never was.
+
+    psutil's create_time() is by the wall clock: its boot time moves when the clock is set. The difference of the two
+    does not, and is the same for whoever asks; psutil itself compares processes by it, but keeps it private.
+    """
+    while True:
+        booted_at = psutil.boot_time()
+        try:
+            process = psutil.Process(pid)
+            created_at, status = process.create_time(), process.status()
+        except (psutil.Error, ValueError):
+            return None
+        if psutil.boot_time() == booted_at:  # else the clock was set between the two
+            return None if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else round(created_at - booted_at, 2)
+
+
+def find_process(pid: int, created: float) -> psutil.Process | None:
+    """The process that has had this pid since `created` (as `create_time` says it); None when it has ended."""
+    try:
+        process = psutil.Process(pid)
+    except (psutil.Error, ValueError):
+        return None
+    return process if create_time(pid) == created else None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether exactly this process runs; a zombie does not."""
+    with _opened(process) as pidfd:
+        return pidfd is not None
+
+
+def kill(process: psutil.Process) -> bool:
+    """SIGKILL to exactly this process; False when it had ended before."""
+    with _opened(process) as pidfd:
+        if pidfd is not None:
+            _send(pidfd, signal.SIGKILL)
+        return pidfd is not None
+
+
+def end(process: psutil.Process, deadline: float, first: int = signal.SIGKILL) -> bool:
+    """Send it `first`, SIGKILL at `deadline` (monotonic seconds), and wait; whether it has ended."""
+    with _opened(process) as pidfd:
+        if pidfd is None:
+            return True
+        _send(pidfd, first)
+        if _has_ended(pidfd, deadline - time.monotonic()):
+            return True
+        _send(pidfd, signal.SIGKILL)
+        return _has_ended(pidfd, KILL_S)
+
+
+@contextmanager
+def _opened(process: psutil.Process) -> Iterator[int | None]:
+    """A pidfd of it; None when it has ended.
+
+    psutil checks that the pid is still that of the same process, and then signals the pid: in between the process may
+    end and its pid be given away. A pidfd that was opened before the check means no other process.
+    """
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        yield pidfd if process.is_running() and not _has_ended(pidfd, 0) else None
+    finally:
+        os.close(pidfd)
+
+
+def _has_ended(pidfd: int, within_s: float) -> bool:
+    """Also as a zombie, for which psutil's wait() would wait on where we are not its parent."""
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    return bool(ended.poll(max(0, int(within_s * 1000))))
+
+
+def _send(pidfd: int, signum: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signum)
