@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.chaos_clients import Book, client_ports_at, playwright_lane, raw_lane
 from bench.servers import NEVER, ask, driver
 from pwgrid.common.errors import GridError
@@ -121,7 +123,7 @@ class Chaos:
         worker = self._worker()
         self._hurt.add(worker["id"])
         os.kill(worker["pid"], signal.SIGSTOP)
-        eventually(lambda: _state(worker["pid"]) in ("", "Z"), "a hung worker is killed", WHOLE_S)
+        eventually(lambda: _state(worker["pid"]) in ("", psutil.STATUS_ZOMBIE), "a hung worker is killed", WHOLE_S)
         return f"{worker['id']}, {worker['active']} sessions"
 
     def _stop_worker_for_a_while(self) -> str:
@@ -184,8 +186,8 @@ def _file_text() -> str:
 
 def _state(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
         return ""
 
 
@@ -193,7 +195,7 @@ def _state(pid: int) -> str:
 def _held_still(pid: int) -> Iterator[None]:
     """What the process has in its hands is what it has when it is killed."""
     os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: _state(pid) in ("T", "", "Z"), "it is stopped")
+    eventually(lambda: _state(pid) in (psutil.STATUS_STOPPED, "", psutil.STATUS_ZOMBIE), "it is stopped")
     yield
 
 

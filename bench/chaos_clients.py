@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -118,36 +117,29 @@ class Ended(Exception):
 # Whose socket is where: by the kernel, not by what the grid says
 
 
-def _tcp() -> Iterator[tuple[int, int, str]]:
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        yield int(fields[1].rpartition(":")[2], 16), int(fields[2].rpartition(":")[2], 16), fields[9]
-
-
-def _sockets(pid: int) -> set[str]:
-    found = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                target = os.readlink(entry.path)
-                if target.startswith("socket:["):
-                    found.add(target[8:-1])
-    return found
+def _ports(process: psutil.Process) -> Iterator[tuple[int, int]]:
+    """Of its TCP connections: here, there."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in process.net_connections("tcp4"):
+            if each.raddr:
+                yield each.laddr.port, each.raddr.port
 
 
 def client_ports_at(pid: int, grid_port: int) -> set[int]:
     """The clients' ports of the connections that a process of the grid has open."""
-    mine = _sockets(pid)
-    return {there for here, there, inode in _tcp() if here == grid_port and inode in mine}
+    try:
+        return {there for here, there in _ports(psutil.Process(pid)) if here == grid_port}
+    except psutil.NoSuchProcess:
+        return set()
 
 
 def ports_of_driver(pid: int, grid_port: int) -> set[int | None]:
     """The ports from which a client's process is connected to the grid."""
-    mine: set[str] = set()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(pid).children(recursive=True):
-            mine |= _sockets(process.pid)
-    return {here for here, there, inode in _tcp() if there == grid_port and inode in mine}
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return set()
+    return {here for process in below for here, there in _ports(process) if there == grid_port}
 
 
 # Raw clients

@@ -1,4 +1,4 @@
-"""What all benches share: figures from /proc, statistics, result rows and their table. Measures nothing itself."""
+"""What all benches share: figures of processes, statistics, result rows and their table. Measures nothing itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
+
+import psutil
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -92,7 +94,7 @@ def at_least(value: float, limit: float) -> Verdict:
 
 
 def cpu_us(pid: int) -> float:
-    """CPU of all live threads of a process so far, in microseconds (finer than the ticks of /proc/<pid>/stat)."""
+    """CPU of all live threads of a process so far, in microseconds: psutil has ticks of 10 ms."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0])
@@ -100,9 +102,9 @@ def cpu_us(pid: int) -> float:
 
 
 def cpu_ticks(pid: int) -> int:
-    """CPU of a process so far, user and system, in ticks of /proc/<pid>/stat."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    """CPU of a process so far, user and system, in ticks of 10 ms."""
+    times = psutil.Process(pid).cpu_times()
+    return round((times.user + times.system) / TICK_S)
 
 
 class CpuMeter:
@@ -125,16 +127,13 @@ class CpuMeter:
 
 def memory_kib(pid: int) -> dict[str, int]:
     """`pss` and `uss` of a process in KiB."""
-    found = {}
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-        name, value = line.split()[:2]
-        found[name.rstrip(":")] = int(value)
-    return {"pss": found["Pss"], "uss": found["Private_Clean"] + found["Private_Dirty"]}
+    found = psutil.Process(pid).memory_full_info()
+    return {"pss": found.pss >> 10, "uss": found.uss >> 10}
 
 
 def open_files(pid: int) -> int:
     """How many descriptors a process has."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return psutil.Process(pid).num_fds()
 
 
 class MachineMeter:
@@ -160,17 +159,12 @@ class MachineMeter:
 
 
 def _busy_s() -> float:
-    user, nice, system, _, _, irq, softirq, *_ = _ticks()
-    return (user + nice + system + irq + softirq) * TICK_S
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq
 
 
 def _stolen_s() -> float:
-    return _ticks()[7] * TICK_S
-
-
-def _ticks() -> list[int]:
-    """The machine's time so far: user, nice, system, idle, iowait, irq, softirq, steal … (proc_stat(5))."""
-    return [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return psutil.cpu_times().steal
 
 
 def _ours_s() -> float:

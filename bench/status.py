@@ -67,7 +67,7 @@ def _tree_pss_mib(pid: int) -> float:
     process = psutil.Process(pid)
     found = memory_kib(pid)["pss"]
     for each in process.children(recursive=True):
-        with contextlib.suppress(OSError):  # a renderer of a session that has just ended
+        with contextlib.suppress(psutil.Error):  # a renderer of a session that has just ended
             found += memory_kib(each.pid)["pss"]
     return found / 1024
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.support.grid import Grid, eventually
 from tests.support.raw import session
 
@@ -17,10 +19,6 @@ Census = dict[str, str]
 
 SETTLE_S = 30.0
 BETWEEN_S = 0.2
-
-_TIME_WAIT, _LISTEN = "06", "0A"
-_PIDFD = "anon_inode:[pidfd]"
-_OF_ONE = "pidfds of worker process"
 
 
 def census(grid: Grid) -> Census:
@@ -47,10 +45,8 @@ def census(grid: Grid) -> Census:
         "/dev/shm": str(sum("chromium" in name.lower() for name in os.listdir("/dev/shm"))),
     }
     for role, pids in _watched(grid, status).items():
-        opened = {pid: Counter(_open_kinds(pid)) for pid in pids}
-        if role == "worker":  # it has a pidfd for each process that its browser had when it was ready
-            found |= {f"{_OF_ONE} {pid}": str(kinds.pop(_PIDFD, 0)) for pid, kinds in opened.items()}
-        for number, text in enumerate(sorted(_text(kinds) for kinds in opened.values()), 1):
+        opened = [Counter(_open_kinds(pid)) for pid in pids]
+        for number, text in enumerate(sorted(map(_text, opened)), 1):
             found[f"open files: {role} {number}" if len(pids) > 1 else f"open files: {role}"] = text
     return found
 
@@ -86,13 +82,8 @@ def once_equal(grid: Grid, before: Census, within_s: float = SETTLE_S) -> Census
 
 
 def differences(before: Census, after: Census) -> list[str]:
-    """The names of what is not as it was. What belongs to one process is compared while that process lives."""
-    return [
-        name
-        for name in before | after
-        if before.get(name) != after.get(name)
-        and not (name.startswith(_OF_ONE) and not (name in before and name in after))
-    ]
+    """The names of what is not as it was."""
+    return [name for name in before | after if before.get(name) != after.get(name)]
 
 
 def told(before: Census, after: Census) -> str:
@@ -133,7 +124,8 @@ def _of_whom(fields: list[bytes], status: dict[str, Any]) -> Iterator[str]:
 def _processes(grid: Grid) -> Iterator[str]:
     """The command lines of all of the grid: what is below its master, and what carries its mark with all below that (a
     browser's own children do not carry it)."""
-    table = {pid: (state, parent) for pid, state, parent in _process_table()}
+    psutil.process_iter.cache_clear()  # it would not see that a pid has been given away
+    table = {each.pid: (each.info["status"], each.info["ppid"]) for each in psutil.process_iter(["status", "ppid"])}
     children: dict[int, list[int]] = {}
     for pid, (_, parent) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -144,7 +136,7 @@ def _processes(grid: Grid) -> Iterator[str]:
             more += children.get(pid, ())
     for pid in found:
         state, parent = table.get(pid, ("", 0))
-        if state == "Z":
+        if state == psutil.STATUS_ZOMBIE:
             if not (kind := _kind(_command(parent))).startswith("chromium"):  # which reaps its own when it likes
                 yield f"zombie of {kind}"
         elif command := _command(pid):
@@ -152,18 +144,9 @@ def _processes(grid: Grid) -> Iterator[str]:
 
 
 def _command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    with contextlib.suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline()).strip()
     return ""
-
-
-def _process_table() -> Iterator[tuple[int, str, int]]:
-    """Pid, state and parent of everything that runs."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                state, parent, *_ = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                yield int(name), state, int(parent)
 
 
 def _kind(command: str) -> str:
@@ -178,11 +161,8 @@ def _kind(command: str) -> str:
 
 def _connections(port: int) -> int:
     """TCP connections on the port that are neither listening nor in TIME_WAIT."""
-    found = 0
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, here, _, state, *_ = line.split()
-        found += int(here.rpartition(":")[2], 16) == port and state not in (_LISTEN, _TIME_WAIT)
-    return found
+    over = (psutil.CONN_LISTEN, psutil.CONN_TIME_WAIT)
+    return sum(each.laddr.port == port and each.status not in over for each in psutil.net_connections("tcp4"))
 
 
 def _temporary(grid: Grid) -> Iterator[str]:
@@ -200,6 +180,7 @@ def _temporary(grid: Grid) -> Iterator[str]:
 
 
 def _open_kinds(pid: int) -> Iterator[str]:
+    """What each descriptor is: psutil tells of files and connections only."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except FileNotFoundError:

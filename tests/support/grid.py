@@ -186,7 +186,10 @@ class Grid:
 
 
 def processes_marked(mark: str) -> dict[int, str]:
-    """Live processes (no zombies) with `mark` in their environment or command line."""
+    """Live processes (no zombies) with `mark` in their environment or command line.
+
+    Read by hand: psutil stops at an environment's first empty entry, and the grid, which is to be proved, uses psutil.
+    """
     needle = mark.encode()
     found = {}
     for entry in Path("/proc").iterdir():

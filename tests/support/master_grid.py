@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 """Bounds a failure; nothing waits for it to pass."""
@@ -145,7 +147,7 @@ class MasterGrid:
         assert ended["fds"].keys() == self.start["fds"].keys(), ended
         for line in self.lines:
             for pid in [line.get("pid"), *line.get("tree", [])]:
-                assert pid is None or not Path(f"/proc/{pid}").exists(), line
+                assert pid is None or not psutil.pid_exists(pid), line
         assert not self.base.exists()
 
     def end_hurried(self) -> None:
@@ -184,6 +186,6 @@ class MasterGrid:
 
 def _is_ours(pid: int, mark: str) -> bool:
     try:
-        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
+        return any(mark in value for value in psutil.Process(pid).environ().values())
+    except psutil.Error:
         return False

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pwgrid.registry import embedded
@@ -83,7 +84,7 @@ class RedisServer:
             process.terminate()
             process.wait()
             self._process = None
-            assert not Path(f"/proc/{process.pid}").exists()
+            assert not psutil.pid_exists(process.pid)
         shutil.rmtree(self.directory)
         assert not self.directory.exists()
 

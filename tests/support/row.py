@@ -1,11 +1,11 @@
 """One row of the kill table: a fresh grid under load, in which a test breaks something, and exact books afterwards."""
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import psutil
 from playwright.async_api import Playwright
 
 from tests.conftest import books_are_balanced, need
@@ -69,7 +69,7 @@ async def all_serve(grid: Grid, wanted: int = 2) -> None:
 
 async def is_gone(pid: int) -> None:
     """Returns once the process has been killed and reaped."""
-    await eventually_async(lambda: not os.path.exists(f"/proc/{pid}"), f"process {pid} is gone", WHOLE_S)
+    await eventually_async(lambda: not psutil.pid_exists(pid), f"process {pid} is gone", WHOLE_S)
 
 
 def failures(grid: Grid) -> Counter[str]:
