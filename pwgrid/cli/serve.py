@@ -70,7 +70,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
         held.enter_context(runtime.locked(base_url(settings), stock, handover.lock if handover else None))
         if handover or former.spared():
-            runtime.keep_at_end()  # a start that fails touches nothing that lives there
+            runtime.keep()  # a start that fails touches nothing that lives there
         if not listeners and former.proxy is None:
             listeners = _open(settings, held)
         config = MasterConfig(

@@ -82,7 +82,6 @@ class Master:
         self._start_report = StartReport(config, self._pools.values(), self._workers, self.status)
         self._changes = Changes(self._loop, config, self._pools, self._workers, self._proxy, self._execute)
         self._has_terminal = False
-        self._orphans_ended = False
 
     def run(self) -> int:
         """Start everything, keep it running, and end it when told; 0. Raises OSError when it cannot even start."""
@@ -127,7 +126,7 @@ class Master:
             log.warning("detach_refused", reason="the grid is stopping")
             return
         self._changes.cancel()
-        self._config.runtime.keep_at_end()
+        self._config.runtime.keep()
         self._shutdown.step(Step.DETACHED)
         log.info("detached", workers=len(self._workers.records))
 
@@ -145,7 +144,6 @@ class Master:
 
     def _turn(self, now: float) -> None:
         """Everything that time or the last events made due."""
-        self._reap_orphans()
         self._redis.tick(now)
         self._memory.tick(now)
         self._workers.tick(now)
@@ -221,7 +219,6 @@ class Master:
         self._redis.kill(now)
         parts = (self._workers, self._proxy, self._redis)
         while True:
-            self._reap_orphans()
             for part in parts:
                 part.tick(self._loop.now())
             if not (self._workers.records or self._proxy.pids() or self._redis.pid):
@@ -233,8 +230,7 @@ class Master:
     def _on_signals(self) -> None:
         for signum in self._signals.read():
             if signum == signal.SIGCHLD:
-                self._orphans_ended = True
-                self._reap_orphans()
+                reap_orphans(self._own_pids())
             elif signum in (signal.SIGTERM, signal.SIGINT):
                 log.info("signal_received", signal=signum.name)
                 self.stop()
@@ -244,11 +240,6 @@ class Master:
             else:
                 log.info("signal_received", signal=signum.name)
                 self._asked_by_signal(signum)
-
-    def _reap_orphans(self) -> None:
-        """Once a child of ours that is in the way has been reaped by its owner, in the next turn, the others go on."""
-        if self._orphans_ended:
-            self._orphans_ended = not reap_orphans(self._own_pids())
 
     def _asked_by_signal(self, signum: signal.Signals) -> None:
         try:

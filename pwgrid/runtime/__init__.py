@@ -1,1 +1,1 @@
-"""The private directory of a running grid: who is written down in it, and the processes below it."""
+"""The private directory of a running grid: its lock, the files of its children, and which processes belong to it."""

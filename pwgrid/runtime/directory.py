@@ -130,7 +130,7 @@ class RuntimeDir:
         """The lock, for this process to keep when it executes itself."""
         return self._lock_fd
 
-    def keep_at_end(self) -> None:
+    def keep(self) -> None:
         """Leave everything where it is at the end: children live on in it."""
         self._is_kept = True
 
@@ -213,12 +213,12 @@ def locked_without_master(directory: Path) -> Iterator[RuntimeDir | None]:
                 fcntl.flock(runtime._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             if _read_lock(directory / _LOCK) is not None:
-                runtime.keep_at_end()
+                runtime.keep()
                 yield None
                 return
             select.poll().poll(_TRY_MS)  # another child of that master looks, too; it is done in a moment
         else:
-            runtime.keep_at_end()
+            runtime.keep()
             yield None
             return
         yield runtime

@@ -14,7 +14,7 @@ from typing import Final
 from pwgrid.common.log import get_logger
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import locked_without_master
-from pwgrid.runtime.process_tree import kill_all_in
+from pwgrid.runtime.process_tree import kill_below
 from pwgrid.runtime.processes import end
 
 log = get_logger()
@@ -36,9 +36,9 @@ def end_grid_if_last(runtime: Path) -> None:
             return
         living = [(state.kind, process) for state in read_states(runtime) if (process := state.process) is not None]
         if any(kind != "redis" for kind, _ in living):
-            directory.keep_at_end()
+            directory.keep()
             return
         for _, redis in living:
             end(redis, time.monotonic() + REDIS_S, signal.SIGTERM)
-        killed = kill_all_in([runtime / "w"])
+        killed = kill_below([runtime / "w"])
         log.info("grid_ended_without_master", directory=str(runtime), killed=killed)

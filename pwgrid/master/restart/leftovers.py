@@ -16,7 +16,7 @@ from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Adopt, End, Found, Retire, judge
 from pwgrid.runtime.child_files import ChildState, read_states, state_path
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
-from pwgrid.runtime.process_tree import kill_all_in
+from pwgrid.runtime.process_tree import kill_below
 from pwgrid.runtime.processes import end
 
 log = get_logger()
@@ -100,7 +100,7 @@ def _take_stock(runtime: Path, registry: str, former: Former) -> None:
                 state_path(runtime, kind, state.name).unlink(missing_ok=True)
     adopted = {state.name for state in former.workers}
     left = [path for path in runtime.glob("w/*") if path.name not in adopted]
-    killed = kill_all_in(left)
+    killed = kill_below(left)
     if killed:
         log.warning("orphans_killed", processes=killed)
 
