@@ -228,7 +228,7 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
                 while time.monotonic() < until:
                     run.step()
             book.step += " and the end of all clients"
-            _books_are_balanced(grid, book)
+            _counters_are_exact(grid, book)
             ended = _ends(grid)
             output = grid.output()
             _stops_without_a_trace(grid, book)
@@ -272,7 +272,7 @@ def _load(grid: Grid, seed: int, raw_lanes: int, playwright_lanes: int, book: Bo
             thread.join()
 
 
-def _books_are_balanced(grid: Grid, book: Book) -> None:
+def _counters_are_exact(grid: Grid, book: Book) -> None:
     """No slot taken, nothing live, no session in between, and no trace of a worker that is gone."""
     checks: dict[str, Callable[[], Any]] = {
         "counters are not 0": grid.active,

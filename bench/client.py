@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import select
 import socket
 import subprocess
@@ -20,20 +21,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 STALL_S = 30.0
 _END = b"\r\n\r\n"
-_PING, _PONG = b"\x89\x80\0\0\0\0", b"\x8a\0"
 
 Target = tuple[str, int, str]
 
 
-def head(target: Target, playwright_version: str) -> bytes:
-    """What Playwright's own client sends (node's `ws`), with compression offered."""
+def head(target: Target, playwright_version: str, *, compression: bool = True) -> bytes:
+    """What Playwright's own client sends (node's `ws`); it offers compression."""
     host, port, path = target
+    offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n" if compression else ""
     return (
         f"GET {path} HTTP/1.1\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
         "Connection: Upgrade\r\nUpgrade: websocket\r\n"
         f"User-Agent: Playwright/{playwright_version} (x64; debian 12) python/3.11\r\n"
         "x-playwright-browser: chromium\r\nx-playwright-proxy: \r\n"
-        f"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\nHost: {host}:{port}\r\n\r\n"
+        f"{offer}Host: {host}:{port}\r\n\r\n"
     ).encode()
 
 
@@ -105,34 +106,43 @@ def upgrade(target: Target, request: bytes) -> socket.socket:
     return sock
 
 
-def served(target: Target, request: bytes) -> socket.socket:
-    """A connection whose browser server has answered a ping behind the 101. Raises OSError otherwise."""
-    sock = upgrade(target, request)
-    try:
-        sock.sendall(_PING)
-        if (answer := sock.recv(200)) != _PONG:
-            raise OSError(f"no answer to a ping: {answer!r}")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+INITIALIZE = json.dumps(
+    {"id": 1, "guid": "", "method": "initialize", "params": {"sdkLanguage": "python"}, "metadata": {"wallTime": 0}}
+).encode()
+"""What Playwright's client sends behind its handshake: its user's `connect()` returns with the answer."""
 
 
-def latency(target: Target, count: int, pause_ms: float, ping: bool = False) -> list[float]:
-    """Milliseconds from connect() to the complete 101, one after the other; each is closed before a pause.
+def latency(targets: list[Target], count: int, pauses_ms: list[float], seed: int) -> list[list[list[float]]]:
+    """`count` clients of each target, one at a time and in random order, with random pauses between them.
 
-    With `ping` to the browser server's answer to a ping that follows the 101 at once.
+    For each target and client: milliseconds from connect() to the complete 101, and to the answer to `initialize`.
     """
-    request = head(target, sys.argv[1])
+    order = [*range(len(targets))] * count
+    chance = random.Random(seed)
+    chance.shuffle(order)
+    requests = [head(target, sys.argv[1], compression=False) for target in targets]
     clock = time.perf_counter
-    taken = []
-    for _ in range(count):
+    found: list[list[list[float]]] = [[] for _ in targets]
+    for each in order:
+        time.sleep(chance.uniform(*pauses_ms) / 1000)
         started = clock()
-        sock = served(target, request) if ping else upgrade(target, request)
-        taken.append((clock() - started) * 1000)
+        sock = upgrade(targets[each], requests[each])
+        upgraded = clock()
+        sock.sendall(frame(INITIALIZE, opcode=1))
+        _answered(sock)
+        found[each].append([(upgraded - started) * 1000, (clock() - started) * 1000])
         sock.close()
-        time.sleep(pause_ms / 1000)  # the server's work for the end must not fall into the next one's time
-    return taken
+    return found
+
+
+def _answered(sock: socket.socket) -> None:
+    """Returns once the answer to `initialize` is there; the objects that it makes come before it."""
+    received = b""
+    while b'{"id":1,' not in received:
+        chunk = sock.recv(65536)
+        if not chunk:
+            raise OSError(f"no answer to initialize: {received[-300:]!r}")
+        received = received[-16:] + chunk
 
 
 class _Burst:
@@ -201,11 +211,12 @@ def burst(target: Target, count: int, at_once: int) -> dict[str, Any]:
     return {"seconds": seconds, "ms": each.taken, "failures": each.failures}
 
 
-def frame(size: int, opcode: int = 2) -> bytes:
+def frame(content: bytes, opcode: int = 2) -> bytes:
     """A masked client frame; the mask is zero, so that it costs neither side anything."""
+    size = len(content)
     length = bytes([128 | size]) if size < 126 else b"\xfe" + size.to_bytes(2) if size < 65536 else b""
     length = length or b"\xff" + size.to_bytes(8)
-    return bytes([128 | opcode]) + length + bytes(4) + bytes(size)
+    return bytes([128 | opcode]) + length + bytes(4) + content
 
 
 def _answer_bytes(size: int) -> int:
@@ -229,7 +240,7 @@ def traffic(targets: list[Target], rounds: int, pings: int, messages: int) -> li
         sock = upgrade(target, head(target, sys.argv[1]))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         links.append(sock)
-    small, large = frame(100), frame(1 << 20)
+    small, large = frame(bytes(100)), frame(bytes(1 << 20))
     small_answer, large_answer = (
         memoryview(bytearray(_answer_bytes(100))),
         memoryview(bytearray(_answer_bytes(1 << 20))),

@@ -2,7 +2,7 @@
 
 Each round of each row is a fresh grid of two workers with five live sessions in real browsers, that click and read ten
 times a second, a Playwright client that connects all the time, and one that asks for /health every 20 ms. Prints a
-Markdown table; exit code 1 when somebody lost what the table says is kept. How exact the books are, tests/faults tells.
+Markdown table; exit code 1 when somebody lost what the table says is kept. tests/faults looks at the counters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with real browsers: a shared grid, its books checked after each test, and the clients."""
+"""Fixtures of the tests with real browsers: a shared grid, its counters checked after each test, and the clients."""
 
 import inspect
 import shutil
@@ -46,10 +46,10 @@ def shared_grid() -> Iterator[Grid]:
 def grid(shared_grid: Grid) -> Iterator[Grid]:
     """The shared grid; after the test no slot is taken, no session is in between, and every worker is fresh."""
     yield shared_grid
-    books_are_balanced(shared_grid)
+    counters_are_exact(shared_grid)
 
 
-def books_are_balanced(grid: Grid, *, repaired: bool = False) -> None:
+def counters_are_exact(grid: Grid, *, repaired: bool = False) -> None:
     """Active 0, nothing live, no record in an in-between state, no counter repaired unless Redis was lost."""
     grid.get("/health")  # clients that waited for no answer may have been in the proxy's queue until now
     eventually(lambda: grid.active() == 0, "every slot is free")

@@ -1,4 +1,4 @@
-"""Clears up in Redis after workers that are gone, and writes what they could not. Decides nobody's end."""
+"""Removes workers that are gone from Redis, and writes what they could not write. Decides nobody's end."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,29 +20,28 @@ LAST_S: Final = 4.0
 """How long a stopping proxy waits for a Redis that is away, when there is still something to write."""
 
 AGAIN_S: Final = 5.0
-"""When a burial that was put off is tried again, if nothing told before that Redis is back."""
+"""When what Redis refused is tried again, if nothing tells before that it is back."""
 
 _LOOK_S: Final = 0.05
 
 
-class Burials:
-    """Workers whose end the master saw, and what workers left in `runtime` because Redis was away. `on_buried` is
+class DeadWorkers:
+    """Workers whose end the master saw, and what workers left in `runtime` because Redis was away. `on_cleared` is
     called when Redis knows of no dead worker any more."""
 
-    def __init__(self, registry: Registry, runtime: Path, on_buried: Callable[[], None]) -> None:
+    def __init__(self, registry: Registry, runtime: Path, on_cleared: Callable[[], None]) -> None:
         self._registry = registry
         self._runtime = runtime
-        self._on_buried = on_buried
+        self._on_cleared = on_cleared
         self._one_at_a_time = asyncio.Lock()
-        self._put_off = asyncio.Event()
+        self._is_refused = asyncio.Event()
         self.lost: dict[str, tuple[BrowserType, str]] = {}
         """Those that Redis may still know: their browser type, and why their sessions ended."""
 
-    async def bury(self) -> None:
-        """What workers could not write is written, and then what is left of them goes. Where Redis is away that is put
-        off."""
+    async def clear(self) -> None:
+        """Writes what workers could not, then removes them. Where Redis is away, it is tried again later."""
         async with self._one_at_a_time:
-            self._put_off.clear()
+            self._is_refused.clear()
             try:
                 for left in left_behind(self._runtime):
                     await self._write(left)
@@ -50,25 +49,25 @@ class Burials:
                     report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
                     self.lost.pop(worker_id, None)
             except RegistryUnavailable as error:
-                log.warning("burial_put_off", workers=len(self.lost), error=str(error))
-                self._put_off.set()
+                log.warning("dead_workers_not_cleared", workers=len(self.lost), error=str(error))
+                self._is_refused.set()
                 return
-        self._on_buried()
+        self._on_cleared()
 
     async def keep_trying(self) -> None:
-        """Buries again whenever that was put off: a Redis that refused without going does not tell when it is well."""
+        """Tries again what was refused: a Redis that refuses without going does not tell when it is well."""
         while True:
-            await self._put_off.wait()
+            await self._is_refused.wait()
             await asyncio.sleep(AGAIN_S)
-            await self.bury()
+            await self.clear()
 
-    async def at_last(self) -> None:
-        """Nobody comes after us who could write what workers have left."""
+    async def last_try(self) -> None:
+        """Waits a little for Redis: nobody comes after us who could write what workers have left."""
         try:
             async with asyncio.timeout(LAST_S):
                 while any(left_behind(self._runtime)):
                     await self._registry.client.wait_connected()
-                    await self.bury()
+                    await self.clear()
                     await asyncio.sleep(_LOOK_S)  # it is there, and may not serve yet: nothing tells when it will
         except TimeoutError:
             unwritten = sum(len(left.entries) for left in left_behind(self._runtime))

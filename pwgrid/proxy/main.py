@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 import uvicorn
@@ -20,13 +20,12 @@ from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ControlClient
-from pwgrid.proxy.api import Api
-from pwgrid.proxy.connect.first_bytes import Opening
-from pwgrid.proxy.connect.gateway import Gateway
+from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.refusals import stopping
-from pwgrid.proxy.connect.upgrade import Counts
-from pwgrid.proxy.dead_workers import Burials, report
+from pwgrid.proxy.connect.upgrade import Counts, Gateway
+from pwgrid.proxy.dead_workers import DeadWorkers, report
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry
@@ -65,8 +64,8 @@ class Proxy:
         self.settings = boot.settings
         self.roster = Roster()
         self.registry = Registry.of(boot.settings, boot.redis_url)
-        self.burials = Burials(self.registry, boot.runtime, lambda: self.queue.wake())
-        self.selector = Selector(boot.settings, self.registry, self.roster, self.burials.lost)
+        self.dead_workers = DeadWorkers(self.registry, boot.runtime, lambda: self.queue.wake())
+        self.selector = Selector(boot.settings, self.registry, self.roster, self.dead_workers.lost)
         self.queue = self.selector.queue
         self.handoffs = Handoffs(boot.runtime, self.selector)
         self.gateway = Gateway(boot.settings, self.roster, self.selector, self.handoffs)
@@ -91,11 +90,12 @@ class Proxy:
         settings = self.settings
         server = self._server = GridServer(
             uvicorn.Config(
-                Api(self, settings.token, settings.allowed_origins, settings.redis_timeout).application(),
-                http=Opening.bound_to(self.gateway.take_known, self.gateway.take_upgrade),
-                ws="none",
+                create_app(self, settings.token, settings.allowed_origins, settings.redis_timeout),
+                http=FirstBytes,
+                ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",
                 log_config=None,
+                log_level="error",  # it warns of each request that is not HTTP; a refusal is our own line
                 access_log=False,
                 server_header=False,
                 date_header=False,
@@ -109,7 +109,7 @@ class Proxy:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         self._side_tasks.start(self.control.run(), "control link")
         self._side_tasks.start(self._keep_registry(), "registry")
-        self._side_tasks.start(self.burials.keep_trying(), "burials")
+        self._side_tasks.start(self.dead_workers.keep_trying(), "dead workers")
         # Before the master's first word we know no pool, and would refuse who has waited in the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
@@ -120,11 +120,8 @@ class Proxy:
         self.queue.close(stopping())
         server.should_exit = True
         await serving
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                await self.gateway.desk.in_hand.settled()
         self.handoffs.close()
-        await self.burials.at_last()
+        await self.dead_workers.last_try()
         self._side_tasks.cancel("control link")
         await self.registry.close()
         await self.control.close("stopped")
@@ -145,7 +142,7 @@ class Proxy:
     @property
     def counts(self) -> Counts:
         """What the gateway has done."""
-        return self.gateway.desk.counts
+        return self.gateway.counts
 
     def waiting(self) -> int:
         """Clients in the queue."""
@@ -168,7 +165,7 @@ class Proxy:
     def _on_slots(self, browser_type: BrowserType | None) -> None:
         self.queue.wake(browser_type)
         if browser_type is None:  # Redis is back: who went meanwhile may not have been able to say so
-            self._side_tasks.start(self.burials.bury(), "bury")
+            self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
 
     # Master
 
@@ -188,13 +185,13 @@ class Proxy:
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name in ("worker_lost", "worker_gone"):
-            self.burials.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
+            self.dead_workers.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._side_tasks.start(self.burials.bury(), "bury")
+            self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
         elif name == "worker_orphaned":
-            self.selector.orphaned(data["workerId"])
+            self.selector.process_died(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._side_tasks.start(self._shun(data["workerId"], data["browserType"]), "shun")
+            self._side_tasks.start(self._mark_draining(data["workerId"], data["browserType"]), "mark draining")
         elif name == "leave_drain":
             self._side_tasks.start(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
         elif name == "retire":
@@ -212,16 +209,16 @@ class Proxy:
             each.close()
         deadline = time.monotonic() + self.settings.worker_select_timeout + 2 * HANDOFF_TIMEOUT_S + GRACE_S
         # Connections end in many ways, and none of them tells.
-        while time.monotonic() < deadline and (server.server_state.connections or self.gateway.desk.in_hand):  # noqa: ASYNC110
+        while time.monotonic() < deadline and (server.server_state.connections or server.server_state.tasks):  # noqa: ASYNC110
             await asyncio.sleep(RETIRE_LOOK_S)
         self._stop.set()
 
-    async def _shun(self, worker_id: str, browser_type: BrowserType) -> None:
+    async def _mark_draining(self, worker_id: str, browser_type: BrowserType) -> None:
         """Its process died, its sessions live on: no selection may choose it, ours or another proxy's."""
         try:
             await self.registry.mark_draining(browser_type, worker_id)
         except RegistryUnavailable as error:
-            log.warning("orphan_not_marked", worker=worker_id, error=str(error))
+            log.warning("worker_not_marked_draining", worker=worker_id, error=str(error))
 
     async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
         """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""

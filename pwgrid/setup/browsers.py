@@ -20,7 +20,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.settings.load import Settings
 from pwgrid.setup.packages import Host, Say, install_package
 from pwgrid.setup.redis import ensure_redis
-from pwgrid.worker.browser.find import FoundBrowser, Places, find_browser
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
 
 _VERSION_TIMEOUT_S: Final = 20.0
@@ -58,14 +58,14 @@ def setup(
     settings: Settings,
     say: Say,
     host: Host | None = None,
-    places: Places | None = None,
+    places: SearchPaths | None = None,
 ) -> list[FoundBrowser]:
     """Finds or gets each browser type, checks that it runs, and makes sure of a Redis; returns what was found.
 
     Says every step in plain lines. What cannot be had is raised at the end, all of it at once, so that nobody has to
     try once for each: BrowserMissing, BrowserLaunchError or another GridError.
     """
-    places = places or Places()
+    places = places or SearchPaths()
     host = host or Host(places.environ, places.root)
     faults: list[GridError] = []
     driver_fault = _driver_fault(say, host)
@@ -111,7 +111,7 @@ class _Setup:
     settings: Settings
     say: Say
     host: Host
-    places: Places
+    places: SearchPaths
     driver_fault: str | None
 
     def find_or_get(self, browser_type: BrowserType) -> FoundBrowser:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import array
 import asyncio
-import json
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import orjson
 import structlog
 
 from pwgrid.worker.policy.admission import Offer
@@ -24,8 +24,8 @@ _BACKLOG: Final = 64
 Answer = Callable[[str | None], None]
 """Call it once: None when the browser server has the socket, else the reason of the refusal."""
 
-OnOffer = Callable[[Offer, str, bytes, int, Answer], None]
-"""Gets the offer, the client's address, the header lines, the socket's fd (ours to close) and the answer."""
+OnOffer = Callable[[Offer, socket.socket, Answer], None]
+"""Gets the offer, the client's socket (our copy of it is closed with the answer) and the answer."""
 
 
 class HandoffServer:
@@ -99,11 +99,11 @@ class HandoffServer:
 
     def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:
         try:
-            line, _, head = packet.partition(b"\n")
-            session_id, deadline, client, *more = line.decode().split(" ")  # a newer proxy may say more
-            offer = Offer(session_id, float(deadline), *more[:1])
+            said = orjson.loads(packet)  # a newer proxy may say more
+            offer = Offer(said["session"], float(said["deadline"]), said["client"], said["headers"], said["early"])
             (fd,) = fds
-        except ValueError as error:
+            sock = socket.socket(fileno=fd)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:
                 os.close(each)
             log.error("handoff_packet_corrupt", error=repr(error))
@@ -111,11 +111,10 @@ class HandoffServer:
             return
 
         def answer(reason: str | None) -> None:
-            os.close(fd)
-            reply = {"session": offer.session_id, "ok": reason is None, "reason": reason}
-            self._send(link, json.dumps(reply).encode())
+            sock.close()
+            self._send(link, orjson.dumps({"session": offer.session_id, "refused": reason}))
 
-        self._on_offer(offer, client, head, fd, answer)
+        self._on_offer(offer, sock, answer)
 
     def _send(self, link: socket.socket, reply: bytes) -> None:
         if link not in self._links:

@@ -30,8 +30,8 @@ from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.policy.lifetime import is_used_up, is_worth_telling
-from pwgrid.worker.registry_sync import Books
-from pwgrid.worker.sessions import CLOSE_GRACE_S, Service
+from pwgrid.worker.registry_sync import RegistrySync
+from pwgrid.worker.sessions import CLOSE_GRACE_S, Sessions
 from pwgrid.worker.slots import Slots
 
 log = structlog.get_logger()
@@ -54,12 +54,12 @@ class Worker:
         self.slots = Slots(
             self.settings.max_concurrent_sessions,
             self.settings.max_lifetime_sessions,
-            lambda: self.service.tell_freed(),
+            lambda: self.sessions.tell_freed(),
         )
-        self.books = Books(boot, Registry.of(boot.settings, boot.redis_url), self.slots, self._record)
-        self.service = Service(
+        self.registry_sync = RegistrySync(boot, Registry.of(boot.settings, boot.redis_url), self.slots, self._record)
+        self.sessions = Sessions(
             self.slots,
-            self.books,
+            self.registry_sync,
             lambda: self.status,
             self._serve.set,  # a spare that is offered a session has been chosen
             self._watch_lifetime,
@@ -86,7 +86,7 @@ class Worker:
     @property
     def server(self) -> BrowserServer | None:
         """The browser server, once there is one."""
-        return self.service.server
+        return self.sessions.server
 
     async def run(self) -> int:
         """The worker's whole life; returns its exit code."""
@@ -107,7 +107,7 @@ class Worker:
     # Phases
 
     async def _start(self) -> None:
-        await self.books.open()
+        await self.registry_sync.open()
         if self.boot.ipc_child is not None:
             await self._launch(self.boot.ipc_child)
         else:
@@ -121,18 +121,18 @@ class Worker:
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
-        self.service.server = server = await BrowserServer.start(
+        self.sessions.server = server = await BrowserServer.start(
             LaunchSpec.of(
                 settings, self.browser, boot.directory / "browser.sock", self._temporary(), boot.runtime / CODE_CACHE
             ),
             boot.ipc,
             ipc_child,
-            on_closed=self.service.ended,
+            on_closed=self.sessions.ended,
             on_gone=self._on_gone,
             timeout_s=settings.launch_timeout,
         )
         self._tell_launched(server)
-        self.service.open(boot.directory / "handoff.sock")
+        self.sessions.open(boot.directory / "handoff.sock")
         if settings.canary_interval > 0:
             self._side_tasks.start(self._recycle_when_sick(), "canary")
 
@@ -141,7 +141,7 @@ class Worker:
         assert self.server is not None
         is_spare = self.boot.spare and not self._serve.is_set()
         self._step(WorkerEvent.HELD if is_spare else WorkerEvent.WARMED)
-        await self.books.register()
+        await self.registry_sync.register()
         self._side_tasks.start(self._beat(), "heartbeat")
         if is_spare:
             self.control.event("held", {})
@@ -164,19 +164,19 @@ class Worker:
                 boot.ipc,
                 boot.adopt_node_pid,
                 self._temporary(),
-                on_closed=self.service.ended,
+                on_closed=self.sessions.ended,
                 on_gone=self._on_gone,
                 timeout_s=ADOPT_S,
             )
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
-        self.service.server = server
+        self.sessions.server = server
         for session_id in live:
             self.slots.adopt(session_id)
         self._tell_launched(server)
         self.ask_drain("its worker died")
         self._step(WorkerEvent.DRAIN_ASKED)
-        await self.books.register()
+        await self.registry_sync.register()
         log.warning("browser_server_taken_over", node=server.pid, sessions=len(live))
 
     def _tell_launched(self, server: BrowserServer) -> None:
@@ -199,24 +199,24 @@ class Worker:
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAIN_ASKED)
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
-        heir = await self.books.heir() if drain.reason == LIFETIME_LIMIT else None
+        heir = await self.registry_sync.heir() if drain.reason == LIFETIME_LIMIT else None
         self.control.event("draining", {"reason": drain.reason, "heir": heir})
-        self._side_tasks.start(self.books.draining(), "draining mark")
+        self._side_tasks.start(self.registry_sync.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
             return
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=drain.reason)
-        await self.service.cut(cut)
+        await self.sessions.cut(cut)
 
     async def _stop(self) -> None:
         self.control.stopping()
-        self.service.close()
+        self.sessions.close()
         self._side_tasks.cancel("control link", "heartbeat")
         if self.server is not None:
             await self.server.stop(self._stop_s)  # and hear of its last sessions
         self._side_tasks.cancel("control link")
-        await self.books.leave()
-        await self.books.close()
+        await self.registry_sync.leave()
+        await self.registry_sync.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
         self.control.event("stopped", self._drain.outcome())
         await self.control.close("stopped")
@@ -249,7 +249,7 @@ class Worker:
         elif name == "serve":
             self._serve.set()
         elif name == "end_session":
-            self.service.end(str(data["sessionId"]), str(data["reason"]))
+            self.sessions.end(str(data["sessionId"]), str(data["reason"]))
         else:
             log.error("command_unknown", name=name)
 
@@ -270,7 +270,7 @@ class Worker:
     async def _watch_browser_server(self) -> None:
         assert self.server is not None
         await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
-        self.service.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
+        self.sessions.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
         self._on_gone(EndReason.BROWSER_SERVER_LOST)
 
     async def _end_when_hung(self) -> None:
@@ -278,7 +278,7 @@ class Worker:
         assert self.server is not None
         await watch.hang(self.server, self.settings.worker_lost_threshold)
         log.error("browser_server_hung", sessions=len(self.slots.live))
-        self.service.all_ended("grid", EndReason.HUNG)
+        self.sessions.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail("browser server hung", 0.0, EndReason.HUNG)
 
@@ -292,12 +292,12 @@ class Worker:
 
     async def _beat(self) -> None:
         while True:
-            await self.books.due(self.settings.heartbeat_interval)
+            await self.registry_sync.due(self.settings.heartbeat_interval)
             await self._beat_once()
 
     async def _beat_once(self) -> None:
         try:
-            reply = await self.books.beat()
+            reply = await self.registry_sync.beat()
         except RegistryUnavailable as error:
             log.warning("heartbeat_missed", error=str(error))
             return

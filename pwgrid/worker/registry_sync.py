@@ -25,7 +25,7 @@ SETTLE_S: Final = 1.0
 _AGAIN_S: Final = 0.1
 
 
-class Books:
+class RegistrySync:
     """The worker's side of the registry. `record` gives the worker's hash as it is now."""
 
     def __init__(
@@ -71,9 +71,12 @@ class Books:
         except RegistryUnavailable as error:
             log.info("draining_not_marked", error=str(error))
 
-    def started(self, session: LiveSession) -> None:
-        """The browser server has the session's socket."""
+    def began(self, session: LiveSession) -> None:
+        """The browser server has the session's socket, since now."""
         session.started_at, session.is_served = self._registry.now(), True
+
+    def started(self, session: LiveSession) -> None:
+        """Puts on record that it runs."""
         self._journal.note(_entry(session))
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:

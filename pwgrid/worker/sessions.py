@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +10,12 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.handshake import ANSWERED, switching_protocols
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff import Answer, HandoffServer
 from pwgrid.worker.policy.admission import Offer
-from pwgrid.worker.registry_sync import Books
+from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import Slots
 
 log = structlog.get_logger()
@@ -25,8 +24,12 @@ GOING_AWAY: Final = 1001
 CLOSE_GRACE_S: Final = 5.0
 """For closed sessions to be reported before the browser server is ended."""
 
+RECORD_DELAY_S: Final = 0.01
+"""What only keeps records (the answer to the proxy, the session's record) waits for so long: meanwhile the client gets
+its first answer, and every process that is awake then takes time from that."""
 
-class Service:
+
+class Sessions:
     """`status` says where the worker is in its life; `on_offered` is called for each offer that is admitted, and
     `on_served` when the browser server has it. `is_successor`: another worker admitted the sessions.
 
@@ -36,7 +39,7 @@ class Service:
     def __init__(
         self,
         slots: Slots,
-        books: Books,
+        registry_sync: RegistrySync,
         status: Callable[[], WorkerStatus],
         on_offered: Callable[[], None],
         on_served: Callable[[], None],
@@ -45,12 +48,15 @@ class Service:
     ) -> None:
         self.server: BrowserServer | None = None
         self._slots = slots
-        self._books = books
+        self._registry_sync = registry_sync
         self._status = status
         self._on_offered = on_offered
         self._on_served = on_served
         self._is_successor = is_successor
         self._handoff: HandoffServer | None = None
+        self._taken: dict[str, Answer] = {}
+        """Sessions that the browser server has, and whose proxies have no answer yet."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def open(self, path: Path) -> None:
         """Takes offers at this socket from now on."""
@@ -58,6 +64,7 @@ class Service:
 
     def close(self) -> None:
         """Takes no more offers. Idempotent."""
+        self._record_taken()
         if self._handoff is not None:
             self._handoff.close()
 
@@ -68,11 +75,12 @@ class Service:
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """The browser server says that a session is over; `on_record` is called once Redis has it."""
+        self._record_taken()
         session = self._slots.end(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # told twice; but one that ended before we took over is still to be recorded
             return
-        self._books.ended(closed, session, on_record)
+        self._registry_sync.ended(closed, session, on_record)
 
     def all_ended(self, by: str, reason: EndReason) -> None:
         """Every session that is live here is over, and nobody else will say so."""
@@ -94,17 +102,16 @@ class Service:
                     await self._slots.empty()
         self.all_ended("grid", reason)
 
-    def _on_offer(self, offer: Offer, client: str, head: bytes, fd: int, answer: Answer) -> None:
-        refused = self._slots.admit(offer, client, self._status(), time.monotonic())
+    def _on_offer(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+        refused = self._slots.admit(offer, self._status(), time.monotonic())
         if refused is not None or self.server is None:
             answer(refused or "gone")
             return
         session_id = offer.session_id
-        if offer.accept and offer.accept != ANSWERED:
-            # Before the browser server may write: nothing may come before the answer.
-            with contextlib.suppress(OSError):  # the client has left, which the browser server will report
-                os.write(fd, switching_protocols(offer.accept))
-        handed_over = self.server.hand_over(session_id, fd, head, offer.deadline, is_answered=bool(offer.accept))
+        with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server will tell
+            # The mark that this worker was about to pass the client on (pwgrid/proxy/connect/handoff.py).
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
+        handed_over = self.server.hand_over(offer, sock.fileno())
         self._on_offered()
 
         def settled(future: asyncio.Future[None]) -> None:
@@ -112,10 +119,24 @@ class Service:
                 self._slots.take_back(session_id)
                 answer("gone")
                 return
-            answer(None)
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
-                self._books.started(session)
-            self._on_served()
-            log.debug("session_started", session=session_id, client=client)
+                self._registry_sync.began(session)
+            self._taken[session_id] = answer
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._record_taken)
 
         handed_over.add_done_callback(settled)
+
+    def _record_taken(self) -> None:
+        """Answers the proxies of the sessions that the browser server has, and puts these on record."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        taken, self._taken = self._taken, {}
+        for session_id, answer in taken.items():
+            answer(None)
+            if (session := self._slots.live.get(session_id)) is not None:
+                self._registry_sync.started(session)
+            log.debug("session_started", session=session_id)
+        self._on_served()

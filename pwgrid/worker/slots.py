@@ -39,11 +39,11 @@ class Slots:
     def __repr__(self) -> str:
         return f"<Slots {len(self.live)}/{self.slots} lifetime={self.lifetime}>"
 
-    def admit(self, offer: Offer, client: str, status: WorkerStatus, now: float) -> RefusalReason | None:
+    def admit(self, offer: Offer, status: WorkerStatus, now: float) -> RefusalReason | None:
         """Takes the session into a slot, or says why not."""
         reason = refusal(offer, status, Room(len(self.live), self.slots, self.lifetime, self.max_lifetime), now)
         if reason is None:
-            self.live[offer.session_id] = LiveSession(offer.session_id, client)
+            self.live[offer.session_id] = LiveSession(offer.session_id, offer.client)
             self.lifetime += 1
             self._empty.clear()
         return reason

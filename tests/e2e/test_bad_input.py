@@ -1,6 +1,7 @@
 """Every row of "Bad input": refused with its status and a sentence, and the grid serves a real session all along."""
 
 import contextlib
+import re
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from playwright.async_api import Page, Playwright
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.grid import Grid, running_grid
-from tests.support.raw import answer, connect, head, read_all
+from tests.support.raw import PING, PONG, answer, connect, head, read_all
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -101,6 +102,21 @@ async def test_bytes_right_behind_the_head_reach_the_browser_server(grid: Grid, 
             chunk = sock.recv(4096)
             assert chunk, received
             received += chunk
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+async def test_requests_before_an_upgrade_in_one_segment_are_answered_before_it(
+    grid: Grid, page: Page, path: str
+) -> None:
+    with connect(grid.port) as sock:
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: grid\r\n\r\n".encode() * 2 + head() + PING)
+        received = b""
+        while not received.endswith(PONG):
+            chunk = sock.recv(65536)
+            assert chunk, received
+            received += chunk
+    answers = re.findall(rb"HTTP/1.1 (\d+)", received)
+    assert answers == [b"200", b"200", b"101"]
 
 
 @pytest.mark.parametrize(

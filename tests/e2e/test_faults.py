@@ -11,7 +11,7 @@ import textwrap
 import pytest
 from playwright.async_api import Playwright
 
-from tests.conftest import books_are_balanced, need
+from tests.conftest import counters_are_exact, need
 from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.raw import head
 
@@ -52,7 +52,7 @@ async def test_clients_that_give_up_leak_no_slot(grid: Grid, playwright: Playwri
     for _ in range(3):
         await asyncio.gather(*(give_up() for _ in range(25)))
     await eventually_async(lambda: grid.active() == 0, "every slot is free again")
-    books_are_balanced(grid)
+    counters_are_exact(grid)
     browser = await playwright.chromium.connect(grid.endpoint)
     await browser.close()
 
@@ -83,7 +83,7 @@ async def test_after_the_sigkill_of_a_worker_no_connect_fails(playwright: Playwr
             serving = [worker for worker in workers if worker["status"] == "available"]
             return killed not in {worker["id"] for worker in workers} and len(serving) == 2
 
-        await eventually_async(replaced, "a replacement serves and the dead worker is gone from the books")
+        await eventually_async(replaced, "a replacement serves and the dead worker is gone from the counters")
         assert grid.redis("KEYS", f"worker:*:{killed}") == []
         assert not (grid.runtime / "w" / killed).exists()
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 from playwright.async_api import Playwright
 
-from tests.conftest import books_are_balanced, need
+from tests.conftest import counters_are_exact, need
 from tests.support.grid import eventually_async, running_grid
 
 
@@ -28,7 +28,7 @@ async def test_firefox_and_chromium_are_told_apart_by_the_client_and_by_the_url(
         assert await page.title() == "hello"
         for browser in (firefox, chromium, named):
             await browser.close()
-        books_are_balanced(grid)
+        counters_are_exact(grid)
 
 
 async def test_nothing_is_left_of_a_firefox_whose_node_process_is_killed(playwright: Playwright) -> None:
@@ -73,4 +73,4 @@ async def test_a_pool_may_be_scaled_up_from_nothing_and_down_again(playwright: P
         )
         refused = grid.command("scale", "webkit=1")
         assert (refused.returncode, "webkit" in refused.stderr.lower()) == (1, True)
-        books_are_balanced(grid)
+        counters_are_exact(grid)

@@ -13,7 +13,7 @@ from typing import Any
 
 from playwright.async_api import Error, Playwright
 
-from tests.conftest import books_are_balanced, need
+from tests.conftest import counters_are_exact, need
 from tests.e2e.test_faults import CLIENT
 from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.redis import RedisServer
@@ -44,7 +44,7 @@ async def test_a_frozen_client_is_closed_after_the_ping_timeout(playwright: Play
         finally:
             os.killpg(client.pid, signal.SIGKILL)
             client.wait()
-        books_are_balanced(grid)
+        counters_are_exact(grid)
 
 
 async def test_an_idle_session_and_a_long_one_are_ended_with_their_own_reasons(playwright: Playwright) -> None:
@@ -63,7 +63,7 @@ async def test_an_idle_session_and_a_long_one_are_ended_with_their_own_reasons(p
         await asyncio.gather(work(), eventually_async(lambda: grid.active() == 0, "both are ended"))
         assert not idle.is_connected()
         assert reasons(grid) == {(b"failed", b"idle timeout"), (b"failed", b"maximum duration")}
-        books_are_balanced(grid)
+        counters_are_exact(grid)
 
 
 async def test_a_drain_that_runs_out_closes_what_is_left_and_says_why(playwright: Playwright) -> None:
@@ -130,7 +130,7 @@ async def test_recycling_under_load_fails_no_connect_and_gives_each_worker_its_n
         retried = grid.output().count("handoff_failed")
         assert 10 * len(leaving) - sum(served[worker_id] for worker_id in leaving) <= retried
         await eventually_async(lambda: fully_served(grid, 3), "as many serve as are wanted")
-        books_are_balanced(grid)
+        counters_are_exact(grid)
 
 
 def fully_served(grid: Grid, wanted: int) -> bool:
@@ -160,7 +160,7 @@ async def test_a_spare_gets_no_session_until_it_serves_in_place_of_a_drained_wor
         await eventually_async(
             lambda: fully_served(grid, 2) and not serving & by_status("draining"), "all is as before"
         )
-        books_are_balanced(grid)
+        counters_are_exact(grid)
 
 
 async def test_an_external_redis_is_used_and_left_clean(playwright: Playwright, own_redis: RedisServer) -> None:

@@ -1,4 +1,4 @@
-"""A handoff that fails after its client was answered: one browser server has the client in the end, or it is told why.
+"""A handoff that fails on its way: one browser server has the client in the end, or it is told why.
 
 The fake browser server stands in for Playwright: it is frozen while a socket is on its way to it.
 """
@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pwgrid.common.handshake import TRY_AGAIN_LATER
 from tests.support.grid import Grid, eventually, running_grid
-from tests.support.raw import connect, goes_on, head, read_all, session
+from tests.support.raw import answer, connect, goes_on, head, is_passed_on, session
 from tests.support.row import comes_out_exact, workers
 
 ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n"
@@ -41,12 +40,20 @@ def frozen(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def answered(sock: socket.socket) -> None:
-    """Its upgrade is answered although no browser server has it."""
-    sock.sendall(head())
-    answer = sock.recv(4096)
-    assert answer.startswith(ANSWER)
-    assert answer.endswith(b"\r\n\r\n")
+def is_answered(sock: socket.socket) -> None:
+    """A browser server has taken this client."""
+    answered = sock.recv(4096)
+    assert answered.startswith(ANSWER)
+    assert answered.endswith(b"\r\n\r\n")
+    assert goes_on(sock)
+
+
+def passed_on(grid: Grid, *clients: socket.socket) -> None:
+    """They have sent their heads, and a worker has sent their connections on to its frozen browser server."""
+    proxy = grid.status()["proxy"]["pid"]
+    for client in clients:
+        client.sendall(head())
+        eventually(lambda client=client: is_passed_on(proxy, client), "its worker has passed it on")
 
 
 def test_a_client_whose_browser_server_does_not_take_it_goes_on_with_another() -> None:
@@ -54,33 +61,29 @@ def test_a_client_whose_browser_server_does_not_take_it_goes_on_with_another() -
         victim = first_choice(grid)
         with connect(grid.port) as sock:
             with frozen(victim["nodePid"]):
-                answered(sock)
-                assert goes_on(sock)
+                passed_on(grid, sock)
+                is_answered(sock)
             eventually(lambda: workers(grid)[victim["id"]]["active"] == 0, "the late one has dropped it")
             assert goes_on(sock)
             assert grid.active() == 1
 
 
-def test_a_client_that_has_used_the_api_on_its_connection_is_answered_by_whoever_takes_it() -> None:
+def test_a_client_that_has_used_the_api_on_its_connection_goes_on_with_another_too() -> None:
     with running_grid("--chromium", "2", fake=True) as grid, comes_out_exact(grid):
         victim = first_choice(grid)
         with connect(grid.port) as sock, frozen(victim["nodePid"]):
             sock.sendall(b"GET /favicon.ico HTTP/1.1\r\nHost: grid\r\n\r\n")
             assert sock.recv(4096).startswith(b"HTTP/1.1 204 ")
-            answered(sock)
-            assert goes_on(sock)
+            passed_on(grid, sock)
+            is_answered(sock)
 
 
-def test_a_client_that_is_answered_and_then_has_no_worker_is_told_so_in_a_close_frame() -> None:
+def test_a_client_whose_only_browser_server_does_not_take_it_is_told_so() -> None:
     environment = {"WORKER_SELECT_TIMEOUT": "3"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid, comes_out_exact(grid):
-        with connect(grid.port) as sock, frozen(first_choice(grid)["nodePid"]):
-            answered(sock)
-            frame = read_all(sock)
-        assert frame[0] == 0x88
-        assert frame[1] == len(frame) - 2
-        assert int.from_bytes(frame[2:4]) == TRY_AGAIN_LATER
-        assert frame[4:].decode().startswith("no chromium slot came free within 3 s")
+        with frozen(first_choice(grid)["nodePid"]):
+            status, _, body = answer(grid.port, head())
+        assert (status, body["error"].partition(":")[0]) == (504, "no chromium slot came free within 3 s")
 
 
 def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_only_one() -> None:
@@ -88,12 +91,11 @@ def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_onl
         victim = first_choice(grid)
         with connect(grid.port) as sock, connect(grid.port) as next_one:
             with frozen(victim["nodePid"]):
-                answered(sock)
-                answered(next_one)  # so the worker has sent the first one on
+                passed_on(grid, sock, next_one)
                 os.kill(victim["pid"], signal.SIGKILL)
                 eventually(lambda: "handoff_failed" in grid.output(), "the proxy knows", 2)
             for client in (sock, next_one):
-                assert goes_on(client)
+                is_answered(client)
             eventually(lambda: "browser_server_taken_over" in grid.output(), "its worker is succeeded")
             eventually(lambda: grid.active() == 2, "both are live")
             eventually(lambda: served(grid) == 2, "and each in one browser server only")
@@ -104,9 +106,9 @@ def test_the_client_of_a_dead_worker_goes_to_another_once_the_browser_server_may
         victim = first_choice(grid)
         with connect(grid.port) as sock:
             with frozen(victim["nodePid"]):
-                answered(sock)
+                passed_on(grid, sock)
                 os.kill(victim["pid"], signal.SIGKILL)
-                assert goes_on(sock)
+                is_answered(sock)
             # Had the other one got it earlier, two browser servers would have it now.
             eventually(lambda: victim["id"] not in workers(grid), "it is gone", 40)
             assert goes_on(sock)

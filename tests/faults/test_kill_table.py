@@ -1,4 +1,4 @@
-"""The kill table of docs/faults.md, row by row: real sessions that go on, real signals, and exact books afterwards."""
+"""The kill table of docs/faults.md, row by row: real sessions that go on, real signals, and exact counters after it."""
 
 import contextlib
 import os
@@ -133,5 +133,5 @@ def test_a_redis_that_refuses_writes_is_as_good_as_away() -> None:
             grid.redis("CONFIG", "SET", "maxmemory", "0")
             assert goes_on(old)
         # What was admitted without Redis is unknown to its counters until a heartbeat repairs them.
-        eventually(lambda: grid.active() == 0, "the books are true again")
+        eventually(lambda: grid.active() == 0, "the counters are true again")
         assert {worker["id"] for worker in grid.status()["workers"]} == before

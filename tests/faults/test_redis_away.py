@@ -1,5 +1,5 @@
 """An external Redis goes away and comes back: live sessions go on, new ones come, workers are replaced meanwhile, and
-afterwards the books are exact. And what needs Redis says so in time."""
+afterwards the records are exact. And what needs Redis says so in time."""
 
 import asyncio
 import contextlib
@@ -107,13 +107,13 @@ def what_is(grid: Grid, completed: int) -> dict[str, Any]:
     }
 
 
-async def the_books_are_exact(grid: Grid, completed: int) -> None:
+async def the_records_are_exact(grid: Grid, completed: int) -> None:
     def exact() -> bool:
         statuses = {worker["status"] for worker in workers(grid).values()}
         return statuses <= {"available", "spare"} and what_redis_says(grid) == what_is(grid, completed)
 
     try:
-        await eventually_async(exact, "the books are exact", 40)
+        await eventually_async(exact, "the records are exact", 40)
     except AssertionError:
         assert what_redis_says(grid) == what_is(grid, completed)
         raise
@@ -134,7 +134,7 @@ async def test_a_redis_that_is_frozen_costs_nothing_and_knows_everything_afterwa
             await load.goes_on()
             await eventually_async(lambda: SESSIONS <= grid.active() <= SESSIONS + 1, "the counters are true")
         assert (load.lost, load.refused) == ({}, [])
-        await the_books_are_exact(grid, SESSIONS + load.connects)
+        await the_records_are_exact(grid, SESSIONS + load.connects)
 
 
 @pytest.mark.timeout(400)
@@ -154,7 +154,7 @@ async def test_a_redis_that_is_stopped_for_30_s_and_comes_back_empty_learns_ever
             await load.goes_on()
             await eventually_async(lambda: SESSIONS <= grid.active() <= SESSIONS + 1, "the counters are true")
         assert (load.lost, load.refused) == ({}, [])
-        await the_books_are_exact(grid, SESSIONS + load.connects - forgotten)
+        await the_records_are_exact(grid, SESSIONS + load.connects - forgotten)
 
 
 # The fake browser server stands in for Playwright from here on: nothing depends on what a browser does.
@@ -207,7 +207,7 @@ def test_who_waits_in_line_is_served_although_redis_cannot_say_that_a_slot_is_fr
             with frozen(own_redis):
                 first.close()
                 assert second.recv(4096).startswith(b"HTTP/1.1 101")
-        eventually(lambda: grid.active() == 0, "the books are true again")
+        eventually(lambda: grid.active() == 0, "the counters are true again")
 
 
 def test_who_waits_in_line_is_served_by_a_worker_that_starts_while_redis_is_away(own_redis: RedisServer) -> None:
@@ -221,7 +221,7 @@ def test_who_waits_in_line_is_served_by_a_worker_that_starts_while_redis_is_away
                 os.kill(pid, signal.SIGKILL)
             with session(grid.port) as sock:
                 assert goes_on(sock)
-        eventually(lambda: grid.active() == 0, "the books are true again")
+        eventually(lambda: grid.active() == 0, "the counters are true again")
         assert "registration_put_off" in grid.output()
 
 

@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP of workers and browsers at each step of their life: books stay right, nothing is left."""
+"""SIGKILL and SIGSTOP of workers and browsers at each step of their life: counters stay right, nothing is left."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Playwright
 
-from tests.conftest import books_are_balanced, need
+from tests.conftest import counters_are_exact, need
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.raw import goes_on, session
 from tests.support.row import comes_out_exact, failures, workers
@@ -80,7 +80,7 @@ def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_succ
         eventually(lambda: "successor_started" in grid.output(), "it is succeeded")
         os.kill(redis, signal.SIGCONT)
         eventually(lambda: serves_without(grid, victim["id"]), "it is gone", 40)
-        books_are_balanced(grid)
+        counters_are_exact(grid)
         ends = [grid.redis("HMGET", key, "status", "reason") for key in grid.redis("KEYS", "session:*")]
         assert ends == [[b"completed", b"client disconnected"]] * 2
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.proxy import dead_workers as burial
-from pwgrid.proxy.dead_workers import Burials
+from pwgrid.proxy import dead_workers
+from pwgrid.proxy.dead_workers import DeadWorkers
 from pwgrid.registry.entries import End, Entry
 from pwgrid.registry.outage_spool import leave
 from pwgrid.registry.registry import Registry
@@ -36,8 +36,8 @@ async def test_what_a_worker_left_is_written_before_the_worker_is_buried(registr
     await select(registry, "s2")
     await registry.write(Entry("s2", AT))
     left_by_the_worker(tmp_path)
-    buried: list[bool] = []
-    await Burials(registry, tmp_path, lambda: buried.append(True)).bury()
+    cleared: list[bool] = []
+    await DeadWorkers(registry, tmp_path, lambda: cleared.append(True)).clear()
     found = await registry.snapshot()
     assert (found.active, found.lifetime, found.workers) == ({}, {}, {})
     assert found.outcomes == {"completed": 2, "failed": 1}
@@ -47,7 +47,7 @@ async def test_what_a_worker_left_is_written_before_the_worker_is_buried(registr
     local = await registry.session("local")
     assert local is not None
     assert (local.status, local.client, local.bytes_in) == ("completed", "c:2", 7)
-    assert buried == [True]
+    assert cleared == [True]
     assert list(tmp_path.glob("unwritten/*")) == []
 
 
@@ -55,18 +55,18 @@ async def test_what_redis_cannot_take_yet_stays_for_later(
     registry: Registry, own_redis: RedisServer, tmp_path: Path
 ) -> None:
     left_by_the_worker(tmp_path)
-    buried: list[bool] = []
-    burials = Burials(registry, tmp_path, lambda: buried.append(True))
-    burials.lost["00000000"] = ("chromium", "memory limit")
+    cleared: list[bool] = []
+    clearing = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
+    clearing.lost["00000000"] = ("chromium", "memory limit")
     await registry.client.wait_connected()
     own_redis.command("CONFIG", "SET", "maxmemory", "1")
-    await burials.bury()
+    await clearing.clear()
     assert len(list(tmp_path.glob("unwritten/*"))) == 1
-    assert (burials.lost.keys(), buried) == ({"00000000"}, [])
+    assert (clearing.lost.keys(), cleared) == ({"00000000"}, [])
     own_redis.command("CONFIG", "SET", "maxmemory", "0")
-    await burials.bury()
+    await clearing.clear()
     assert list(tmp_path.glob("unwritten/*")) == []
-    assert (burials.lost, buried) == ({}, [True])
+    assert (clearing.lost, cleared) == ({}, [True])
     assert (await registry.snapshot()).outcomes == {"completed": 2}
 
 
@@ -74,17 +74,17 @@ async def test_what_was_put_off_is_tried_again(
     registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing tells that a Redis which refused takes writes again."""
-    monkeypatch.setattr(burial, "AGAIN_S", 0.02)
+    monkeypatch.setattr(dead_workers, "AGAIN_S", 0.02)
     left_by_the_worker(tmp_path)
-    buried = asyncio.Event()
-    burials = Burials(registry, tmp_path, buried.set)
+    cleared = asyncio.Event()
+    clearing = DeadWorkers(registry, tmp_path, cleared.set)
     await registry.client.wait_connected()
     own_redis.command("CONFIG", "SET", "maxmemory", "1")
-    await burials.bury()
-    trying = asyncio.create_task(burials.keep_trying())
+    await clearing.clear()
+    trying = asyncio.create_task(clearing.keep_trying())
     own_redis.command("CONFIG", "SET", "maxmemory", "0")
     async with asyncio.timeout(BOUND_S):
-        await buried.wait()
+        await cleared.wait()
     trying.cancel()
     assert (await registry.snapshot()).outcomes == {"completed": 2}
 
@@ -95,8 +95,8 @@ async def test_at_last_redis_is_waited_for(
     await registry.client.wait_connected()
     own_redis.kill()
     left_by_the_worker(tmp_path)
-    monkeypatch.setattr(burial, "LAST_S", BOUND_S)
-    waiting = asyncio.create_task(Burials(registry, tmp_path, lambda: None).at_last())
+    monkeypatch.setattr(dead_workers, "LAST_S", BOUND_S)
+    waiting = asyncio.create_task(DeadWorkers(registry, tmp_path, lambda: None).last_try())
     await asyncio.sleep(0)
     own_redis.start()
     await waiting
@@ -109,6 +109,6 @@ async def test_at_last_a_redis_that_stays_away_is_not_waited_for_for_ever(
     await registry.client.wait_connected()
     own_redis.kill()
     left_by_the_worker(tmp_path)
-    monkeypatch.setattr(burial, "LAST_S", 0.05)
-    await Burials(registry, tmp_path, lambda: None).at_last()
+    monkeypatch.setattr(dead_workers, "LAST_S", 0.05)
+    await DeadWorkers(registry, tmp_path, lambda: None).last_try()
     assert len(list(tmp_path.glob("unwritten/*"))) == 1

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.proxy import dead_workers as burial
-from pwgrid.proxy.dead_workers import Burials
+from pwgrid.proxy import dead_workers
+from pwgrid.proxy.dead_workers import DeadWorkers
 from pwgrid.registry.blocking import BlockingClient
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.worker import registry_sync as books
+from pwgrid.worker import registry_sync
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.policy.admission import Offer
-from pwgrid.worker.registry_sync import Books
+from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import Slots
 from tests.support.redis import RedisServer
 
@@ -57,7 +57,7 @@ class Cut:
 
 
 class World:
-    """One worker's books and one proxy's selections on a real Redis, under a clock of their own."""
+    """One worker's registry and one proxy's selections on a real Redis, under a clock of their own."""
 
     def __init__(self, redis: RedisServer, client: BlockingClient, runtime: Path, *, outages: bool) -> None:
         client.command("FLUSHALL")
@@ -87,10 +87,10 @@ class World:
             registry_seen=True, browser_type="chromium", worker_id=WORKER, runtime=self.runtime, settings=None
         )
         record = WorkerRecord("chromium", WORKER, "ws://host/playwright/chromium/aabbccdd.secret", slots=50)
-        self.books = Books(boot, self.worker, self.slots, lambda: record)
+        self.sync = RegistrySync(boot, self.worker, self.slots, lambda: record)
 
     async def play(self, steps: list[Step]) -> None:
-        await self.books.register()
+        await self.sync.register()
         for step in steps:
             self.clock += 1
             await getattr(self, step[0])(*step[1:])
@@ -124,8 +124,10 @@ class World:
 
     async def a_client_comes(self) -> None:
         session_id = await self.select()
-        assert self.slots.admit(Offer(session_id, 1.0), "c:1", WorkerStatus.AVAILABLE, 0.0) is None
-        self.books.started(self.slots.live[session_id])
+        assert self.slots.admit(Offer(session_id, 1.0, "c:1"), WorkerStatus.AVAILABLE, 0.0) is None
+        session = self.slots.live[session_id]
+        self.sync.began(session)
+        self.sync.started(session)
 
     async def a_session_ends(self, choice: int, by: str, reason: str) -> None:
         if not self.slots.live:
@@ -137,24 +139,24 @@ class World:
     def tell(self, session_id: str) -> None:
         """As a worker does with what its browser server tells."""
         session = self.slots.end(session_id)
-        self.books.ended(self.ends[session_id], session, lambda: self.ends.pop(session_id, None))
+        self.sync.ended(self.ends[session_id], session, lambda: self.ends.pop(session_id, None))
 
     async def the_worker_beats(self) -> None:
         try:
-            await self.books.beat()
+            await self.sync.beat()
         except RegistryUnavailable:
             assert self.outages
 
     async def the_worker_dies(self) -> None:
         """Its successor hears from the browser server who lives, and of the ends that are on no record."""
         live = sorted(self.slots.live)
-        await self.books.close()
+        await self.sync.close()
         state = self.worker.client.state  # type: ignore[attr-defined]
         self.employ(Slots(50))
         self.worker.client.state = state  # type: ignore[attr-defined]
         for session_id in live:
             self.slots.adopt(session_id)
-        await self.books.register()
+        await self.sync.register()
         for session_id in list(self.ends):
             self.tell(session_id)
 
@@ -172,12 +174,12 @@ class World:
 
     async def leave(self) -> None:
         """The worker leaves, Redis comes back, and the proxy looks after what was left."""
-        await self.books.leave()
+        await self.sync.leave()
         await self.redis("up")
-        await Burials(self.proxy, self.runtime, lambda: None).bury()
+        await DeadWorkers(self.proxy, self.runtime, lambda: None).clear()
 
     async def close(self) -> None:
-        await self.books.close()
+        await self.sync.close()
         await self.proxy.close()
 
     def hash(self, key: str) -> dict[str, str]:
@@ -236,8 +238,8 @@ Play = Callable[[list[Step], bool], Awaitable[Any]]
 @pytest.fixture
 def play(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs steps in a new world and returns what `judge` makes of it."""
-    monkeypatch.setattr(books, "SETTLE_S", 0.0)
-    monkeypatch.setattr(burial, "LAST_S", 0.0)
+    monkeypatch.setattr(registry_sync, "SETTLE_S", 0.0)
+    monkeypatch.setattr(dead_workers, "LAST_S", 0.0)
     client = redis.client()
     runner = asyncio.Runner()
 

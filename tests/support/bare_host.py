@@ -8,7 +8,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.settings.load import Settings
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host
-from pwgrid.worker.browser.find import FoundBrowser, Places
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths
 
 SETTINGS = Settings()
 _TOOLS = ("env", "ln", "mkdir", "sh", "sleep", "touch")
@@ -32,7 +32,7 @@ class BareHost:
             (directory / "tools" / tool).symlink_to(shutil.which(tool) or tool)
         environ = {"PATH": self.path, "PLAYWRIGHT_BROWSERS_PATH": str(directory / "cache"), "WORLD": str(directory)}
         self.host = Host(environ, directory / "root", is_root=True, timeout_s=30)
-        self.places = Places(environ, directory / "root", directory / "core")
+        self.places = SearchPaths(environ, directory / "root", directory / "core")
         self.node("echo cannot reach the internet; exit 1")
         # No apt-get but the one that a test makes.
         self.command("apt-cache", "exit 1")

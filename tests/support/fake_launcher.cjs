@@ -49,11 +49,8 @@ class Session {
     socket.on('close', () => this.closed());
   }
 
-  // `given` is a whole request head, latin-1, and what the client sent behind it. `answered`: it has its 101 already.
-  handshake(given, answered) {
-    const end = given.indexOf('\r\n\r\n') + 4;
-    const head = given.slice(0, end);
-    const key = /\r\nsec-websocket-key:[ \t]*([^\r\n]+?)[ \t]*\r\n/i.exec(head);
+  // `key`: the client's Sec-WebSocket-Key; `early`: what it sent behind its head, as latin-1.
+  handshake(key, early) {
     if (!key) {
       this.by = 'grid';
       this.reason = 'handshake refused';
@@ -62,13 +59,11 @@ class Session {
     }
     this.open = true;
     this.socket.on('data', chunk => this.data(chunk));
-    if (!answered) {
-      const accept = createHash('sha1').update(key[1] + GUID).digest('base64');
-      this.socket.write('HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
-        + `Sec-WebSocket-Accept: ${accept}\r\n\r\n`);
-    }
-    if (given.length > end)
-      this.data(Buffer.from(given.slice(end), 'latin1'));
+    const accept = createHash('sha1').update(key + GUID).digest('base64');
+    this.socket.write('HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
+      + `Sec-WebSocket-Accept: ${accept}\r\n\r\n`);
+    if (early)
+      this.data(Buffer.from(early, 'latin1'));
   }
 
   data(chunk) {
@@ -224,7 +219,7 @@ function onMessage(message, socket) {
       process.kill(process.pid, 'SIGKILL');
     if (gone)
       return session.end('browser', 'browser crashed', 1011);
-    session.handshake(message.head, message.answered);
+    session.handshake(message.headers['sec-websocket-key'], message.early);
     if (taken === Number(env.FAKE_GONE_AFTER))
       crash();
     return;
@@ -258,7 +253,8 @@ function serveDirectly(socket) {
       return;
     }
     socket.off('data', onData);
-    session.handshake(head, false);
+    const key = /\r\nsec-websocket-key:[ \t]*([^\r\n]+?)[ \t]*\r\n/i.exec(head);
+    session.handshake(key && key[1], head.slice(end + 4));
   };
   socket.on('data', onData);
 }

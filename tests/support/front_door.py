@@ -6,7 +6,8 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.settings.load import Settings
 from pwgrid.worker.browser.find import find_browser
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
+from pwgrid.worker.policy.admission import Offer
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
 BOUND_S = 30.0
@@ -51,7 +53,7 @@ class Watched:
             while b"\r\n\r\n" not in head:
                 head += await loop.sock_recv(client, 65536)
             self.handed_over += 1
-            handed_over = self.server.hand_over(f"{self.handed_over:016x}", client.fileno(), head.partition(b"\r\n")[2])
+            handed_over = self.server.hand_over(offer_of(f"{self.handed_over:016x}", head), client.fileno())
             client.close()
             await handed_over
 
@@ -164,8 +166,23 @@ async def ended(pid: int) -> None:
         os.close(pidfd)
 
 
-HEAD = (
-    b"host: localhost\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
-"""The header lines of a client's handshake."""
+HEADERS = {
+    "host": "localhost",
+    "upgrade": "websocket",
+    "connection": "Upgrade",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+"""The headers of a client's handshake, as the browser server gets them."""
+
+
+def offer(session_id: str, headers: Mapping[str, str] = HEADERS, early: str = "") -> Offer:
+    """What a worker is offered; there is time."""
+    return Offer(session_id, time.monotonic() + BOUND_S, headers=headers, early=early)
+
+
+def offer_of(session_id: str, head: bytes) -> Offer:
+    """The offer that a proxy would make of a client's head."""
+    _, _, lines = head.partition(b"\r\n")
+    pairs = (line.split(": ", 1) for line in lines.decode("latin-1").split("\r\n") if line)
+    return offer(session_id, {name.lower(): value for name, value in pairs})

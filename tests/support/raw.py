@@ -1,8 +1,14 @@
 """Raw sockets against the grid's listener, for what no real client would send."""
 
+import ctypes
 import json
+import os
 import socket
-from typing import Any
+from typing import Any, Final
+
+import psutil
+
+_PIDFD_GETFD: Final = 438
 
 HANDSHAKE = {
     "Host": "grid",
@@ -31,7 +37,7 @@ def connect(port: int) -> socket.socket:
 
 
 def session(port: int) -> socket.socket:
-    """A session that a browser server has: the worker answers an upgrade before that, but no ping."""
+    """A session that a browser server has."""
     sock = connect(port)
     try:
         sock.sendall(head())
@@ -70,3 +76,26 @@ def answer(port: int, request: bytes) -> tuple[int, dict[str, str], dict[str, An
     status_line, *lines = top.decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     return int(status_line.split()[1]), headers, json.loads(body) if body else {}
+
+
+def is_passed_on(proxy: int, client: socket.socket) -> bool:
+    """Whether a worker was about to send this client's connection on to its browser server: the mark on the copy of
+    it that the process `proxy` has, looked at from outside (pidfd_getfd)."""
+    ours = client.getsockname()
+    for connection in psutil.Process(proxy).net_connections("tcp"):
+        if connection.raddr and tuple(connection.raddr) == ours:
+            with _copy_of(proxy, connection.fd) as sock:
+                return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
+    return False
+
+
+def _copy_of(pid: int, fd: int) -> socket.socket:
+    """A socket of another process. Raises OSError."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        ours = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, pidfd, fd, 0)
+        if ours < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return socket.socket(fileno=ours)
+    finally:
+        os.close(pidfd)

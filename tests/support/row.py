@@ -1,4 +1,4 @@
-"""One row of the kill table: a fresh grid under load, in which a test breaks something, and exact books afterwards."""
+"""One row of the kill table: a fresh grid under load, in which a test breaks something, and exact counters after it."""
 
 import contextlib
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 from playwright.async_api import Playwright
 
-from tests.conftest import books_are_balanced, need
+from tests.conftest import counters_are_exact, need
 from tests.support.census import Census, at_rest, census, once_equal, told, use_every_slot
 from tests.support.grid import NEVER, Grid, eventually, eventually_async, running_grid
 from tests.support.load import Load, under_load
@@ -39,7 +39,7 @@ def comes_out_exact(grid: Grid, *, repaired: bool = False) -> Iterator[Census]:
     """Whatever happens to the grid in this block, it has nothing more and nothing less afterwards."""
     before = at_rest(grid)
     yield before
-    books_are_balanced(grid, repaired=repaired)
+    counters_are_exact(grid, repaired=repaired)
     for what in ("workers", "processes"):
         eventually(lambda what=what: census(grid)[what] == before[what], f"{before[what]}", WHOLE_S)
     use_every_slot(grid)  # what has been replaced opens what it opens once and keeps, too

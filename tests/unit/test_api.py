@@ -5,8 +5,9 @@ import json
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
-from pwgrid.proxy.api import Api
+from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.roster import Roster
 
 
@@ -25,10 +26,11 @@ class Grid:
     registry = Silent()
 
 
-async def get(api: Api, path: str, method: str = "GET") -> tuple[int, dict[str, Any]]:
+async def get(api: FastAPI, path: str, method: str = "GET") -> tuple[int, dict[str, Any]]:
     """One request without a network."""
     said: list[dict[str, Any]] = []
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
+    path, _, query = path.partition("?")
+    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
@@ -36,18 +38,44 @@ async def get(api: Api, path: str, method: str = "GET") -> tuple[int, dict[str, 
     async def send(message: Any) -> None:
         said.append(message)
 
-    await api.application()(scope, receive, send)
+    await api(scope, receive, send)
     return said[0]["status"], json.loads(said[1]["body"])
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/a"])
 async def test_an_answer_that_needs_many_questions_has_one_deadline(path: str) -> None:
-    api = Api(Grid(), "", (), timeout_s=0.05)  # type: ignore[arg-type]
+    api = create_app(Grid(), "", (), timeout_s=0.05)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         assert await get(api, path) == (503, {"error": "the registry does not answer: no reply within 0.05 s"})
 
 
 async def test_what_needs_no_registry_needs_no_deadline() -> None:
-    api = Api(Grid(), "", (), timeout_s=0.0)  # type: ignore[arg-type]
+    api = create_app(Grid(), "", (), timeout_s=0.0)  # type: ignore[arg-type]
     assert (await get(api, "/health"))[0] == 200
     assert (await get(api, "/health/ready"))[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("limit=0", "bad query: limit: Input should be greater than or equal to 1"),
+        ("limit=1001", "bad query: limit: Input should be less than or equal to 1000"),
+        ("limit=none", "bad query: limit: Input should be a valid integer"),
+        ("status=none", "bad query: status: Input should be 'pending', 'running', 'completed', 'failed' or 'expired'"),
+        ("browserType=x", "bad query: browserType: Input should be 'chromium', 'firefox' or 'webkit'"),
+    ],
+)
+async def test_a_bad_query_is_told_what_may_be_asked(query: str, sentence: str) -> None:
+    status, body = await get(create_app(Grid(), "", (), timeout_s=5), f"/v1/sessions?{query}")  # type: ignore[arg-type]
+    assert status == 400
+    assert body["error"].startswith(sentence)
+
+
+async def test_the_api_describes_itself() -> None:
+    api = create_app(Grid(), "s3cret", (), timeout_s=5)  # type: ignore[arg-type]
+    status, described = await get(api, "/openapi.json")
+    assert status == 200
+    assert {"/health", "/metrics", "/v1/status", "/v1/workers", "/v1/sessions/{id}"} <= set(described["paths"])
+    worker = described["components"]["schemas"]["Worker"]["properties"]
+    assert {"browserType", "rssMib", "wsEndpoint"} <= set(worker)
+    assert (await get(api, "/v1/status"))[0] == 401

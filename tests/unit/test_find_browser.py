@@ -10,7 +10,7 @@ import pytest
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.load import Settings
-from pwgrid.worker.browser.find import FoundBrowser, Places, find_browser
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
 
 HEADLESS = Settings()
 HEADFUL = replace(HEADLESS, headless=False)
@@ -20,7 +20,7 @@ Install = Callable[..., Path]
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> SearchPaths:
     core = tmp_path / "core"
     core.mkdir()
     names = ("chromium", "chromium-headless-shell", "firefox", "webkit")
@@ -28,7 +28,7 @@ def places(tmp_path: Path) -> Places:
     browsers[-1] |= {"revisionOverrides": {"debian11-x64": "5"}}  # type: ignore[dict-item]
     (core / "browsers.json").write_text(json.dumps({"browsers": browsers}))
     environ = {"HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "bin")}
-    return Places(environ, tmp_path / "root", core)
+    return SearchPaths(environ, tmp_path / "root", core)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ SYSTEM_FIREFOX = "root/usr/lib/firefox-esr/firefox-esr"
     ],
 )
 def test_the_best_chromium_is_found(
-    places: Places, install: Install, tmp_path: Path, present: list[str], settings: Settings, expected: str
+    places: SearchPaths, install: Install, tmp_path: Path, present: list[str], settings: Settings, expected: str
 ) -> None:
     for path in present:
         install(path)
@@ -90,20 +90,20 @@ def test_the_best_chromium_is_found(
     ],
 )
 def test_source_and_channel_tell_how_to_drive_it(
-    places: Places, install: Install, browser_type: BrowserType, path: str, channel: str, source: str
+    places: SearchPaths, install: Install, browser_type: BrowserType, path: str, channel: str, source: str
 ) -> None:
     install(path)
     found = find_browser(browser_type, HEADLESS, places)
     assert (found.channel, found.source) == (channel, source)
 
 
-def test_a_download_that_was_broken_off_does_not_count(places: Places, install: Install) -> None:
+def test_a_download_that_was_broken_off_does_not_count(places: SearchPaths, install: Install) -> None:
     install(FIREFOX, complete=False)
     with pytest.raises(BrowserMissing):
         find_browser("firefox", HEADLESS, places)
 
 
-def test_another_revision_does_not_count(places: Places, install: Install) -> None:
+def test_another_revision_does_not_count(places: SearchPaths, install: Install) -> None:
     install(FIREFOX.replace("firefox-7", "firefox-6"))
     with pytest.raises(BrowserMissing):
         find_browser("firefox", HEADLESS, places)
@@ -120,43 +120,43 @@ def test_another_revision_does_not_count(places: Places, install: Install) -> No
     ],
 )
 def test_playwright_s_own_rule_says_where_its_browsers_are(environ: dict[str, str], directory: str) -> None:
-    assert Places(environ, Path("/"), Path("/core")).installed == Path(directory)
+    assert SearchPaths(environ, Path("/"), Path("/core")).installed == Path(directory)
 
 
-def test_a_wrapper_script_is_used_with_a_note(places: Places, install: Install) -> None:
+def test_a_wrapper_script_is_used_with_a_note(places: SearchPaths, install: Install) -> None:
     install("bin/chromium", b"#!/bin/sh\nexec /somewhere/chrome\n")
     found = find_browser("chromium", HEADLESS, places)
     assert found.notes == ("a wrapper script, not the browser itself",)
 
 
-def test_a_snap_is_passed_over_and_the_error_says_so(places: Places, install: Install) -> None:
+def test_a_snap_is_passed_over_and_the_error_says_so(places: SearchPaths, install: Install) -> None:
     install("bin/chromium-browser", b'#!/bin/sh\nexec /snap/bin/chromium "$@"\n')
     with pytest.raises(BrowserMissing, match="chromium-browser is a snap"):
         find_browser("chromium", HEADLESS, places)
 
 
 @pytest.mark.parametrize("browser_type", ["chromium", "firefox", "webkit"])
-def test_a_missing_browser_is_an_error_that_says_how_to_get_it(places: Places, browser_type: BrowserType) -> None:
+def test_a_missing_browser_is_an_error_that_says_how_to_get_it(places: SearchPaths, browser_type: BrowserType) -> None:
     how = "playwright install" if browser_type == "webkit" else f"pwgrid setup --{browser_type} 1"
     with pytest.raises(BrowserMissing, match=f"no {browser_type} on this host.*{how}"):
         find_browser(browser_type, HEADLESS, places)
 
 
-def test_the_one_in_the_settings_comes_first(places: Places, install: Install) -> None:
+def test_the_one_in_the_settings_comes_first(places: SearchPaths, install: Install) -> None:
     install(SHELL)
     chosen = str(install("opt/mine"))
     found = find_browser("chromium", replace(HEADLESS, chromium_executable=chosen), places)
     assert found == FoundBrowser("chromium", chosen, "", "setting")
 
 
-def test_a_firefox_in_the_settings_is_driven_by_what_it_is(places: Places, install: Install) -> None:
+def test_a_firefox_in_the_settings_is_driven_by_what_it_is(places: SearchPaths, install: Install) -> None:
     own, stock = str(install(FIREFOX)), str(install("opt/firefox"))
     assert find_browser("firefox", replace(HEADLESS, firefox_executable=own), places).channel == ""
     assert find_browser("firefox", replace(HEADLESS, firefox_executable=stock), places).channel == "moz-firefox"
 
 
 def test_a_wrong_path_in_the_settings_is_an_error_though_others_are_installed(
-    places: Places, install: Install, tmp_path: Path
+    places: SearchPaths, install: Install, tmp_path: Path
 ) -> None:
     install(SHELL)
     settings = replace(HEADLESS, chromium_executable=str(tmp_path / "none"))
@@ -168,7 +168,7 @@ def test_a_wrong_path_in_the_settings_is_an_error_though_others_are_installed(
         find_browser("chromium", settings, places)
 
 
-def test_webkit_is_never_taken_from_the_system(places: Places, install: Install) -> None:
+def test_webkit_is_never_taken_from_the_system(places: SearchPaths, install: Install) -> None:
     install("bin/MiniBrowser")
     install("bin/webkit")
     with pytest.raises(BrowserMissing):

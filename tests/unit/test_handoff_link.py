@@ -3,18 +3,21 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pwgrid.proxy.connect import handoff
-from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, is_answered, is_served, unmark
+from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, is_passed_on, is_served, may_be_served
 
 WORKER = "a1b2c3d4"
 BOUND_S = 30.0
+HEADERS = {"host": "x"}
 
 
 class Heard:
@@ -47,16 +50,15 @@ class Worker:
         self.link: socket.socket | None = None
 
     def offer(
-        self, session_id: str, fd: int, head: bytes = b"host: x\r\n\r\n"
-    ) -> "asyncio.Future[HandoffFailure | None]":
-        answered: asyncio.Future[HandoffFailure | None] = asyncio.get_running_loop().create_future()
-        self.handoffs.offer(WORKER, session_id, "1.2.3.4:5", "accept", head, fd, answered.set_result)
-        return answered
+        self, session_id: str, sock: socket.socket, headers: dict[str, str] = HEADERS
+    ) -> "asyncio.Task[HandoffFailure | None]":
+        request = {"client": "1.2.3.4:5", "headers": headers, "early": ""}
+        return asyncio.create_task(self.handoffs.offer(WORKER, session_id, request, sock))
 
-    async def packet(self) -> tuple[list[str], bytes]:
-        """The next offer: its line and the head. Its socket is closed."""
+    async def packet(self) -> dict[str, Any]:
+        """The next offer. Its socket is closed."""
         if self.link is None:
-            self.link, _ = self.listener.accept()
+            self.link, _ = await asyncio.get_running_loop().sock_accept(self.listener)
             self.link.setblocking(False)
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -65,8 +67,8 @@ class Worker:
             await asyncio.sleep(0)
         assert len(fds) == 1
         os.close(fds[0])
-        line, _, head = data.partition(b"\n")
-        return line.decode().split(" "), head
+        packet: dict[str, Any] = json.loads(data)
+        return packet
 
     def say(self, **message: object) -> None:
         assert self.link is not None
@@ -87,27 +89,29 @@ async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
 
 
 @pytest.fixture
-async def fd() -> AsyncIterator[int]:
+async def sock() -> AsyncIterator[socket.socket]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield ours.fileno()
+        yield ours
 
 
-async def test_an_offer_is_one_packet_and_its_answer_is_told(worker: Worker, fd: int) -> None:
-    taken, refused = worker.offer("s1", fd), worker.offer("s2", fd)
-    (session_id, deadline, client, accept), head = await worker.packet()
-    assert (session_id, client, accept, head) == ("s1", "1.2.3.4:5", "accept", b"host: x\r\n\r\n")
-    assert float(deadline) > 0
-    worker.say(session="s2", ok=False, reason="full")
-    worker.say(session="s1", ok=True, reason=None)
+async def test_an_offer_is_one_packet_and_its_answer_is_told(worker: Worker, sock: socket.socket) -> None:
+    taken, refused = worker.offer("s1", sock), worker.offer("s2", sock)
+    packet = await worker.packet()
+    assert packet.pop("deadline") > 0
+    assert packet == {"session": "s1", "client": "1.2.3.4:5", "headers": HEADERS, "early": ""}
+    worker.say(session="s2", refused="full")
+    worker.say(session="s1", refused=None)
     assert await taken is None
     failure = await refused
     assert failure is not None
     assert (failure.reason, failure.open_until) == ("full", 0.0)
 
 
-async def test_a_worker_that_dies_leaves_it_open_whether_it_has_sent_the_socket_on(worker: Worker, fd: int) -> None:
-    answered = worker.offer("s1", fd)
+async def test_a_worker_that_dies_leaves_it_open_whether_it_has_sent_the_socket_on(
+    worker: Worker, sock: socket.socket
+) -> None:
+    answered = worker.offer("s1", sock)
     await worker.packet()
     now = asyncio.get_running_loop().time()
     assert worker.link is not None
@@ -118,8 +122,11 @@ async def test_a_worker_that_dies_leaves_it_open_whether_it_has_sent_the_socket_
     assert failure.open_until > now
 
 
-async def test_a_worker_that_is_given_up_may_still_do_something_with_its_offers(worker: Worker, fd: int) -> None:
-    answered = worker.offer("s1", fd)
+async def test_a_worker_that_is_given_up_may_still_do_something_with_its_offers(
+    worker: Worker, sock: socket.socket
+) -> None:
+    answered = worker.offer("s1", sock)
+    await worker.packet()
     now = asyncio.get_running_loop().time()
     worker.handoffs.drop(WORKER, "the worker is gone")
     failure = await answered
@@ -128,8 +135,8 @@ async def test_a_worker_that_is_given_up_may_still_do_something_with_its_offers(
     assert failure.open_until > now
 
 
-async def test_what_a_dead_worker_was_never_sent_can_be_with_nobody(worker: Worker, fd: int) -> None:
-    answers = [worker.offer(f"s{number}", fd, b"x" * 30_000) for number in range(40)]
+async def test_what_a_dead_worker_was_never_sent_can_be_with_nobody(worker: Worker, sock: socket.socket) -> None:
+    answers = [worker.offer(f"s{number}", sock, {"user-agent": "x" * 30_000}) for number in range(40)]
     await worker.packet()
     assert worker.link is not None
     worker.link.close()
@@ -142,72 +149,117 @@ async def test_what_a_dead_worker_was_never_sent_can_be_with_nobody(worker: Work
 
 
 async def test_a_yes_in_the_last_moment_leaves_it_open_whether_the_browser_server_says_no(
-    worker: Worker, fd: int, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.0)
     monkeypatch.setattr(handoff, "_LATE_ANSWER_S", BOUND_S)
-    answered = worker.offer("s1", fd)
+    answered = worker.offer("s1", sock)
     await worker.packet()
-    worker.say(session="s1", ok=True, reason=None)
+    worker.say(session="s1", refused=None)
     failure = await answered
     assert failure is not None
     assert failure.open_until > asyncio.get_running_loop().time()
 
 
-async def test_where_no_worker_listens_the_socket_has_gone_nowhere(worker: Worker, fd: int) -> None:
+async def test_where_no_worker_listens_the_socket_has_gone_nowhere(worker: Worker, sock: socket.socket) -> None:
     worker.listener.close()
-    failure = await worker.offer("s1", fd)
+    failure = await worker.offer("s1", sock)
     assert failure is not None
     assert failure.open_until == 0.0
 
 
 async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
-    worker: Worker, fd: int, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
     monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
-    first, second = worker.offer("s1", fd), worker.offer("s2", fd)
+    first, second = worker.offer("s1", sock), worker.offer("s2", sock)
     async with asyncio.timeout(BOUND_S):
         failures = await asyncio.gather(first, second)
     assert [failure and failure.reason for failure in failures] == ["the worker does not answer"] * 2
     assert worker.heard.said == [f"{WORKER} silent"] * 2
     await worker.packet()
-    worker.say(session="s1", ok=False, reason="late")
+    worker.say(session="s1", refused="late")
     worker.say(freed=True)
     monkeypatch.undo()
-    again = worker.offer("s3", fd)
-    worker.say(session="s3", ok=True, reason=None)
+    again = worker.offer("s3", sock)
+    worker.say(session="s3", refused=None)
     assert await again is None
     assert worker.heard.said[2:] == [f"{WORKER} awake", f"{WORKER} freed"]
 
 
-async def test_offers_that_do_not_fit_are_sent_when_there_is_room(worker: Worker, fd: int) -> None:
+async def test_offers_that_do_not_fit_are_sent_when_there_is_room(worker: Worker, sock: socket.socket) -> None:
     sessions = [f"s{number}" for number in range(40)]
-    answers = [worker.offer(each, fd, b"x" * 30_000) for each in sessions]
+    answers = [worker.offer(each, sock, {"user-agent": "x" * 30_000}) for each in sessions]
     for each in sessions:
-        (session_id, *_), head = await worker.packet()
-        assert (session_id, len(head)) == (each, 30_000)
-        worker.say(session=session_id, ok=True, reason=None)
+        packet = await worker.packet()
+        assert (packet["session"], len(packet["headers"]["user-agent"])) == (each, 30_000)
+        worker.say(session=each, refused=None)
     assert await asyncio.gather(*answers) == [None] * 40
 
 
-def test_the_kernel_knows_whether_a_connection_is_answered_and_whether_it_is_served() -> None:
+@pytest.fixture
+def connection() -> Iterator[socket.socket]:
+    """A client's connection, its marks cleared."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
-        ours, _ = listener.accept()
-        with ours, ours.dup() as copy:
-            assert unmark(ours)
-            assert not is_answered(ours)
-            assert not is_served(ours)
-            copy.send(b"HTTP/1.1 101")
-            assert is_answered(ours)
-            assert not is_served(ours)
-            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            assert is_served(ours)
+        accepted, _ = listener.accept()
+        with accepted:
+            clear_marks(accepted)
+            yield accepted
 
 
-def test_a_unix_connection_bears_no_mark() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert not unmark(ours)
-        assert not is_served(ours)
-        assert not is_answered(ours)
+def pass_on(connection: socket.socket) -> None:
+    """As a worker does: on a copy of the socket."""
+    with connection.dup() as copy:
+        copy.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
+
+
+def serve(connection: socket.socket) -> None:
+    """As a browser server does: on a copy of the socket."""
+    with connection.dup() as copy:
+        copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def test_the_marks_belong_to_the_connection(connection: socket.socket) -> None:
+    assert (is_passed_on(connection), is_served(connection)) == (False, False)
+    pass_on(connection)
+    assert (is_passed_on(connection), is_served(connection)) == (True, False)
+    serve(connection)
+    assert (is_passed_on(connection), is_served(connection)) == (True, True)
+    clear_marks(connection)
+    assert (is_passed_on(connection), is_served(connection)) == (False, False)
+
+
+NEVER = math.inf
+"""A deadline that a wait would have to be bounded for."""
+
+
+async def test_a_worker_that_died_before_it_passed_the_client_on_is_not_waited_for(connection: socket.socket) -> None:
+    async with asyncio.timeout(BOUND_S):
+        assert not await may_be_served(connection, HandoffFailure("gone", is_dead=True, open_until=NEVER))
+
+
+async def test_a_browser_server_that_takes_the_client_of_a_dead_worker_has_it(connection: socket.socket) -> None:
+    pass_on(connection)
+    asyncio.get_running_loop().call_later(0.02, serve, connection)
+    async with asyncio.timeout(BOUND_S):
+        assert await may_be_served(connection, HandoffFailure("gone", is_dead=True, open_until=NEVER))
+
+
+async def test_after_the_deadline_no_browser_server_takes_it_any_more(connection: socket.socket) -> None:
+    pass_on(connection)
+    until = asyncio.get_running_loop().time() + 0.02
+    assert not await may_be_served(connection, HandoffFailure("gone", is_dead=True, open_until=until))
+    assert asyncio.get_running_loop().time() >= until
+
+
+async def test_a_worker_that_may_live_is_waited_for_also_where_nothing_was_passed_on(connection: socket.socket) -> None:
+    asyncio.get_running_loop().call_later(0.02, serve, connection)
+    async with asyncio.timeout(BOUND_S):
+        assert await may_be_served(connection, HandoffFailure("given up", open_until=NEVER))
+
+
+async def test_a_unix_connection_bears_no_mark_and_is_given_up_while_it_is_open(sock: socket.socket) -> None:
+    clear_marks(sock)
+    assert await may_be_served(sock, HandoffFailure("gone", is_dead=True, open_until=NEVER))
+    assert not await may_be_served(sock, HandoffFailure("full"))

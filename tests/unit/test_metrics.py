@@ -2,8 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from pwgrid.proxy.api.metrics import exposition
 from pwgrid.proxy.connect.upgrade import Counts
-from pwgrid.proxy.metrics import exposition
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from pwgrid.common.errors import BrowserServerGone
-from pwgrid.worker.browser.node_link import Channel, Message
+from pwgrid.worker.browser.node_link import Message, NodeLink
 
 BOUND_S = 10.0
 
@@ -24,7 +24,7 @@ class FakeNode:
         self.sock.settimeout(BOUND_S)
         self.said: list[Message] = []
         self.ends = 0
-        self.channel = Channel(ours, self.said.append, self._count_end)
+        self.channel = NodeLink(ours, self.said.append, self._count_end)
         self._rest = b""
 
     def _count_end(self) -> None:

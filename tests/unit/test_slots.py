@@ -13,32 +13,32 @@ OPEN = WorkerStatus.AVAILABLE
 
 async def test_a_worker_admits_as_many_sessions_as_it_has_slots() -> None:
     slots = Slots(2)
-    assert slots.admit(Offer("a", 9), "client", OPEN, 0) is None
-    assert slots.admit(Offer("b", 9), "client", OPEN, 0) is None
-    assert slots.admit(Offer("c", 9), "client", OPEN, 0) == "full"
+    assert slots.admit(Offer("a", 9), OPEN, 0) is None
+    assert slots.admit(Offer("b", 9), OPEN, 0) is None
+    assert slots.admit(Offer("c", 9), OPEN, 0) == "full"
     slots.end("a")
-    assert slots.admit(Offer("c", 9), "client", OPEN, 0) is None
+    assert slots.admit(Offer("c", 9), OPEN, 0) is None
     assert slots.lifetime == 3
 
 
 @pytest.mark.parametrize("status", [status for status in WorkerStatus if status not in (OPEN, WorkerStatus.SPARE)])
 async def test_only_an_available_worker_admits(status: WorkerStatus) -> None:
-    assert Slots(2).admit(Offer("a", 9), "client", status, 0) == "draining"
+    assert Slots(2).admit(Offer("a", 9), status, 0) == "draining"
 
 
 async def test_a_spare_that_was_chosen_admits() -> None:
     slots = Slots(1)
-    assert slots.admit(Offer("a", 9), "client", WorkerStatus.SPARE, 0) is None
-    assert slots.admit(Offer("b", 9), "client", WorkerStatus.SPARE, 0) == "full"
+    assert slots.admit(Offer("a", 9), WorkerStatus.SPARE, 0) is None
+    assert slots.admit(Offer("b", 9), WorkerStatus.SPARE, 0) == "full"
 
 
 async def test_a_late_offer_is_refused_because_another_worker_has_the_client_by_then() -> None:
-    assert Slots(2).admit(Offer("a", 9.0), "client", OPEN, 9.0) == "late"
+    assert Slots(2).admit(Offer("a", 9.0), OPEN, 9.0) == "late"
 
 
 async def test_a_session_that_the_browser_server_did_not_get_has_never_been() -> None:
     slots = Slots(1)
-    slots.admit(Offer("a", 9), "client", OPEN, 0)
+    slots.admit(Offer("a", 9), OPEN, 0)
     slots.take_back("a")
     assert (slots.lifetime, slots.live) == (0, {})
     slots.take_back("a")
@@ -47,7 +47,7 @@ async def test_a_session_that_the_browser_server_did_not_get_has_never_been() ->
 
 async def test_the_end_of_a_session_counts_once() -> None:
     slots = Slots(1)
-    slots.admit(Offer("a", 9), "client", OPEN, 0)
+    slots.admit(Offer("a", 9), OPEN, 0)
     assert slots.end("a") is not None
     assert slots.end("a") is None
 
@@ -55,17 +55,17 @@ async def test_the_end_of_a_session_counts_once() -> None:
 async def test_a_worker_admits_nobody_beyond_its_life() -> None:
     """While Redis is away nobody else counts it."""
     slots = Slots(5, max_lifetime=2)
-    assert [slots.admit(Offer(name, 9), "client", OPEN, 0) for name in "abc"] == [None, None, "used up"]
+    assert [slots.admit(Offer(name, 9), OPEN, 0) for name in "abc"] == [None, None, "used up"]
     slots.end("a")
-    assert slots.admit(Offer("d", 9), "client", OPEN, 0) == "used up"
+    assert slots.admit(Offer("d", 9), OPEN, 0) == "used up"
     slots.take_back("b")
-    assert slots.admit(Offer("e", 9), "client", OPEN, 0) is None
+    assert slots.admit(Offer("e", 9), OPEN, 0) is None
 
 
 async def test_empty_waits_for_the_last_session() -> None:
     slots = Slots(2)
-    slots.admit(Offer("a", 9), "client", OPEN, 0)
-    slots.admit(Offer("b", 9), "client", OPEN, 0)
+    slots.admit(Offer("a", 9), OPEN, 0)
+    slots.admit(Offer("b", 9), OPEN, 0)
     empty = asyncio.create_task(slots.empty())
     slots.end("a")
     await asyncio.sleep(0)

@@ -3,25 +3,27 @@
 import array
 import asyncio
 import contextlib
-import json
 import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import orjson
 
 HANDOFF_TIMEOUT_S: Final = 2.0
 """After it the worker refuses the offer as late and the proxy takes another worker."""
 
 _ANSWER_BYTES: Final = 4096
 _LATE_ANSWER_S: Final = 0.25
+_LOOK_S: Final = 0.005
+"""Between two looks at whether a browser server has the client of a worker that died. It takes it 1 ms."""
+
 _IN_TIME_S: Final = 0.05
 """A yes that comes less than this before the deadline may be followed by the browser server's no."""
-_DATA_SEGS_OUT: Final = 156
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,12 @@ class HandoffFailure:
     and a yes in the last moment leave it open; then the mark tells (`is_served`)."""
 
 
-OnAnswer = Callable[["HandoffFailure | None"], None]
-"""Gets None once the browser server has the socket, else why not. Called from the loop; must not raise."""
+Answer = asyncio.Future["HandoffFailure | None"]
+"""None once the browser server has the socket, else why not."""
 
 
 class HandoffLink:
-    """One SEQPACKET connection to a worker. A packet is a line (session, deadline, client, accept value), the rewritten
-    head, and the socket itself.
+    """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
     `on_freed` is called when the worker says that it was full and has a slot again, `on_silent` when it has left an
     offer without an answer, `on_awake` when such an answer comes after all.
@@ -68,7 +69,7 @@ class HandoffLink:
             self._sock.close()
             raise
         self._unsent: deque[tuple[str, bytes, int]] = deque()
-        self._pending: dict[str, tuple[OnAnswer, float]] = {}
+        self._pending: dict[str, tuple[Answer, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_full = False
         self.closed = False
@@ -77,16 +78,18 @@ class HandoffLink:
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
 
-    def offer(self, session_id: str, packet: bytes, fd: int, on_answer: OnAnswer) -> None:
-        """Sends the packet with the socket `fd`, which must stay open until `on_answer` is called."""
+    def offer(self, session_id: str, packet: bytes, fd: int) -> Answer:
+        """Sends the packet with the socket `fd`, which must stay open until there is an answer."""
+        answer: Answer = self._loop.create_future()
         # The worker's deadline is the shorter one, so that it never takes a socket that we have given up on.
         deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
-        self._pending[session_id] = on_answer, deadline
+        self._pending[session_id] = answer, deadline
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._check_deadline)
         self._unsent.append((session_id, packet, fd))
         if not self._is_full:
             self._write()
+        return answer
 
     def close(self, reason: str, *, is_dead: bool = False) -> None:
         """Ends the link and fails what is pending with `reason`. `is_dead`: the worker's end was closed first."""
@@ -101,8 +104,8 @@ class HandoffLink:
         if self._timer is not None:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
-        for session_id, (on_answer, deadline) in pending.items():
-            on_answer(HandoffFailure(reason, is_dead, 0.0 if session_id in unsent else deadline))
+        for session_id, (answer, deadline) in pending.items():
+            _settle(answer, HandoffFailure(reason, is_dead, 0.0 if session_id in unsent else deadline))
 
     def _write(self) -> None:
         while self._unsent:
@@ -134,26 +137,26 @@ class HandoffLink:
             if not packet:
                 self.close("the worker is gone", is_dead=True)
                 return
-            self._settle(json.loads(packet))
+            self._take(orjson.loads(packet))
 
-    def _settle(self, message: dict[str, object]) -> None:
+    def _take(self, message: dict[str, Any]) -> None:
         if "freed" in message:
             self._on_freed()
             return
-        on_answer, deadline = self._pending.pop(str(message["session"]), (None, 0.0))
-        if on_answer is None:
+        answer, deadline = self._pending.pop(message["session"], (None, 0.0))
+        if answer is None:
             self._on_awake()
-        elif message["ok"]:
+        elif message["refused"] is None:
             # Node acknowledges a socket before the launcher looks at the offer's deadline, and then may drop it.
             is_in_time = self._loop.time() < deadline - _LATE_ANSWER_S - _IN_TIME_S
-            on_answer(None if is_in_time else HandoffFailure("it answered late", open_until=deadline))
+            _settle(answer, None if is_in_time else HandoffFailure("it answered late", open_until=deadline))
         else:
-            on_answer(HandoffFailure(str(message["reason"])))
+            _settle(answer, HandoffFailure(message["refused"]))
 
     def _check_deadline(self) -> None:
         # All offers have the same time, so the oldest is the first to be late: one timer serves all of them.
         self._timer = None
-        for session_id, (on_answer, deadline) in list(self._pending.items()):
+        for session_id, (answer, deadline) in list(self._pending.items()):
             if deadline > self._loop.time():
                 self._timer = self._loop.call_at(deadline, self._check_deadline)
                 return
@@ -162,7 +165,12 @@ class HandoffLink:
             del self._pending[session_id]
             self._unsent = deque(each for each in self._unsent if each[0] != session_id)
             self._on_silent()
-            on_answer(HandoffFailure("the worker does not answer"))
+            _settle(answer, HandoffFailure("the worker does not answer"))
+
+
+def _settle(answer: Answer, outcome: "HandoffFailure | None") -> None:
+    if not answer.done():  # whoever waited was cancelled
+        answer.set_result(outcome)
 
 
 class Hears(Protocol):
@@ -190,17 +198,20 @@ class Handoffs:
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, HandoffLink] = {}
 
-    def offer(  # noqa: PLR0913 - all that a packet has
-        self, worker_id: str, session_id: str, client: str, accept: str, head: bytes, fd: int, on_answer: OnAnswer
-    ) -> None:
-        """Moves the socket `fd` to the worker, which answers the client (`accept` as in Offer)."""
+    async def offer(
+        self, worker_id: str, session_id: str, request: Mapping[str, object], sock: socket.socket
+    ) -> "HandoffFailure | None":
+        """Moves `sock` to the worker and on to its browser server; returns None once that has it, else why not.
+
+        `request` is what the worker gets beside the session's id and the deadline: the client's address, the headers
+        for the browser server, and what the client sent behind them.
+        """
         try:
             link = self._link(worker_id)
         except OSError as error:
-            on_answer(HandoffFailure(f"the worker is gone ({error.strerror})"))
-            return
-        line = f"{session_id} {time.monotonic() + HANDOFF_TIMEOUT_S:.6f} {client} {accept}\n"
-        link.offer(session_id, line.encode() + head, fd, on_answer)
+            return HandoffFailure(f"the worker is gone ({error.strerror})")
+        offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
+        return await link.offer(session_id, orjson.dumps(offer), sock.fileno())
 
     def drop(self, worker_id: str, reason: str) -> None:
         """Closes the link to a worker; what waits on it fails with `reason`."""
@@ -224,36 +235,41 @@ class Handoffs:
         return link
 
 
-def unmark(sock: socket.socket) -> bool:
-    """Takes away the mark that `is_served` looks for; False where a socket cannot have it, a Unix one."""
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-    except OSError:
+async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
+    """Whether a browser server has this client's connection, although we were not told.
+
+    It may have had the socket from a worker that died before it could say so. Two browser servers on one connection
+    would be the end of it, so this waits until none may take it any more; nothing tells of that but the marks. A client
+    without marks, on a Unix socket, is given up: it may connect again.
+    """
+    loop = asyncio.get_running_loop()
+    if sock.family == socket.AF_UNIX:
+        return loop.time() < failure.open_until
+    if failure.is_dead and not is_passed_on(sock):
         return False
+    while not is_served(sock):
+        if loop.time() >= failure.open_until:
+            return False
+        await asyncio.sleep(_LOOK_S)
     return True
 
 
+def clear_marks(sock: socket.socket) -> None:
+    """Takes away the marks that `is_passed_on` and `is_served` look for. They belong to the connection itself and not
+    to a process's copy of it, so they outlive any worker; a Unix socket has none."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)
+
+
+def is_passed_on(sock: socket.socket) -> bool:
+    """Whether a worker was about to send this connection to its browser server: it sets SO_PRIORITY right before."""
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
+
+
 def is_served(sock: socket.socket) -> bool:
-    """Whether a browser server has this connection: the first that it does with it is to set TCP_NODELAY.
-
-    The option belongs to the connection, not to a process's copy of it, so it outlives any worker in between.
-    """
-    try:
-        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-    except OSError:
-        return False
-
-
-def is_answered(sock: socket.socket) -> bool:
-    """Whether data was sent on this connection, by us or by any process that has a copy of the socket.
-
-    The kernel counts it (tcpi_data_segs_out of struct tcp_info in linux/tcp.h, since 4.6). False for Unix sockets.
-    """
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGS_OUT + 4)
-    except OSError:
-        return False
-    return len(info) >= _DATA_SEGS_OUT + 4 and struct.unpack_from("I", info, _DATA_SEGS_OUT)[0] > 0
+    """Whether a browser server has this connection: the first that it does with it is to set TCP_NODELAY."""
+    return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 
 def tune(listener: socket.socket, ping_timeout_s: float) -> None:

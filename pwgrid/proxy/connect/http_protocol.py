@@ -1,43 +1,39 @@
-"""uvicorn's HTTP protocol with a bound on the request head, its time and its size. Upgrades go to the gateway."""
+"""uvicorn's HTTP protocol with a bound on the request head, its time and its size, and refusals in our own shape."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pwgrid.proxy.connect.refusals import render
-from pwgrid.proxy.policy.upgrade_request import MAX_HEAD_BYTES, Headers, Refusal
+from pwgrid.proxy.policy.upgrade_request import Refusal
 
+MAX_HEAD_BYTES: Final = 32 * 1024
 HEAD_TIMEOUT_S: Final = 10.0
 LINGER_S: Final = 2.0
-
-TakeUpgrade = Callable[[asyncio.Transport, bytes, Headers, bytes, bytes], None]
-"""Gets the transport, the request target, the header pairs, the bytes that came behind the head, and all of it as it
-came in one piece; b"" if it did not."""
+_END_OF_HEAD: Final = b"\r\n\r\n"
 
 
-class GridHttpProtocol(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """One client connection until it turns out to be an API request or the upgrade of a session.
 
     Bounds what httptools and uvicorn leave open: a head of at most MAX_HEAD_BYTES, complete within HEAD_TIMEOUT_S of
     the connect (or of the first byte after an answered request).
     """
 
-    take_upgrade: TakeUpgrade  # set by `bound_to`
-
-    @classmethod
-    def bound_to(cls, take_upgrade: TakeUpgrade) -> type["GridHttpProtocol"]:
-        """The class that uvicorn instantiates, with the gateway that takes its upgrades."""
-        return type("BoundGridHttpProtocol", (cls,), {"take_upgrade": staticmethod(take_upgrade)})
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_head = True
+        self._heads = 0
+        """Those that have ended in the segment that is being read."""
+        self._before = b""
+        """The last bytes before that segment: the end of a head may be in both."""
         self._refused = False
+        self._upgrades = False
+        self._early = b""
+        """What came behind the head of an upgrade in the same segment: uvicorn itself drops it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -54,30 +50,58 @@ class GridHttpProtocol(HttpToolsProtocol):
             if self._head_timer is None:  # the next request of a kept-alive connection begins
                 self._await_head()
             self._head_bytes += len(data)
-        self._unset_keepalive_if_required()
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self._should_upgrade() and not self._refused:
-                self.connections.discard(self)
-                self.take_upgrade(self.transport, self.url, self.headers, data[upgrade.args[0] :], b"")
+        self._heads = 0
+        super().data_received(data)
+        if self._upgrades:
+            self._early = (self._before + data).split(_END_OF_HEAD, self._heads)[-1]
+            self._upgrade()
             return
-        except httptools.HttpParserError:
-            self._refuse(Refusal(400, "this is not HTTP/1.1: connect with a Playwright client to ws://<host>:<port>/"))
-            return
+        self._before = data[-len(_END_OF_HEAD) + 1 :]
         # A complete head was judged by its own size; what came behind it is the API's business.
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse_size()
 
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for what is not HTTP."""
+        self._refuse(Refusal(400, "this is not HTTP/1.1: connect with a Playwright client to ws://<host>:<port>/"))
+
+    def handle_websocket_upgrade(self) -> None:
+        """Called by uvicorn when the head of an upgrade is complete; what a refused one says is not read."""
+        self._upgrades = not self._refused
+
+    def on_response_complete(self) -> None:
+        """Called by uvicorn when a request has its answer."""
+        super().on_response_complete()
+        if self._upgrades:
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Goes on with the protocol of WebSockets, once the requests before it have their answers."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.pause_reading()
+            return
+        self._upgrades = False
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+        super().handle_websocket_upgrade()
+        self.transport.resume_reading()
+        protocol = self.transport.get_protocol()
+        if self._early and isinstance(protocol, asyncio.Protocol):
+            protocol.data_received(self._early)
+
+    # httptools calls these
+
     def on_headers_complete(self) -> None:
         self._head_is_done()
         self._in_head = False
+        self._heads += 1
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refuse_size()
             return
+        before = self.cycle
         super().on_headers_complete()
-        if self.parser.should_upgrade() and not self._should_upgrade():
-            # Any other upgrade is ignored, as RFC 9110 7.8 allows; the parser stands still behind it.
+        if self.parser.should_upgrade() and self.cycle is not before:
+            # An upgrade to something else is ignored, as RFC 9110 7.8 allows; the parser stands still behind it.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -90,13 +114,6 @@ class GridHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._in_head = True
         self._head_bytes = 0
-
-    def _should_upgrade(self) -> bool:
-        return (
-            self._get_upgrade() == b"websocket"
-            and self.parser.get_method() == b"GET"
-            and self.parser.get_http_version() == "1.1"
-        )
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)

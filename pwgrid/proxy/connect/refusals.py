@@ -1,8 +1,11 @@
-"""Renders refusals as HTTP/1.1 responses. One shape for all: `{"error": "<sentence>", …}`."""
+"""Refusals as HTTP/1.1 responses. One shape for all: `{"error": "<sentence>", …}`."""
 
-import json
 from http import HTTPStatus
 from typing import Final
+
+import orjson
+from websockets.datastructures import Headers
+from websockets.http11 import Response
 
 from pwgrid.proxy.policy.upgrade_request import Refusal
 
@@ -12,20 +15,17 @@ RETRY_AFTER_STOPPING_S: Final = 30
 
 def body_of(refusal: Refusal) -> bytes:
     """The JSON body of a refusal."""
-    return json.dumps({"error": refusal.error, **refusal.details}).encode()
+    return orjson.dumps({"error": refusal.error, **refusal.details})
 
 
 def render(refusal: Refusal) -> bytes:
     """The whole response, which ends the connection."""
     body = body_of(refusal)
-    lines = [
-        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-        *(f"{name}: {value}" for name, value in refusal.headers),
-    ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    headers = Headers(refusal.headers)
+    headers["Content-Type"] = "application/json"
+    headers["Content-Length"] = str(len(body))
+    headers["Connection"] = "close"
+    return Response(refusal.status, HTTPStatus(refusal.status).phrase, headers, body).serialize()
 
 
 def no_capacity(error: str, retry_after_s: int = RETRY_AFTER_S) -> Refusal:

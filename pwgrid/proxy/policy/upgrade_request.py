@@ -1,29 +1,28 @@
-"""Decides what becomes of an upgrade request: which browser, or which refusal. Reads bytes, does no I/O."""
+"""Decides what becomes of an upgrade request: which browser, or which refusal. Reads a parsed head, does no I/O."""
 
-import base64
-import binascii
 import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
 
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod, InvalidUpgrade
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 
-MAX_HEAD_BYTES: Final = 32 * 1024
+CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
-Headers = Sequence[tuple[bytes, bytes]]
-"""Pairs of lower-case name and value, in the order they came, as httptools gives them."""
-
-_PLAYWRIGHT_AGENT: Final = re.compile(rb"Playwright/(\d+\.\d+)")
+_PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
 _WORKER_PATH: Final = re.compile(r"/playwright/(?P<type>[a-z]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)")
 
 # Nothing else of the client's head is the browser server's business: no token, cookie, address or foreign Host.
-_PASSED_ON: Final = frozenset(
-    {b"user-agent", b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version"}
-)
-_PASSED_ON_PREFIX: Final = b"x-playwright-"
+_PASSED_ON: Final = frozenset({"user-agent", "upgrade", "connection", "sec-websocket-key", "sec-websocket-version"})
+_PASSED_ON_PREFIX: Final = "x-playwright-"
+_COMPRESSION: Final = "sec-websocket-extensions"
 
 
 class Refusal(Exception):
@@ -66,16 +65,16 @@ class Wanted:
     endpoint_path: str | None = None
 
 
-def decide(target: bytes, headers: Headers, policy: Policy) -> Wanted:
+def decide(protocol: ServerProtocol, request: Request, policy: Policy) -> Wanted:
     """What this upgrade request wants. Raises Refusal, always before a lease is taken.
 
-    `target` is the request target as it came ("/?browser=firefox").
+    `protocol` is what has parsed the request.
     """
-    path, _, query = target.decode("latin-1").partition("?")
-    parameters = parse_qsl(query, keep_blank_values=True)
+    path, _, query = request.path.partition("?")
+    headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
     check_token(policy.token, headers, parameters)
     check_origin(headers, policy.allowed_origins)
-    _check_handshake(headers)
+    _check_handshake(protocol, request)
     version = _client_version(headers)
     if version is not None and policy.versions and version not in policy.versions:
         known = ", ".join(sorted(policy.versions))
@@ -92,22 +91,17 @@ def decide(target: bytes, headers: Headers, policy: Policy) -> Wanted:
     return Wanted(browser_type, version, named["id"] if named else None, path if named else None)
 
 
-def browser_server_headers(headers: Headers, *, compression: bool) -> bytes:
-    """The header lines that the browser server gets, each ended by CRLF, and the empty line after them.
+def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:
+    """The headers that the browser server gets, names in lower case.
 
-    The request line is missing: only the worker knows the path of its browser server. Without `compression` the
-    offer of permessage-deflate is left out: between processes of one host it only burns CPU.
+    Without `compression` the offer of permessage-deflate is left out: between processes of one host it only burns CPU.
     """
-    lines = [b"host: localhost\r\n"]
-    for name, value in headers:
-        if (
-            name in _PASSED_ON
-            or name.startswith(_PASSED_ON_PREFIX)
-            or (compression and name == b"sec-websocket-extensions")
-        ):
-            lines.append(b"%s: %s\r\n" % (name, value))
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    passed_on = {"host": "localhost"}
+    for given, value in headers.raw_items():
+        name = given.lower()
+        if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIX) or (compression and name == _COMPRESSION):
+            passed_on[name] = f"{passed_on[name]}, {value}" if name in passed_on else value
+    return passed_on
 
 
 def check_token(token: str, headers: Headers, parameters: Iterable[tuple[str, str]]) -> None:
@@ -115,9 +109,9 @@ def check_token(token: str, headers: Headers, parameters: Iterable[tuple[str, st
     if not token:
         return
     given = [value for name, value in parameters if name == "token"]
-    for name, value in headers:
-        scheme, _, credentials = value.decode("latin-1").partition(" ")
-        if name == b"authorization" and scheme.lower() == "bearer":
+    for value in headers.get_all("authorization"):
+        scheme, _, credentials = value.partition(" ")
+        if scheme.lower() == "bearer":
             given.append(credentials.strip())
     if not any(hmac.compare_digest(candidate.encode(), token.encode()) for candidate in given):
         raise Refusal(
@@ -128,45 +122,43 @@ def check_token(token: str, headers: Headers, parameters: Iterable[tuple[str, st
         )
 
 
-def _values(headers: Headers, wanted: bytes) -> list[bytes]:
-    return [value for name, value in headers if name == wanted]
-
-
 def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
     """Raises Refusal(403) for a request that a web page of another site makes: browsers send its Origin."""
-    for origin in _values(headers, b"origin"):
-        if origin.decode("latin-1") not in allowed:
+    for origin in headers.get_all("origin"):
+        if origin not in allowed:
             raise Refusal(
                 403,
                 "a web page may not drive the grid: this origin is not in ALLOWED_ORIGINS",
-                details={"origin": origin.decode("latin-1")[:200]},
+                details={"origin": origin[:200]},
             )
 
 
-def _check_handshake(headers: Headers) -> None:
-    keys = _values(headers, b"sec-websocket-key")
-    versions = _values(headers, b"sec-websocket-version")
-    if len(keys) != 1 or not _is_nonce(keys[0]):
-        raise Refusal(400, "bad WebSocket handshake: Sec-WebSocket-Key must be one base64 value of 16 bytes")
-    if versions != [b"13"]:
-        raise Refusal(
-            400,
-            "bad WebSocket handshake: Sec-WebSocket-Version must be 13",
-            headers=(("Sec-WebSocket-Version", "13"),),
-        )
-
-
-def _is_nonce(value: bytes) -> bool:
+def _check_handshake(protocol: ServerProtocol, request: Request) -> None:
+    """Raises Refusal for what RFC 6455, section 4.2.1, does not allow."""
     try:
-        return len(base64.b64decode(value.strip(), validate=True)) == 16
-    except (binascii.Error, ValueError):
-        return False
+        protocol.process_request(request)
+    except InvalidHandshake as invalid:
+        error = invalid
+    else:
+        return
+    if isinstance(error, InvalidMethod | InvalidUpgrade):
+        raise Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"),))
+    sentences = {
+        "Sec-WebSocket-Key": "Sec-WebSocket-Key must be one base64 value of 16 bytes",
+        "Sec-WebSocket-Version": "Sec-WebSocket-Version must be 13",
+    }
+    name = error.name if isinstance(error, InvalidHeader) else ""
+    raise Refusal(
+        400,
+        f"bad WebSocket handshake: {sentences.get(name, str(error))}",
+        headers=(("Sec-WebSocket-Version", "13"),) if name == "Sec-WebSocket-Version" else (),
+    )
 
 
 def _client_version(headers: Headers) -> str | None:
-    for agent in _values(headers, b"user-agent"):
+    for agent in headers.get_all("user-agent"):
         if match := _PLAYWRIGHT_AGENT.match(agent):
-            return match[1].decode()
+            return match[1]
     return None
 
 
@@ -177,7 +169,7 @@ def _browser_type(
     url = {value.lower() for name, value in parameters if name == "browser"}
     if from_path is not None:
         url.add(from_path)
-    client = {value.decode("latin-1").lower() for value in _values(headers, b"x-playwright-browser")}
+    client = {value.lower() for value in headers.get_all("x-playwright-browser")}
     for given in sorted(url | client):
         if given not in BROWSER_TYPES:
             raise Refusal(400, f"unknown browser {given[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")

@@ -36,8 +36,6 @@ class Ticket(Generic[Slot]):
     excluded: set[str] = field(default_factory=set)
     granted: "asyncio.Future[Slot] | None" = None
     abandoned: bool = False
-    wakes: int = -1
-    """How often the line had been woken when the registry was asked for this ticket, in vain. -1: it was not."""
 
     def looks_like(self) -> tuple[str | None, str | None, frozenset[str]]:
         """Tickets that look alike get the same answer from the registry at the same moment."""
@@ -73,17 +71,13 @@ class Queue(Generic[Slot]):
         types = BROWSER_TYPES if browser_type is None else (browser_type,)
         return sum(len(self._lines[each]) for each in types)
 
-    def wakes(self, browser_type: BrowserType) -> int:
-        """How often this line has been woken."""
-        return self._wakes[browser_type]
-
     def is_free(self, browser_type: BrowserType) -> bool:
         """Whether the registry may be asked at once: nobody waits, and nothing keeps everybody waiting."""
         return self._refusal is None and not self._paused and not self._lines[browser_type]
 
     async def acquire(self, ticket: Ticket[Slot]) -> Slot:
         """A slot for this ticket. Raises QueueFull, WaitedTooLong, or what the queue was closed with."""
-        wakes, ticket.wakes = ticket.wakes, -1
+        wakes = -1
         # A slot may come free between the registry's answer and our standing in line: then ask again.
         while wakes != self._wakes[ticket.browser_type] and self.is_free(ticket.browser_type):
             wakes = self._wakes[ticket.browser_type]

@@ -1,7 +1,7 @@
 """Asks the registry for a worker, or the roster while Redis is away; knows who must not be chosen just now."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 """How long a pending session keeps its slot when the proxy vanishes: longer than any handoff may take."""
 
-SHUN_S: Final = 10.0
+SILENT_S: Final = 10.0
 """How long a worker that did not answer a handoff is not chosen."""
 
 FREED_S: Final = 0.2
@@ -40,26 +40,9 @@ class Selector:
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._without_redis = False
-        self._orphaned: set[str] = set()
+        self._without_process: set[str] = set()
         self._silent: dict[str, asyncio.TimerHandle] = {}
         self._look: asyncio.TimerHandle | None = None
-
-    def ask(self, ticket: Ticket[Selection], on_selected: Callable[[Selection | None], None]) -> bool:
-        """Asks the registry for a worker that has a slot now; False where the ticket has to stand in line, or Redis is
-        away. None is told when nothing came of it: then the queue knows how to go on."""
-
-        wakes = self.queue.wakes(ticket.browser_type)
-
-        def selected(reply: Selection | Exception | None) -> None:
-            if isinstance(reply, Exception):
-                on_selected(None)  # `select` will meet it again, and knows what to do
-                return
-            self._without_redis = False
-            if reply is None:
-                ticket.wakes = wakes
-            on_selected(reply)
-
-        return self.queue.is_free(ticket.browser_type) and self._registry.ask(self._wish(ticket), selected)
 
     async def select(self, ticket: Ticket[Selection]) -> Selection | None:
         """A worker with a slot for the ticket; None when there is none."""
@@ -69,7 +52,7 @@ class Selector:
             if not self._without_redis:
                 self._without_redis = True
                 log.warning("selecting_without_redis", error=str(error))
-            return self.local.choose(ticket, self._unfit())
+            return self.local.choose(ticket, self._not_to_choose())
         self._without_redis = False
         return selection
 
@@ -82,7 +65,7 @@ class Selector:
             session_id=ticket.session_id,
             lease_s=LEASE_S,
             client=ticket.client,
-            exclude=ticket.excluded | self._unfit(),
+            exclude=ticket.excluded | self._not_to_choose(),
             version=ticket.playwright_version,
             worker_id=ticket.worker_id,
         )
@@ -103,13 +86,13 @@ class Selector:
 
     def roster_changed(self) -> None:
         """The master has told who is there."""
-        self._orphaned &= self._roster.workers.keys()
+        self._without_process &= self._roster.workers.keys()
         if self._without_redis:
             self.queue.wake()  # it may be a new worker, whose registration nobody hears of
 
-    def orphaned(self, worker_id: str) -> None:
+    def process_died(self, worker_id: str) -> None:
         """Its process died, its sessions live on: it gets no more of them."""
-        self._orphaned.add(worker_id)
+        self._without_process.add(worker_id)
 
     def freed(self, worker_id: str) -> None:
         """A full worker says that it has a slot again."""
@@ -117,29 +100,29 @@ class Selector:
         if self._without_redis:
             self.queue.wake()
         elif self._look is None and self.queue.waiting():
-            self._look = self._loop.call_later(FREED_S, self._look_for_slots)
+            self._look = self._loop.call_later(FREED_S, self._wake_queue)
 
     def silent(self, worker_id: str) -> None:
         """It took a handoff and never answered: leave it alone for a while, so that not every client waits for it."""
         log.warning("worker_silent", worker=worker_id)
         if (timer := self._silent.pop(worker_id, None)) is not None:
             timer.cancel()
-        self._silent[worker_id] = self._loop.call_later(SHUN_S, self._forgive, worker_id)
+        self._silent[worker_id] = self._loop.call_later(SILENT_S, self._choose_again, worker_id)
 
-    def _unfit(self) -> set[str]:
-        return {*self._lost, *self._orphaned, *self._silent}
+    def _not_to_choose(self) -> set[str]:
+        return {*self._lost, *self._without_process, *self._silent}
 
     def awake(self, worker_id: str) -> None:
         """It answers again, if too late for that client."""
         if (timer := self._silent.get(worker_id)) is not None:
             timer.cancel()
-            self._forgive(worker_id)
+            self._choose_again(worker_id)
 
-    def _look_for_slots(self) -> None:
+    def _wake_queue(self) -> None:
         """Those in line would else not learn that Redis, which is to wake them, is away."""
         self._look = None
         self.queue.wake()
 
-    def _forgive(self, worker_id: str) -> None:
+    def _choose_again(self, worker_id: str) -> None:
         del self._silent[worker_id]
         self.queue.wake()

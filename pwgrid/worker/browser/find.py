@@ -38,7 +38,7 @@ class FoundBrowser:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SearchPaths:
     """Where to look. The defaults are this host; tests give others."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -110,9 +110,9 @@ _HOW_TO_GET: Final[Mapping[BrowserType, str]] = {
 }
 
 
-def find_browser(browser_type: BrowserType, settings: Settings, places: Places | None = None) -> FoundBrowser:
+def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
     """The executable that was set, else Playwright's own, else the system's. Raises BrowserMissing: how to get it."""
-    places = places or Places()
+    places = places or SearchPaths()
     chosen = settings.executable(browser_type)
     if chosen:
         return _chosen(browser_type, chosen)
@@ -146,7 +146,7 @@ def _chosen(browser_type: BrowserType, chosen: str) -> FoundBrowser:
     return FoundBrowser(browser_type, chosen, channel, "setting")
 
 
-def _own(kind: str, places: Places) -> Path | None:
+def _own(kind: str, places: SearchPaths) -> Path | None:
     try:
         described = json.loads((places.core / "browsers.json").read_text())["browsers"]
     except FileNotFoundError:
@@ -167,7 +167,7 @@ def _own(kind: str, places: Places) -> Path | None:
     return None
 
 
-def _system(kind: str, places: Places, passed_over: list[str]) -> Iterator[Path]:
+def _system(kind: str, places: SearchPaths, passed_over: list[str]) -> Iterator[Path]:
     """Candidates that can be used, the best first; why others cannot is added to `passed_over`."""
     for path in _SYSTEM.get(kind, ()):
         candidate = places.root / path

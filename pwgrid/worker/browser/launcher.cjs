@@ -83,7 +83,7 @@ function forgetHalfLine() {
 
 // ----------------------------------------------------------------------------------------------------------- sessions
 
-function takeSession({ session: id, head, deadline, answered }, socket) {
+function takeSession({ session: id, deadline, headers, early }, socket) {
   const session = new Session(id, socket, home);
   sessions.set(id, session);
   // We were frozen for too long: another worker has this client by now, and the connection is its alone. Closing our copy
@@ -93,14 +93,11 @@ function takeSession({ session: id, head, deadline, answered }, socket) {
   // The mark by which a proxy that hears nothing from us knows that we have its client (pwgrid/proxy/connect/handoff.py).
   socket.setNoDelay(true);
   if (browserGone)
-    return session.refuse(answered, 'browser', 'browser crashed', INTERNAL_ERROR);
+    return session.refuse('browser', 'browser crashed');
   if (stopping)
-    return session.refuse(answered, 'grid', 'worker stopped', GOING_AWAY);
-  if (answered)
-    session.keepAnswer();
-  const { request, early } = requestOf(head, socket);
+    return session.refuse('grid', 'worker stopped');
   try {
-    httpServer.emit('upgrade', request, socket, early);
+    httpServer.emit('upgrade', requestOf(ready.wsPath, headers, socket), socket, Buffer.from(early, 'latin1'));
   } catch (error) {
     console.error(error);
   }

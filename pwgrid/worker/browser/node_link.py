@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import array
 import asyncio
-import json
 import os
 import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
+
+import orjson
 
 from pwgrid.common.errors import BrowserServerGone
 
@@ -19,14 +20,11 @@ _READ_BYTES: Final = 64 * 1024
 _BATCH_BYTES: Final = 32 * 1024
 """Up to this size the kernel takes a write whole or not at all (one socket buffer); whole lines survive our SIGKILL."""
 
-_HANDLE_PREFIX: Final = '{"cmd":"NODE_HANDLE","type":"net.Socket","msg":'
 _ANSWERS: Final = {"NODE_HANDLE_ACK", "NODE_HANDLE_NACK"}
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
-
-class Channel:
-    """One end of a Node process's IPC channel, on the running loop.
+class NodeLink:
+    """One end of a Node process's IPC, on the running loop.
 
     `on_message` gets every message that is not about a handle; `on_end` is called once, when the other side is gone.
     Neither may raise. Bytes before the first line that parses are skipped: a successor may start in the middle of one.
@@ -51,14 +49,14 @@ class Channel:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return (
-            f"<Channel {state} unsent={len(self._outgoing)} unanswered={len(self._unanswered)} held={len(self._held)}>"
+            f"<NodeLink {state} unsent={len(self._outgoing)} unanswered={len(self._unanswered)} held={len(self._held)}>"
         )
 
     def send(self, message: Message) -> None:
-        """Sends a message, now or when there is room. Silently nothing once the channel has ended (`on_end` told)."""
+        """Sends a message, now or when there is room. Silently nothing once the link has ended (`on_end` told)."""
         if self._closed:
             return
-        line = _encode(message).encode() + b"\n"
+        line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
         if self._held:
             self._held.append((line, None, None))
         else:
@@ -67,13 +65,14 @@ class Channel:
     def send_handle(self, message: Message, fd: int) -> asyncio.Future[None]:
         """Sends a socket with its message; done when Node has it. `fd` stays the caller's, who may close it at once.
 
-        The future fails with BrowserServerGone when the channel ends first or Node did not get the socket.
+        The future fails with BrowserServerGone when the link ends first or Node did not get the socket.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         if self._closed:
             future.set_exception(BrowserServerGone())
             return future
-        line = f"{_HANDLE_PREFIX}{_encode(message)}}}\n".encode()
+        handle = {"cmd": "NODE_HANDLE", "type": "net.Socket", "msg": message}
+        line = orjson.dumps(handle, option=orjson.OPT_APPEND_NEWLINE)
         if self._barred_until is not None:
             self._held.append((line, os.dup(fd), future))
         else:
@@ -189,7 +188,7 @@ class Channel:
         return data if len(batch) == 1 else b"".join(batch)
 
     def _transmit(self, data: bytes | memoryview, fd: int | None) -> int:
-        """How many bytes the kernel took; -1 when the channel has ended."""
+        """How many bytes the kernel took; -1 when the link has ended."""
         try:
             if fd is None:
                 return self._sock.send(data)
@@ -224,7 +223,7 @@ class Channel:
 
     def _take(self, line: bytearray) -> None:
         try:
-            message = json.loads(line)
+            message = orjson.loads(line)
         except ValueError:
             message = None
         if not isinstance(message, dict):

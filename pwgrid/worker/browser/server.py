@@ -20,7 +20,8 @@ import psutil
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
 from pwgrid.runtime.process_tree import Tree, process_table
 from pwgrid.worker.browser.launch import LaunchSpec, Ready, describe, explain, spawn
-from pwgrid.worker.browser.node_link import Channel, Message
+from pwgrid.worker.browser.node_link import Message, NodeLink
+from pwgrid.worker.policy.admission import Offer
 
 _EVIDENCE_LINES: Final = 50
 _KILLED_S: Final = 5.0
@@ -64,7 +65,7 @@ class BrowserServer:
     ready: Ready
 
     def __init__(
-        self, channel_socket: socket.socket, pid: int, tmpdir: Path, on_closed: OnClosed, on_gone: OnGone
+        self, link_socket: socket.socket, pid: int, tmpdir: Path, on_closed: OnClosed, on_gone: OnGone
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.pid = pid
@@ -73,7 +74,6 @@ class BrowserServer:
         self._on_closed = on_closed
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
-        self._request_line = b""
         self._started: asyncio.Future[Message] = self._loop.create_future()
         self._canaries: dict[int, asyncio.Future[CanaryResult]] = {}
         self._canary_id = 0
@@ -87,13 +87,13 @@ class BrowserServer:
         self._pidfd = os.pidfd_open(pid)
         self._tree = Tree(0, tmpdir, {psutil.Process(pid)}, anywhere=True)
         self._loop.add_reader(self._pidfd, self._on_exit)
-        self._channel = Channel(channel_socket, self._on_message, self._on_channel_end)
+        self._link = NodeLink(link_socket, self._on_message, self._on_link_end)
 
     def __repr__(self) -> str:
         state = (
             "exited" if self.exited.done() else "stopping" if self._stopping else "gone" if self._gone else "running"
         )
-        return f"<BrowserServer pid={self.pid} {state} {self._channel!r}>"
+        return f"<BrowserServer pid={self.pid} {state} {self._link!r}>"
 
     @property
     def browser_pid(self) -> int:
@@ -175,34 +175,27 @@ class BrowserServer:
         server._set_ready(message["ready"])
         return server, frozenset(message["sessions"])
 
-    def hand_over(
-        self, session_id: str, fd: int, head: bytes, deadline: float = 0.0, *, is_answered: bool = False
-    ) -> asyncio.Future[None]:
+    def hand_over(self, offer: Offer, fd: int) -> asyncio.Future[None]:
         """Gives the client's socket to the browser server; done when that has it. `fd` may be closed at once.
 
-        `head` is the rest of the request as the browser server shall read it: the header lines, with or without the
-        request line. After `deadline` (seconds of CLOCK_MONOTONIC; 0: none) the socket is dropped untouched.
-        With `is_answered` the client has its 101 already.
-
-        The future fails with BrowserServerGone; the socket is then untouched.
+        After the offer's deadline the browser server drops the socket untouched. The future fails with
+        BrowserServerGone; the socket is then untouched.
         """
-        if not head.startswith(b"GET "):
-            head = self._request_line + head
         if self._gone or self._stopping:
             future: asyncio.Future[None] = self._loop.create_future()
             future.set_exception(BrowserServerGone())
             return future
         message = {
-            "session": session_id,
-            "head": head.decode("latin-1"),
-            "deadline": deadline,
-            "answered": is_answered,
+            "session": offer.session_id,
+            "deadline": offer.deadline,
+            "headers": offer.headers,
+            "early": offer.early,
         }
-        return self._channel.send_handle(message, fd)
+        return self._link.send_handle(message, fd)
 
     def close_session(self, session_id: str, code: int, reason: str) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Unknown ids: nothing."""
-        self._channel.send({"do": "close", "session": session_id, "code": code, "reason": reason})
+        self._link.send({"do": "close", "session": session_id, "code": code, "reason": reason})
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries context, page and evaluate, as a client would. Never raises for a sick browser: the result says it."""
@@ -212,7 +205,7 @@ class BrowserServer:
         if self._gone or self.exited.done():
             return CanaryResult(False, "the browser server is gone", 0)
         self._canaries[number] = future
-        self._channel.send({"do": "canary", "id": number, "timeoutS": timeout_s})
+        self._link.send({"do": "canary", "id": number, "timeoutS": timeout_s})
         try:
             # The launcher's own deadline comes first; ours is for a launcher that hangs.
             async with asyncio.timeout(timeout_s + max(1.0, timeout_s / 10)):
@@ -227,7 +220,7 @@ class BrowserServer:
         self._ping_id += 1
         future: asyncio.Future[None] = self._loop.create_future()
         self._pings[self._ping_id] = future
-        self._channel.send({"do": "ping", "id": self._ping_id})
+        self._link.send({"do": "ping", "id": self._ping_id})
         try:
             await future
         finally:
@@ -240,7 +233,7 @@ class BrowserServer:
         self._stopping = True
         if not self.exited.done():
             self._tree.note(process_table())
-            self._channel.send({"do": "stop", "graceS": timeout_s * 0.7})
+            self._link.send({"do": "stop", "graceS": timeout_s * 0.7})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await asyncio.shield(self.exited)
@@ -282,7 +275,7 @@ class BrowserServer:
         closed = SessionClosed(
             message["session"], message["bytesIn"], message["bytesOut"], message["by"], message["reason"]
         )
-        self._on_closed(closed, lambda: self._channel.send({"do": "ack", "idx": message["idx"]}))
+        self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
 
     def _tell_gone(self, reason: str) -> None:
         if self._gone or self._stopping:
@@ -290,7 +283,7 @@ class BrowserServer:
         self._gone = True
         self._on_gone(reason)
 
-    def _on_channel_end(self) -> None:
+    def _on_link_end(self) -> None:
         # The process is ending, and its pidfd tells the rest; unless its pid belongs to another process by now.
         if self._popen is None and not self._started.done():
             self._started.set_exception(BrowserServerGone())
@@ -298,14 +291,13 @@ class BrowserServer:
     async def _sync(self) -> Message:
         # A predecessor that was killed in the middle of a line spoils the first one after it: ask until answered.
         while True:
-            self._channel.send({"do": "sync"})
+            self._link.send({"do": "sync"})
             done, _ = await asyncio.wait([self._started], timeout=_SYNC_AGAIN_S)
             if done:
                 return self._started.result()
 
     def _set_ready(self, message: Message) -> None:
         self.ready = Ready.of(message)
-        self._request_line = f"GET {self.ready.ws_path} HTTP/1.1\r\n".encode()
         self._tree.note(process_table())
         untold, self._untold = self._untold or [], None
         for callback in untold:
@@ -338,8 +330,8 @@ class BrowserServer:
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)
         code = self._popen.wait() if self._popen is not None else None
-        self._channel.drain()
-        self._channel.close()
+        self._link.drain()
+        self._link.close()
         if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
             self._read_stderr()
         if not self._stopping:
@@ -359,7 +351,7 @@ class BrowserServer:
             return
         self._released = True
         self._loop.remove_reader(self._pidfd)
-        self._channel.close()
+        self._link.close()
         self._close_stderr()
         os.close(self._pidfd)
 

@@ -4,8 +4,6 @@
 // logs for ever cannot hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
 'use strict';
 
-const { closeFrame, keepAnswer } = require('./upgrade.cjs');
-
 const CLOSE_GRACE_MS = 3_000; // between our close frame and the hard end of a peer that does not answer it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
 const GOING_AWAY = 1001;
@@ -83,19 +81,13 @@ class Session {
     this.sendClose(code, cut(reason, TEXT_LIMIT_BYTES));
   }
 
-  // The worker has answered the client: Playwright's own answer must not follow.
-  keepAnswer() {
-    keepAnswer(this.socket, closeFrame(INTERNAL_ERROR, 'handshake refused'));
-  }
-
-  // The socket came when there is no browser any more: a close frame, or an HTTP answer where there has been none.
-  refuse(answered, by, reason, code) {
+  // The socket came when there is no browser any more.
+  refuse(by, reason) {
     this.by = by;
     this.reason = reason;
     const body = JSON.stringify({ error: `${reason}; connect again` });
     this.socket.resume();
-    this.socket.end(answered ? closeFrame(code, reason)
-      : 'HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
+    this.socket.end('HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
       + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
     this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
   }

@@ -1,6 +1,7 @@
 """Decides whether a worker takes a session that it is offered. The worker is the authority for its slots, not Redis."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -15,8 +16,12 @@ class Offer:
 
     session_id: str
     deadline: float
-    accept: str = ""
-    """The Sec-WebSocket-Accept to answer the client with. ANSWERED: it has its answer; empty: not the worker's task."""
+    client: str = ""
+    """Its address and port."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Of the client's head, those that the browser server gets."""
+    early: str = ""
+    """What the client sent behind its head already, as latin-1."""
 
 
 @dataclass(frozen=True, slots=True)

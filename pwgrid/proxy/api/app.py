@@ -1,0 +1,265 @@
+"""The FastAPI application: its routes, who may use them, and the one shape of every error."""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from typing import Annotated, Any, Final, Protocol
+
+import orjson
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Path, Query
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import BeforeValidator
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from websockets.datastructures import Headers
+
+from pwgrid import __version__
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.api import models
+from pwgrid.proxy.api.metrics import CONTENT_TYPE, exposition
+from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
+from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT, Refusal, check_origin, check_token
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.registry import Registry, SessionRecord
+
+log = structlog.get_logger()
+
+MAX_PAGE: Final = 1000
+JSON: Final = "application/json"
+
+# A filter that is there and empty is none.
+_None_if_empty = BeforeValidator(lambda given: given or None)
+_PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
+
+
+class Grid(Protocol):
+    """What the API sees of the rest of the proxy, and asks of it."""
+
+    roster: Roster
+    registry: Registry
+
+    @property
+    def counts(self) -> Counts:
+        """What has become of upgrades."""
+
+    def waiting(self) -> int:
+        """Clients in the queue."""
+
+    def ask_drain(self, worker_id: str, reason: str) -> None:
+        """Has the master drain a worker."""
+
+    def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
+        """Has the master tell a worker to end one of its sessions."""
+
+
+def create_app(grid: Grid, token: str, allowed_origins: Collection[str], timeout_s: float) -> FastAPI:
+    """What uvicorn serves. All but health, the hint at /, the icon and the API's own description asks for the grid's
+    token, if it has one. No answer takes longer than `timeout_s`, however many questions to Redis it needs."""
+    app = FastAPI(title="pwgrid", version=__version__, description="A grid of real Playwright browsers on one host.")
+    for error, handler in _HANDLERS.items():
+        app.add_exception_handler(error, handler)
+    origins = frozenset(allowed_origins)
+
+    async def guard(request: Request) -> None:
+        headers = Headers(request.headers.items())
+        check_origin(headers, origins)
+        check_token(token, headers, request.query_params.multi_items())
+
+    asks_for_token = [Depends(guard), Depends(HTTPBearer(auto_error=False))]  # the latter for /docs
+    app.include_router(_open_routes(grid))
+    guarded = _guarded_routes(grid, _route_within(timeout_s))
+    app.include_router(guarded, dependencies=asks_for_token, responses=_problems(401, 403, 503))
+    return app
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": models.Problem} for status in statuses}
+
+
+def _route_within(timeout_s: float) -> type[APIRoute]:
+    """Routes whose answers have one deadline. Raises RegistryUnavailable after it: nothing else waits that long."""
+
+    class WithDeadline(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handler = super().get_route_handler()
+
+            async def answer(request: Request) -> Response:
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        return await handler(request)
+                except TimeoutError:
+                    raise RegistryUnavailable(f"no reply within {timeout_s:g} s") from None
+
+            return answer
+
+    return WithDeadline
+
+
+def _open_routes(grid: Grid) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.api_route("/", methods=["GET", "HEAD", "POST"], include_in_schema=False)
+    @router.get("/playwright/{path:path}", include_in_schema=False)
+    async def hint() -> Response:
+        """Somebody opened the endpoint without a Playwright client."""
+        return _refused(Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"), ("Connection", "Upgrade"))))
+
+    @router.get("/favicon.ico", include_in_schema=False, status_code=204)
+    async def icon() -> None:
+        """Browsers ask for it."""
+
+    @router.get("/health")
+    async def health() -> models.Health:
+        """The proxy lives."""
+        return models.Health(version=__version__)
+
+    @router.get("/health/ready", responses=_problems(503))
+    async def ready() -> models.Ready:
+        """Every pool has an available worker (all its slots may be taken); else 503 with the reason."""
+        reason = grid.roster.not_ready()
+        if reason is not None:
+            retry_after_s = RETRY_AFTER_STOPPING_S if grid.roster.stopping else RETRY_AFTER_S
+            raise Refusal(503, reason, headers=(("Retry-After", str(retry_after_s)),), details={"status": "not ready"})
+        return models.Ready()
+
+    return router
+
+
+def _guarded_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:  # noqa: C901 - a list of routes
+    router = APIRouter(route_class=route_class)
+
+    async def find(session_id: Annotated[str, Path(alias="id")]) -> SessionRecord:
+        session = await grid.registry.session(session_id)
+        if session is None:
+            raise Refusal(404, "there is no such session (any more)")
+        return session
+
+    found_session = Annotated[SessionRecord, Depends(find)]
+
+    @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
+    async def metrics(request: Request) -> object:
+        """The text format of Prometheus; with `Accept: application/json` the number of live sessions."""
+        if JSON in request.headers.get("accept", ""):
+            active, _ = await grid.registry.counters()
+            return models.ActiveConnections(active_connections=sum(active.values()))
+        text = exposition(await grid.registry.snapshot(), grid.roster, grid.counts, grid.waiting())
+        return Response(text, media_type=CONTENT_TYPE)
+
+    @router.get("/v1/status", tags=["grid"])
+    async def status() -> models.Status:
+        """Readiness and its reason, live sessions, waiting clients, outcomes."""
+        found = await grid.registry.snapshot()
+        reason = grid.roster.not_ready()
+        return models.Status(
+            ready=reason is None,
+            reason=reason,
+            active_connections=sum(found.active.values()),
+            waiting=grid.waiting(),
+            outcomes=dict(found.outcomes),
+            counter_repairs=found.counter_repairs,
+        )
+
+    @router.get("/v1/workers", tags=["workers"])
+    async def workers() -> models.Workers:
+        """The registered workers with their counters."""
+        return models.Workers.of(await grid.registry.snapshot())
+
+    @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=_problems(404))
+    async def drain(worker_id: Annotated[str, Path(alias="id")]) -> models.Draining:
+        """The worker takes no new session and ends once its live ones have; its replacement starts at once."""
+        if worker_id not in grid.roster.workers:
+            raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
+        grid.ask_drain(worker_id, "operator")
+        return models.Draining(draining=[worker_id])
+
+    @router.get("/v1/sessions", tags=["sessions"], responses=_problems(400))
+    async def sessions(
+        status: Annotated[SessionStatus | None, _None_if_empty, Query()] = None,
+        browser_type: Annotated[BrowserType | None, _None_if_empty, Query(alias="browserType")] = None,
+        worker_id: Annotated[str | None, _None_if_empty, Query(alias="workerId")] = None,
+        limit: _PageSize = 100,
+        cursor: Annotated[str | None, _None_if_empty, Query()] = None,
+    ) -> models.Sessions:
+        """Sessions that pass all given filters, the newest first."""
+        try:
+            page = await grid.registry.sessions(
+                status=status, browser_type=browser_type, worker_id=worker_id, limit=limit, cursor=cursor
+            )
+        except ValueError as error:
+            raise Refusal(400, f"bad query: {error}") from None
+        return models.Sessions(sessions=[models.Session.of(each) for each in page.sessions], cursor=page.cursor)
+
+    @router.get("/v1/sessions/{id}", tags=["sessions"], responses=_problems(404))
+    async def session(found: found_session) -> models.Session:
+        """One session: status, reason, times, client, bytes."""
+        return models.Session.of(found)
+
+    @router.delete(
+        "/v1/sessions/{id}",
+        tags=["sessions"],
+        status_code=202,
+        responses=_problems(404, 409),
+    )
+    async def end_session(found: found_session) -> models.Ending:
+        """Ends a live session; its client is told `ended by operator`."""
+        if found.status not in LIVE:
+            raise Refusal(409, f"the session has ended already: {found.status}, {found.reason}")
+        grid.end_session(found.worker_id, found.session_id, EndReason.ENDED_BY_OPERATOR)
+        return models.Ending(ending=found.session_id)
+
+    return router
+
+
+# Every error has the same shape
+
+
+def _refused(refusal: Refusal) -> Response:
+    return Response(body_of(refusal), refusal.status, dict(refusal.headers), JSON)
+
+
+async def _on_refusal(_request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    return _refused(refusal)
+
+
+async def _on_outage(_request: Request, error: Exception) -> Response:
+    """Redis is away; sessions go on, but there is nothing to show."""
+    headers = (("Retry-After", str(RETRY_AFTER_S)),)
+    return _refused(Refusal(503, f"the registry does not answer: {error}", headers=headers))
+
+
+async def _on_bad_query(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+    return _refused(Refusal(400, f"bad query: {wrong}"))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own errors, as sentences."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:100]
+    sentences = {404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
+    sentence = sentences.get(error.status_code, str(error.detail))
+    return Response(orjson.dumps({"error": sentence}), error.status_code, error.headers, JSON)
+
+
+async def _on_failure(request: Request, error: Exception) -> Response:
+    """A bug of ours."""
+    log.error("api_failed", path=request.url.path, error=repr(error))
+    return _refused(Refusal(500, f"the grid failed to answer: {error}"))
+
+
+_Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+_HANDLERS: Final[dict[type[Exception], _Handler]] = {
+    Refusal: _on_refusal,
+    RegistryUnavailable: _on_outage,
+    RequestValidationError: _on_bad_query,
+    HTTPException: _on_http_error,
+    Exception: _on_failure,
+}

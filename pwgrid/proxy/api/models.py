@@ -1,0 +1,129 @@
+"""What the API says, as it says it: names in camelCase, times in Unix seconds, memory in MiB."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from pwgrid.registry.registry import RegistrySnapshot, SessionRecord
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class Problem(_Model):
+    """Every refusal has this shape; some have further fields."""
+
+    error: str
+    """One sentence that says what to do."""
+
+
+class Health(_Model):
+    """The proxy lives."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Ready(_Model):
+    """Every pool can take a session."""
+
+    status: Literal["ready"] = "ready"
+
+
+class ActiveConnections(_Model):
+    """Live sessions of the whole grid."""
+
+    active_connections: int
+
+
+class Status(_Model):
+    """The grid at a glance. `reason`: why it is not ready."""
+
+    ready: bool
+    reason: str | None
+    active_connections: int
+    waiting: int
+    outcomes: dict[str, int]
+    counter_repairs: int
+
+
+class Worker(_Model):
+    """A registered worker with its counters."""
+
+    id: str
+    browser_type: str
+    status: str
+    active: int
+    lifetime: int
+    slots: int
+    rss_mib: int | None
+    started_at: float
+    ws_endpoint: str
+
+
+class Workers(_Model):
+    """All registered workers."""
+
+    workers: list[Worker]
+
+    @classmethod
+    def of(cls, found: RegistrySnapshot) -> "Workers":
+        """As the registry has them."""
+        return cls(
+            workers=[
+                Worker(
+                    id=worker.worker_id,
+                    browser_type=worker.browser_type,
+                    status=worker.status,
+                    active=found.active.get(field, 0),
+                    lifetime=found.lifetime.get(field, 0),
+                    slots=worker.slots,
+                    rss_mib=worker.rss_mib,
+                    started_at=worker.started_at,
+                    ws_endpoint=worker.ws_endpoint,
+                )
+                for field, worker in found.workers.items()
+            ]
+        )
+
+
+class Draining(_Model):
+    """The workers that have been asked to drain."""
+
+    draining: list[str]
+
+
+class Session(_Model):
+    """One session. A time is null where that has not happened yet; `reason` says why it ended."""
+
+    id: str
+    browser_type: str
+    worker_id: str
+    status: str
+    reason: str | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    client: str
+    bytes_in: int
+    bytes_out: int
+
+    @classmethod
+    def of(cls, record: SessionRecord) -> "Session":
+        """As its record has it."""
+        return cls.model_validate(record.as_json())
+
+
+class Sessions(_Model):
+    """Sessions, the newest first; `cursor` gives the next page, null at the end."""
+
+    sessions: list[Session]
+    cursor: str | None
+
+
+class Ending(_Model):
+    """The session that has been told to end."""
+
+    ending: str
