@@ -36,10 +36,13 @@ signal.pause()
 def run(options: Options) -> list[Row]:
     """All rows of this bench."""
     seconds = options.pick(120, 15)  # all that happens once in a minute happens twice
-    common = {"PWGRID_LAUNCHER": str(HERD), "FAKE_HERD_PYTHON": sys.executable}
+    common = {"FAKE_LAUNCHER": str(HERD), "FAKE_HERD_PYTHON": sys.executable}
     metered = {**common, "RSS_CHECK_INTERVAL": "5"}
     unmetered = {**common, "RSS_CHECK_INTERVAL": str(NEVER_S)}
-    with grid_of(WORKERS, environment=metered) as grid, grid_of(WORKERS, environment=unmetered) as other:
+    with (
+        grid_of(WORKERS, fake=True, environment=metered) as grid,
+        grid_of(WORKERS, fake=True, environment=unmetered) as other,
+    ):
         alone = _share(grid, other, seconds)
         with _sleeping(OTHERS):
             among_many = _share(grid, other, seconds)

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from playwright._impl._driver import compute_driver_executable
 
 from bench.client import Target
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
-from tests.support.grid import FAKE_LAUNCHER, NEVER, Grid, eventually, free_port, running_grid
+from tests.support.grid import NEVER, Grid, eventually, free_port, running_grid
 
 _SCRIPT = Path(__file__).with_name("direct_server.cjs")
 
@@ -158,7 +158,6 @@ def settled(grid: Grid) -> None:
 
 
 __all__ = [
-    "FAKE_LAUNCHER",
     "NEVER",
     "DirectServer",
     "Driver",

@@ -13,7 +13,7 @@ from playwright.async_api import Playwright, async_playwright
 
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.redis import own_redis

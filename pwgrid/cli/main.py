@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,21 +20,19 @@ OWN_REDIS = {"redis_url": "", "redis_host": ""}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_SERVE_OPTIONS: tuple[Any, ...] = (
-    click.option("--config", "config_file", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
-    click.option("--host", help="Address to listen on. [127.0.0.1]"),
-    click.option("--port", type=int, help="Port to listen on; 0 picks a free one. [8080]"),
-    click.option("--chromium", "chromium_workers", type=int, metavar="N", help="Chromium workers."),
-    click.option("--firefox", "firefox_workers", type=int, metavar="N", help="Firefox workers."),
-    click.option("--webkit", "webkit_workers", type=int, metavar="N", help="WebKit workers."),
-    click.option("--token", help="Token that clients must present."),
-    click.option(
-        "--allow-public", is_flag=True, default=None, help="A non-loopback listener without a token is meant."
-    ),
-    click.option("--log-level", help="debug, info, warning or error."),
-    click.option("--log-format", help="text or json."),
-    click.option("--runtime-dir", help="Base of the runtime directory (sockets, temporary files)."),
+FLAGS = (
+    "host",
+    "port",
+    "chromium_workers",
+    "firefox_workers",
+    "webkit_workers",
+    "token",
+    "allow_public",
+    "log_level",
+    "log_format",
+    "runtime_dir",
 )
+"""The settings that have a flag."""
 
 _GRID_OPTIONS: tuple[Any, ...] = (
     click.option("--port", type=int, help="The grid's port, where several grids run on this host."),
@@ -48,6 +47,31 @@ def _with(options: tuple[Any, ...]) -> Callable[[Command], Command]:
         return command
 
     return decorate
+
+
+class _Configured(click.Command):
+    """A command that takes a configuration: --config and the flags. The model is loaded for these commands alone."""
+
+    def get_params(self, context: click.Context) -> list[click.Parameter]:
+        return [*_configuration_options(), *super().get_params(context)]
+
+
+@cache
+def _configuration_options() -> tuple[click.Option, ...]:
+    from pwgrid.settings.model import SETTINGS, bare
+
+    file = click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="Configuration file (TOML).")
+    return file, *(
+        click.Option(
+            [each.flag, each.name],
+            type=each.kind if each.kind in (bool, int) else str,
+            is_flag=each.kind is bool,
+            default=None,
+            metavar="N" if each.kind is int else None,
+            help=f"{each.described()} [{bare(each.default)}]" if each.default else each.described(),
+        )
+        for each in map(SETTINGS.__getitem__, FLAGS)
+    )
 
 
 class _Commands(click.Group):
@@ -76,8 +100,7 @@ def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[
     return load(config_file, environment, {name: value for name, value in flags.items() if value is not None})
 
 
-@main.command()
-@_with(_SERVE_OPTIONS)
+@main.command(cls=_Configured)
 @click.option("--setup", "with_setup", is_flag=True, help="Get the browsers first where they are missing.")
 @click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
@@ -92,8 +115,7 @@ def serve(config_file: Path | None, with_setup: bool, private: bool, **rest: Any
     sys.exit(serve(_load(config_file, flags), Extras(with_setup, ready_fd, lifeline_fd, check_only)))
 
 
-@main.command(context_settings={"ignore_unknown_options": True})
-@_with(_SERVE_OPTIONS)
+@main.command(cls=_Configured, context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
@@ -111,21 +133,20 @@ def run(context: click.Context, /, config_file: Path | None, command: tuple[str,
         flags["log_level"] = flags["log_level"] or "warning"
     _load(config_file, flags | OWN_REDIS, grid_environment())  # complain here, not in the child
     given = {**flags, "config_file": config_file}
-    sys.exit(run_command(_as_arguments(context.command, given), command, os.environ))
+    sys.exit(run_command(_as_arguments(given), command, os.environ))
 
 
-def _as_arguments(command: click.Command, given: dict[str, Any]) -> list[str]:
+def _as_arguments(given: dict[str, Any]) -> list[str]:
     """The command line that stands for these option values."""
     arguments = []
-    for parameter in command.params:
-        value = given.get(parameter.name or "")
-        if isinstance(parameter, click.Option) and value is not None:
-            arguments += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], str(value)]
+    for option in _configuration_options():
+        value = given[option.name]
+        if value is not None:
+            arguments += [option.opts[0]] if option.is_flag else [option.opts[0], str(value)]
     return arguments
 
 
-@main.command()
-@_with(_SERVE_OPTIONS)
+@main.command(cls=_Configured)
 def setup(config_file: Path | None, **flags: Any) -> None:
     """Finds or gets the browsers that the configuration asks for, and says each step."""
     from pwgrid.setup.browsers import setup as setup_browsers
@@ -140,17 +161,15 @@ def config() -> None:
     """Checks and shows the configuration."""
 
 
-@config.command("check")
-@_with(_SERVE_OPTIONS)
+@config.command("check", cls=_Configured)
 def config_check(config_file: Path | None, **flags: Any) -> None:
     """Exits 0 when the configuration is good, else 2 with every violation."""
     _load(config_file, flags)
     click.echo("the configuration is good")
 
 
-@config.command("show")
+@config.command("show", cls=_Configured)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@_with(_SERVE_OPTIONS)
 def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Shows every setting, its value and where it comes from."""
     from pwgrid.settings import load as module

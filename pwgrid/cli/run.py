@@ -17,6 +17,7 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUS
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 
+PROGRAM: Sequence[str] = (sys.executable, "-m", "pwgrid")
 
 _OTHERS_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
 """Of the application under test: the private grid has a Redis of its own."""
@@ -40,7 +41,7 @@ class PrivateGrid:
         life_in, self._lifeline = os.pipe()
         fds = ["--ready-fd", str(ready_out), "--lifeline-fd", str(life_in)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pwgrid", "serve", "--private", *serve_arguments, *fds],
+            [*PROGRAM, "serve", "--private", *serve_arguments, *fds],
             env=grid_environment(),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),

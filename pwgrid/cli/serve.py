@@ -29,7 +29,8 @@ from pwgrid.registry import embedded
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
-from pwgrid.settings.load import Loaded, Settings
+from pwgrid.settings.load import Loaded
+from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import setup
 from pwgrid.worker.browser.find import FoundBrowser, find_browser
 from pwgrid.worker.main import run_worker
@@ -64,7 +65,9 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         if settings.port == 0 and not listeners:
             listeners = _open(settings, held)
         if listeners:
-            settings = replace(settings, port=handover.port if handover else _port_of(listeners, settings))
+            settings = settings.model_copy(
+                update={"port": handover.port if handover else _port_of(listeners, settings)}
+            )
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url, former = _redis_url(settings, runtime), Former()
         stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
@@ -121,7 +124,9 @@ def _reload(
     """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
     settings = loaded.again().settings
     if settings.port == loaded.settings.port:
-        settings = replace(settings, port=port)  # where it listens in fact: 0 means any, and systemd has its own mind
+        settings = settings.model_copy(
+            update={"port": port}
+        )  # where it listens in fact: 0 means any, and systemd has its own mind
     found = _browsers(settings, Extras())
 
     def accept() -> None:
@@ -148,7 +153,7 @@ def _browsers(settings: Settings, extras: Extras) -> dict[BrowserType, FoundBrow
 
 
 def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:
-    return settings.redis_url or embedded.url_of(runtime.directory / "redis")
+    return settings.redis_url.get_secret_value() or embedded.url_of(runtime.directory / "redis")
 
 
 def _redis(settings: Settings, runtime: RuntimeDir) -> RedisSpec | None:
@@ -162,7 +167,7 @@ def _connect_url(settings: Settings) -> str:
     if not settings.token:
         return base_url(settings)
     parts = urlsplit(base_url(settings))
-    return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token)}"))
+    return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token.get_secret_value())}"))
 
 
 def _on_ready(settings: Settings, extras: Extras, summary: dict[str, Any]) -> None:

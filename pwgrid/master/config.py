@@ -12,7 +12,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.master.restart.leftovers import Former, Handover
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.record import WorkerRecord
 from pwgrid.master.workers.workers import Workers, select
 from pwgrid.runtime.process_tree import reap_orphans
-from pwgrid.settings.table import MAX_WORKERS
+from pwgrid.settings.kinds import MAX_WORKERS
 
 __all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 

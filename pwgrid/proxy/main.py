@@ -90,7 +90,7 @@ class Proxy:
         settings = self.settings
         server = self._server = GridServer(
             uvicorn.Config(
-                create_app(self, settings.token, settings.allowed_origins, settings.redis_timeout),
+                create_app(self, settings.token.get_secret_value(), settings.allowed_origins, settings.redis_timeout),
                 http=FirstBytes,
                 ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",

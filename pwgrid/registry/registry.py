@@ -30,7 +30,7 @@ from pwgrid.registry.redis_address import parse_url
 from pwgrid.registry.resp import Argument, Reply
 from pwgrid.registry.scripts import load
 from pwgrid.registry.subscriber import Subscriber
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 __all__ = [
     "HeartbeatReply",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Where clients find the grid. Opens nothing."""
 
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 

@@ -1,25 +1,27 @@
-"""Makes the settings from file, environment and flags, with the source of each. Starts nothing and logs nothing.
+"""Makes the settings from file, environment and flags, with the source of each. Starts nothing and logs nothing."""
 
-`python -m pwgrid.settings.load DIRECTORY` writes grid.toml and env.example as the table of settings has them.
-"""
-
-import sys
-from collections.abc import Callable, Mapping
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
-from pwgrid.common.errors import ConfigError, Violation
-from pwgrid.settings import rules, text
-from pwgrid.settings.rules import Draft
-from pwgrid.settings.table import SECTIONS, SETTINGS, Setting, Settings, Value
-from pwgrid.settings.values import Unfit, did_you_mean, read, read_flag, read_text
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import EnvSettingsSource
 
-__all__ = ["DEFAULT_FILE", "ConfigError", "Loaded", "Settings", "as_json", "load", "show"]
+from pwgrid.common.errors import ConfigError, Violation
+from pwgrid.settings.kinds import RULE, RedisUrl, Secret
+from pwgrid.settings.model import DEFAULT, POOLS, SECTIONS, SETTINGS, Setting, Settings, Sources, bare, literal
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"
+
+_SHOWN_CHARACTERS: Final = 80
+_HUGE_BITS: Final = 128
 
 
 def _cannot_load_again() -> "Loaded":
@@ -43,120 +45,206 @@ def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[st
     Environment beats file, `flags` (by name of the setting; None is not given) beat both. Raises ConfigError with all
     violations at once, KeyError for a flag that is no setting.
     """
-    draft = Draft()
-    path, named_by = _find_file(config_file, environ)
-    file_is_known = path is None or _put_file(draft, path, named_by)
-    for setting in SETTINGS.values():
-        written = environ.get(setting.environment, "").strip()
-        if written:
-            _put(draft, setting, written, f"environment {setting.environment}", read_text)
-    for name, given in flags.items():
-        setting = SETTINGS[name]
-        if given is not None and given != ():
-            _put(draft, setting, given, setting.flag, read_flag)
-    if file_is_known:  # else rules would be broken by what a file says that could not be read
-        rules.derive(draft)
-        rules.apply_all(draft)
-    if draft.violations:
-        raise ConfigError(draft.violations)
-    values: dict[str, Any] = dict(draft.values)
-    return Loaded(Settings(**values), draft.sources, path, partial(load, config_file, dict(environ), dict(flags)))
+    draft = _Draft()
+    path = draft.take_file(*_find_file(config_file, environ))
+    draft.take(_Environment(environ)(), lambda setting: f"environment {setting.environment}", _TEXTS)
+    for name, value in flags.items():
+        if value is not None and value != ():
+            given = str(value).strip() if isinstance(value, str | PurePath) else value
+            draft.take({name: given}, lambda setting: setting.flag, _TEXTS if isinstance(given, str) else _TYPED)
+    settings = draft.finished()
+    return Loaded(settings, draft.sources, path, partial(load, config_file, dict(environ), dict(flags)))
 
 
 def show(loaded: Loaded) -> str:
     """A table for people: name, value, unit, source. Secrets are masked."""
-    return text.show(loaded.settings, loaded.sources)
+    rows = [("SETTING", "VALUE", "UNIT", "SOURCE")]
+    for name, setting in SETTINGS.items():
+        rows.append((name, bare(getattr(loaded.settings, name)), setting.unit, loaded.sources[name]))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows)
 
 
 def as_json(loaded: Loaded) -> str:
     """JSON for machines: `{name: {"value", "unit", "source"}}`. Secrets are masked."""
-    return text.as_json(loaded.settings, loaded.sources)
+    table = {
+        name: {"value": getattr(loaded.settings, name), "unit": setting.unit, "source": loaded.sources[name]}
+        for name, setting in SETTINGS.items()
+    }
+    return json.dumps(table, indent=2, default=str)
 
 
-def write_files(directory: Path) -> None:
-    """Writes grid.toml and env.example with all defaults into `directory`."""
-    (directory / "grid.toml").write_text(text.toml_file(), encoding="utf-8")
-    (directory / "env.example").write_text(text.environment_file(), encoding="utf-8")
-
-
-def _put(draft: Draft, setting: Setting, written: object, source: str, reader: Callable[[Setting, Any], Value]) -> None:
-    try:
-        draft.put(setting, reader(setting, written), source)
-    except Unfit as rule:
-        draft.refuse(setting, written, str(rule), source)
-
-
-def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Path | None, str]:
+def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Path, str]:
     """The file to read, and who named it."""
     if config_file is not None:
         return config_file, "--config"
     if named := environ.get(FILE_VARIABLE, "").strip():
         return Path(named), f"environment {FILE_VARIABLE}"
-    return (DEFAULT_FILE, "the default place") if _may_exist(DEFAULT_FILE) else (None, "")
+    return DEFAULT_FILE, "the default place"
 
 
-def _may_exist(path: Path) -> bool:
-    """False when there is certainly no such file; one that may not be looked at is for the reader to complain about."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
+class _Environment(EnvSettingsSource):
+    """The texts of the environment, by the names of the settings. An empty one counts as not set."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
+        self.env_vars = {name: text.strip() for name, text in environ.items() if text.strip()}
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        value, _variable, is_complex = super().get_field_value(field, field_name)
+        return value, field_name, is_complex
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        return value  # a list is words, not JSON: the model splits them
 
 
-def _put_file(draft: Draft, path: Path, named_by: str) -> bool:
-    """Puts what the file says. False when the file cannot be read at all."""
-    import tomllib  # most grids have no file
-
-    try:
-        table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        fault = f"cannot be read: {error.strerror or error}"
-    except UnicodeDecodeError:
-        fault = "is not UTF-8"
-    except RecursionError:
-        fault = "is nested too deeply"
-    except ValueError as error:  # TOMLDecodeError, but also numbers with thousands of digits
-        fault = f"is not TOML: {error}"
-    else:
-        _put_sections(draft, table, str(path))
-        return True
-    draft.violations.append(Violation("config", repr(str(path)), fault, named_by))
-    return False
+_Validate = Callable[[Mapping[str, object]], Settings]
+_ALONE: Final = Sources(unusable=frozenset(SETTINGS))  # the rules between settings are for all sources together
+_TYPED: Final[_Validate] = partial(Settings.model_validate, strict=True, context=_ALONE)
+_TEXTS: Final[_Validate] = partial(Settings.model_validate_strings, strict=True, context=_ALONE)
 
 
-def _put_sections(draft: Draft, table: Mapping[str, object], source: str) -> None:
+class _Draft:
+    """Settings in the making: what is set for now, where that came from, and all that is wrong so far."""
+
+    def __init__(self) -> None:
+        self.sources = dict.fromkeys(SETTINGS, DEFAULT)
+        self._values: dict[str, Any] = {}
+        self._violations: list[Violation] = []
+        self._is_complete = True
+        self._unusable: set[str] = set()
+        """Names whose value in force is wrong itself, so that no rule between settings can be applied to it."""
+
+    def take_file(self, path: Path, named_by: str) -> Path | None:
+        """The values of a file. None when there is none in the default place.
+
+        Not by TomlConfigSettingsSource: that passes over a file that is missing, or a pipe.
+        """
+        try:
+            table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
+            if path == DEFAULT_FILE and isinstance(error, FileNotFoundError | NotADirectoryError):
+                return None
+            self._is_complete = False  # rules would be broken by what a file says that could not be read
+            self._violations.append(Violation("config", repr(str(path)), _unreadable(error), named_by))
+            return path
+        known: dict[str, object] = {}
+        unknown = list(_sort_out(table, known))
+        self.take(known, lambda _setting: str(path), _TYPED)
+        self._violations += [Violation(place, "", sentence, str(path)) for place, sentence in unknown]
+        return path
+
+    def take(self, given: Mapping[str, object], source: Callable[[Setting], str], validate: _Validate) -> None:
+        """The values of a source that beats all before it. A bad one is a violation, also where a later one is good."""
+        try:
+            good = validate(given)
+        except ValidationError as error:
+            faults = {SETTINGS[str(each["loc"][0])]: each for each in reversed(error.errors())}
+            for setting in sorted(faults, key=lambda setting: list(given).index(setting.name)):
+                written, fault = given[setting.name], faults[setting]
+                sentence = fault["msg"] if fault["type"] == RULE else _sentence(setting, written)
+                self._violations.append(Violation(setting.name, _written(setting, written), sentence, source(setting)))
+                self._unusable.add(setting.name)
+            good = validate({name: value for name, value in given.items() if SETTINGS[name] not in faults})
+        for name in good.model_fields_set:
+            self._put(name, getattr(good, name), source(SETTINGS[name]))
+
+    def finished(self) -> Settings:
+        """All values together, by the rules between settings. Raises ConfigError with all that is wrong."""
+        if self._is_complete:
+            self._derive()
+            try:
+                settings = Settings.model_validate(self._values, context=Sources(self.sources, self._unusable))
+            except ValidationError as error:
+                for each in error.errors():
+                    name = str(each["loc"][0])
+                    self._violations.append(Violation(name, _shown(each["input"]), each["msg"], self.sources[name]))
+        if self._violations:
+            raise ConfigError(self._violations)
+        return settings
+
+    def _derive(self) -> None:
+        """Fills in what follows from other settings."""
+        values = {name: self._values.get(name, setting.default) for name, setting in SETTINGS.items()}
+        # REDIS_URL wins over REDIS_HOST and REDIS_PORT, wherever either came from.
+        names, host = {"redis_url", "redis_host", "redis_port"}, values["redis_host"]
+        if host and not values["redis_url"] and self._unusable.isdisjoint(names):
+            url = f"redis://{f'[{host}]' if ':' in host else host}:{values['redis_port']}/0"
+            self._put("redis_url", RedisUrl(url), f"redis_host, {self.sources['redis_host']}")
+        name, filled = "default_browser_type", [pool for pool in POOLS if values[pool]]
+        if self.sources[name] == DEFAULT and self._unusable.isdisjoint({name, *POOLS}) and len(filled) == 1:
+            only = filled[0].removesuffix("_workers")
+            if only != values[name]:
+                self._put(name, only, f"{DEFAULT}, the only pool with workers")
+
+    def _put(self, name: str, value: object, source: str) -> None:
+        self._values[name] = value
+        self.sources[name] = source
+        self._unusable.discard(name)
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8"
+    # TOMLDecodeError, but also numbers with thousands of digits
+    return "is nested too deeply" if isinstance(error, RecursionError) else f"is not TOML: {error}"
+
+
+def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator[tuple[str, str]]:
+    """Puts the settings of all sections into `known`, and tells what is none: its place and a sentence.
+
+    Its value is not told: it might be a secret with a mistyped name.
+    """
     for section, content in table.items():
         if section not in SECTIONS:
-            draft.violations.append(Violation(_key(section), "", _unknown_section(section), source))
+            yield _key(section), _unknown("section", section, SECTIONS)
         elif not isinstance(content, dict):
-            draft.violations.append(Violation(_key(section), "", f"must be a section: [{section}]", source))
+            yield _key(section), f"must be a section: [{section}]"
         else:
-            for name, written in content.items():
+            for name, value in content.items():
                 if name in SETTINGS and SETTINGS[name].section == section:
-                    _put(draft, SETTINGS[name], written, source, read)
-                else:  # its value is not shown: it might be a secret with a mistyped name
-                    place = f"{_key(name)} in [{section}]"
-                    draft.violations.append(Violation(place, "", _unknown_setting(name), source))
+                    known[name] = value
+                else:
+                    yield f"{_key(name)} in [{section}]", _unknown("setting", name, SETTINGS)
 
 
-def _unknown_section(section: str) -> str:
-    if section in SETTINGS:
-        return _unknown_setting(section)
-    return "unknown section" + did_you_mean(section, tuple(SECTIONS))
-
-
-def _unknown_setting(name: str) -> str:
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     if name in SETTINGS:
         return f"belongs into the section [{SETTINGS[name].section}]"
-    return "unknown setting" + did_you_mean(name, tuple(SETTINGS))
+    return f"unknown {what}" + _did_you_mean(name, known)
 
 
 def _key(name: str) -> str:
     return name if name.isprintable() and name else repr(name)
 
 
-if __name__ == "__main__":
-    write_files(Path(sys.argv[1]))
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _sentence(setting: Setting, written: object) -> str:
+    """What it must be, for a value that pydantic does not take."""
+    if setting.choices:
+        hint = _did_you_mean(written, setting.choices) if isinstance(written, str) else ""
+        return f"must be one of {', '.join(setting.choices)}{hint}"
+    if setting.bounds:
+        return f"must be {'a whole number' if setting.kind is int else 'a number'}, {setting.bounds}"
+    return {bool: "must be true or false", tuple: "must be a list of texts"}.get(setting.kind, "must be a text")
+
+
+def _written(setting: Setting, value: object) -> str:
+    """A wrong value for a message, without secrets."""
+    if issubclass(setting.kind, Secret):
+        value = str((setting.kind if isinstance(value, str) else Secret)(str(value)))
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    """One line, of bounded length."""
+    if isinstance(value, int) and value.bit_length() > _HUGE_BITS:
+        return "a huge number"
+    text = literal(value) if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

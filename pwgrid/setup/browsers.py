@@ -17,7 +17,7 @@ from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.setup.packages import Host, Say, install_package
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser

@@ -17,7 +17,7 @@ from typing import Final
 
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.setup.packages import Host, Say, install_package
 
 _VERSION_TIMEOUT_S: Final = 20.0

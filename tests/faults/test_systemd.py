@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
 from tests.conftest import need
 from tests.support.grid import NEVER, ROOT, eventually, eventually_async, free_port

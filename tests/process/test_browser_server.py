@@ -23,9 +23,10 @@ from websockets.exceptions import ConnectionClosed
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, BrowserServerGone
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import clear_marks, is_served
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, SessionClosed
+from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.front_door import (
     BOUND_S,
     HEADERS,
@@ -437,7 +438,7 @@ async def test_sigterm_is_a_stop() -> None:
 
 async def test_a_browser_that_is_not_there_is_an_error_that_says_so() -> None:
     with private_directory() as directory:
-        launch = replace(spec(directory, fake=True), launcher="", executable="/nonexistent/chromium")
+        launch = replace(spec(directory, fake=True), executable="/nonexistent/chromium")
         with pytest.raises(BrowserLaunchError, match=r"/nonexistent/chromium.* did not start"):
             await start(launch)
 
@@ -447,28 +448,31 @@ async def test_a_browser_that_exits_is_an_error_with_what_it_said(tmp_path: Path
     broken.write_text("#!/bin/sh\necho libnothing.so is missing >&2\nexit 127\n")
     broken.chmod(0o755)
     with private_directory() as directory:
-        launch = replace(spec(directory, fake=True), launcher="", executable=str(broken))
+        launch = replace(spec(directory, fake=True), executable=str(broken))
         with pytest.raises(BrowserLaunchError, match=r"libnothing\.so is missing"):
             await start(launch)
 
 
 async def test_a_launch_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_HANG_START", "1")
-    with private_directory() as directory, pytest.raises(BrowserLaunchError, match=r"not ready within 0\.5 s"):
+    expected = pytest.raises(BrowserLaunchError, match=r"not ready within 0\.5 s")
+    with private_directory() as directory, launching(FAKE_LAUNCHER), expected:
         await start(spec(directory, fake=True), 0.5)
 
 
 async def test_what_the_launcher_says_itself_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_FAIL_START", "Missing X server or $DISPLAY")
-    with private_directory() as directory, pytest.raises(BrowserLaunchError, match="HEADLESS=true"):
+    expected = pytest.raises(BrowserLaunchError, match="HEADLESS=true")
+    with private_directory() as directory, launching(FAKE_LAUNCHER), expected:
         await start(spec(directory, fake=True))
 
 
 async def test_a_launcher_that_dies_leaves_its_last_words(tmp_path: Path) -> None:
     launcher = tmp_path / "dies.cjs"
     launcher.write_text("console.error('out of everything'); process.exit(3);")
-    with private_directory() as directory, pytest.raises(BrowserLaunchError, match="out of everything"):
-        await start(replace(spec(directory, fake=True), launcher=str(launcher)))
+    expected = pytest.raises(BrowserLaunchError, match="out of everything")
+    with private_directory() as directory, launching(launcher), expected:
+        await start(spec(directory, fake=True))
 
 
 async def test_a_socket_path_that_is_too_long_is_an_error_that_names_the_setting() -> None:

@@ -14,7 +14,7 @@ from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.restart.child_file_writer import AGAIN_S, Ledger
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 
 @pytest.fixture

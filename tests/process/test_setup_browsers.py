@@ -68,7 +68,7 @@ echo done: "$*"
 
 
 def test_a_browser_that_is_there_is_checked_and_named(world: BareHost) -> None:
-    settings = replace(SETTINGS, chromium_executable=REAL_CHROMIUM)
+    settings = SETTINGS.model_copy(update={"chromium_executable": REAL_CHROMIUM})
     (found,) = world.setup(["chromium"], settings)
     assert found.executable == REAL_CHROMIUM
     assert "Chrom" in world.text()
@@ -152,7 +152,7 @@ def test_the_system_s_headless_shell_is_the_second_way(world: BareHost) -> None:
 def test_a_browser_with_a_window_is_the_whole_chromium(world: BareHost) -> None:
     world.command("apt-cache", "exit 0")
     with pytest.raises(BrowserMissing):
-        world.setup(["chromium"], replace(SETTINGS, headless=False))
+        world.setup(["chromium"], SETTINGS.model_copy(update={"headless": False}))
     assert "node cli.js install chromium" in world.calls()
     assert any(call.endswith("install -y --no-install-recommends chromium") for call in world.calls())
 
@@ -228,14 +228,14 @@ def test_a_browser_of_the_settings_that_does_not_run_is_an_error_with_what_it_sa
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho libnothing.so: cannot open >&2\nexit 127\n")
     broken.chmod(0o755)
-    settings = replace(SETTINGS, chromium_executable=str(broken))
+    settings = SETTINGS.model_copy(update={"chromium_executable": str(broken)})
     with pytest.raises(BrowserLaunchError, match=r"libnothing\.so"):
         world.setup(["chromium"], settings)
     assert world.calls() == []
 
 
 def test_a_wrong_path_in_the_settings_is_not_answered_by_a_download(world: BareHost) -> None:
-    settings = replace(SETTINGS, chromium_executable="/nonexistent/chromium")
+    settings = SETTINGS.model_copy(update={"chromium_executable": "/nonexistent/chromium"})
     with pytest.raises(BrowserMissing, match="CHROMIUM_EXECUTABLE"):
         world.setup(["chromium"], settings)
     assert world.calls() == []

@@ -12,7 +12,9 @@ import pytest
 
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded
-from tests.support.bare_host import SETTINGS, BareHost
+from pwgrid.settings.kinds import RedisUrl
+from pwgrid.settings.model import Settings
+from tests.support.bare_host import BareHost
 
 REAL_SERVER = embedded.find_redis_server()
 VERSION = "6.2.912183"
@@ -146,5 +148,5 @@ def test_a_server_of_the_user_s_own_choice_is_not_replaced(
 
 
 def test_a_redis_of_the_settings_needs_no_server_here(world: BareHost) -> None:
-    world.setup([], replace(SETTINGS, redis_url="redis://elsewhere"))
+    world.setup([], Settings(redis_url=RedisUrl("redis://elsewhere")))
     assert world.said == ["redis: the settings name one that runs elsewhere"]

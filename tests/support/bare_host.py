@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths

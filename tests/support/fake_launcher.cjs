@@ -3,7 +3,7 @@
 // It does the WebSocket handshake by hand on the raw sockets and echoes every message, fast enough for thousands of connects
 // a second and thousands of idle sessions. What it does not have: HTTP, Playwright's protocol, pings, idle and duration limits.
 //
-// Faults and extras, by environment variable (passed on to a launcher that is not the real one):
+// Faults and extras, by environment variable:
 //   FAKE_FAIL_START=<sentence>   says `failed` with it            FAKE_HANG_START=1         never says `ready`
 //   FAKE_START_MS=<n>            `ready` so much later            FAKE_VERSION=<x.y.z>      its Playwright version
 //   FAKE_START_HELD_BY=<path>    not `ready` while the file is there

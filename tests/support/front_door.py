@@ -15,12 +15,13 @@ from typing import Any
 import psutil
 
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
+from pwgrid.worker.browser.launch import LAUNCHER
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
 from pwgrid.worker.policy.admission import Offer
+from tests.support.fake_grid import FAKE_LAUNCHER, launching
 
-FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
 BOUND_S = 30.0
 """Bounds a failure; nothing is meant to take this long."""
 
@@ -59,11 +60,11 @@ class Watched:
 
 
 def spec(directory: Path, browser_type: BrowserType = "chromium", *, fake: bool = False, **changes: Any) -> LaunchSpec:
-    """What a worker would launch in `directory`: the browser of this host, or the fake."""
+    """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it."""
     temporary = directory / "tmp"
     temporary.mkdir(exist_ok=True)
     if fake:
-        launch = LaunchSpec(browser_type, directory / "browser.sock", temporary, launcher=str(FAKE_LAUNCHER))
+        launch = LaunchSpec(browser_type, directory / "browser.sock", temporary)
     else:
         found = find_browser(browser_type, Settings())
         launch = LaunchSpec.of(Settings(), found, directory / "browser.sock", temporary)
@@ -97,7 +98,7 @@ async def browser_server(
     browser_type: BrowserType = "chromium", *, fake: bool = False, **changes: Any
 ) -> AsyncIterator[Watched]:
     """A running browser server behind a TCP endpoint. Afterwards nothing of it may be left."""
-    with private_directory() as directory:
+    with private_directory() as directory, launching(FAKE_LAUNCHER if fake else LAUNCHER):
         ours, theirs = socket.socketpair()
         queue: asyncio.Queue[SessionClosed] = asyncio.Queue()
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
 REDIS_TIMEOUT_S = 20
-FAKE_LAUNCHER = ROOT / "tests" / "support" / "fake_launcher.cjs"
 NEVER = "1000000000"
 """Sessions until a worker is recycled, where a recycle is not what is tested or measured."""
 
@@ -43,10 +42,10 @@ class Grid:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PWGRID", "PW_TEST"))},
             "TMPDIR": str(self.temporary),
-            **({"PWGRID_LAUNCHER": str(FAKE_LAUNCHER)} if fake else {}),
             **(environment or {}),
         }
         self.arguments = arguments
+        self.program = (sys.executable, "-m", "tests.support.fake_grid" if fake else "pwgrid")
         self.log = (self.temporary / "pwgrid.common.log").open("w+b")
         self._start(arguments)
 
@@ -62,7 +61,7 @@ class Grid:
     def _start(self, arguments: tuple[str, ...]) -> None:
         ready_in, ready_out = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pwgrid", "serve", "--port", "0", *arguments, "--ready-fd", str(ready_out)],
+            [*self.program, "serve", "--port", "0", *arguments, "--ready-fd", str(ready_out)],
             cwd=ROOT,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -89,7 +88,7 @@ class Grid:
     def command(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """`pwgrid ARGUMENTS` in the grid's environment."""
         return subprocess.run(
-            [sys.executable, "-m", "pwgrid", *arguments],
+            [*self.program, *arguments],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,
@@ -246,7 +245,6 @@ def free_port() -> int:
 
 
 __all__ = [
-    "FAKE_LAUNCHER",
     "NEVER",
     "Grid",
     "eventually",

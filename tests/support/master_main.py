@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Coroutine
-from dataclasses import fields
 from typing import Any
 
 import psutil
@@ -31,7 +30,7 @@ from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import SETTINGS, Settings
 
 _TREE = """
 import subprocess
@@ -263,12 +262,11 @@ def explode_on(browser_type: str) -> None:
 def main(spec: dict[str, Any]) -> int:
     logging.configure("debug", "json", "master")
     fail_forks(spec.get("fork_errors", 0))
-    known = {part.name for part in fields(Settings)}
-    given = {name: value for name, value in spec.get("settings", {}).items() if name in known}
+    given = {name: value for name, value in spec.get("settings", {}).items() if name in SETTINGS}
     fds = open_fds()
     listener = open_listener("127.0.0.1", spec.get("port", 0))
     port = listener.getsockname()[1]
-    settings = Settings(port=port, runtime_dir=spec["base"], **given)
+    settings = Settings.model_construct(port=port, runtime_dir=spec["base"], **given)  # not by the rules of users
     runtime = RuntimeDir.create(settings.runtime_dir, port)
     redis = None
     with runtime.locked(f"ws://127.0.0.1:{port}"):

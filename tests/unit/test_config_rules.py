@@ -1,15 +1,15 @@
 """Rules between settings, and settings that follow from others."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pwgrid.common.errors import ConfigError
 from pwgrid.settings import load as config
-from pwgrid.settings.checks import is_loopback
-from pwgrid.settings.load import ConfigError, Settings, load
+from pwgrid.settings.load import load
+from pwgrid.settings.model import Settings, is_loopback
 
 
 @pytest.fixture(autouse=True)
@@ -163,14 +163,12 @@ def test_asking_for_an_empty_default_pool_is_refused() -> None:
 )
 def test_a_redis_host_stands_for_a_url_where_there_is_none(environ: dict[str, str], url: str) -> None:
     loaded = load(None, environ, {})
-    assert loaded.settings.redis_url == url
+    assert loaded.settings.redis_url.get_secret_value() == url
     if "REDIS_URL" not in environ and url:
         assert loaded.sources["redis_url"] == "redis_host, environment REDIS_HOST"
 
 
 def test_settings_tell_workers_and_executables_by_browser_type() -> None:
-    settings = replace(
-        Settings(), webkit_workers=3, chromium_executable="/c", firefox_executable="/f", webkit_executable="/w"
-    )
+    settings = Settings(webkit_workers=3, chromium_executable="/c", firefox_executable="/f", webkit_executable="/w")
     assert settings.workers_wanted() == {"chromium": 2, "firefox": 0, "webkit": 3}
     assert [settings.executable(browser_type) for browser_type in settings.workers_wanted()] == ["/c", "/f", "/w"]

@@ -7,13 +7,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from pwgrid.common.types import Part
 from pwgrid.settings import load as config
-from pwgrid.settings.load import Settings, as_json, load, show, write_files
-from pwgrid.settings.table import SECTIONS, SETTINGS
-from pwgrid.settings.values import read
+from pwgrid.settings.generated import write_files
+from pwgrid.settings.load import as_json, load, show
+from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Settings
 
 SHIPPED = Path(__file__).parents[2] / "config"
 
@@ -24,13 +26,12 @@ def _no_file_in_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_every_default_keeps_to_the_rules_of_its_setting() -> None:
-    for name, setting in SETTINGS.items():
-        assert read(setting, setting.default) == getattr(Settings(), name)
+    assert Settings.model_validate(dict(Settings()), strict=True) == Settings()
 
 
 def test_every_number_has_bounds_and_every_setting_a_line_of_meaning() -> None:
     for setting in SETTINGS.values():
-        assert ("minimum" in setting.rules) == ("maximum" in setting.rules) == (setting.kind in (int, float))
+        assert (setting.bounds is not None) == (setting.kind in (int, float))
         assert re.fullmatch(r"[^\n]{5,110}\.", setting.meaning)
         assert setting.kind is not float or setting.unit == "seconds"
 
@@ -50,7 +51,7 @@ def test_the_shipped_files_are_those_that_the_table_stands_for(tmp_path: Path) -
     write_files(tmp_path)
     for name in ("grid.toml", "env.example"):
         assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), (
-            "run: python -m pwgrid.settings.load config"
+            "run: python -m pwgrid.settings.generated config"
         )
 
 
@@ -73,7 +74,7 @@ def test_the_shipped_environment_names_all_defaults_without_its_hashes() -> None
     loaded = load(None, environ, {})
     assert loaded.settings == Settings()
     assert {name for name, source in loaded.sources.items() if source == "default"} == {
-        name for name, setting in SETTINGS.items() if setting.default in ("", ())
+        name for name, value in Settings().plain().items() if value in ("", ())
     }
 
 
@@ -98,9 +99,16 @@ def test_the_table_for_machines_has_the_same_and_hides_secrets() -> None:
     assert set(table) == set(SETTINGS)
 
 
-def test_importing_the_configuration_imports_nothing_heavy() -> None:
-    code = "import sys, pwgrid.settings.load, pwgrid.common.log; print(*sys.modules)"
+def test_every_setting_says_whom_it_concerns() -> None:
+    for name, concerns in CONCERNS.items():
+        assert concerns, name
+        assert set(concerns) <= set(get_args(Part)), name
+        assert len(concerns) == 1 or {"fixed", "pool", "master"}.isdisjoint(concerns), name
+
+
+def test_a_command_to_a_running_grid_loads_no_model() -> None:
+    code = "import sys, pwgrid.cli.main, pwgrid.cli.operate, pwgrid.cli.drain, pwgrid.common.log; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"asyncio", "structlog", "logging", "tomllib", "difflib", "shlex", "hiredis", "threading"}.isdisjoint(
+    assert {"pydantic", "pydantic_settings", "asyncio", "structlog", "logging", "hiredis"}.isdisjoint(
         done.stdout.split()
     )

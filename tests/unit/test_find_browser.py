@@ -2,18 +2,17 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
 
 HEADLESS = Settings()
-HEADFUL = replace(HEADLESS, headless=False)
+HEADFUL = Settings(headless=False)
 ELF = b"\x7fELF"
 
 Install = Callable[..., Path]
@@ -145,25 +144,25 @@ def test_a_missing_browser_is_an_error_that_says_how_to_get_it(places: SearchPat
 def test_the_one_in_the_settings_comes_first(places: SearchPaths, install: Install) -> None:
     install(SHELL)
     chosen = str(install("opt/mine"))
-    found = find_browser("chromium", replace(HEADLESS, chromium_executable=chosen), places)
+    found = find_browser("chromium", Settings(chromium_executable=chosen), places)
     assert found == FoundBrowser("chromium", chosen, "", "setting")
 
 
 def test_a_firefox_in_the_settings_is_driven_by_what_it_is(places: SearchPaths, install: Install) -> None:
     own, stock = str(install(FIREFOX)), str(install("opt/firefox"))
-    assert find_browser("firefox", replace(HEADLESS, firefox_executable=own), places).channel == ""
-    assert find_browser("firefox", replace(HEADLESS, firefox_executable=stock), places).channel == "moz-firefox"
+    assert find_browser("firefox", Settings(firefox_executable=own), places).channel == ""
+    assert find_browser("firefox", Settings(firefox_executable=stock), places).channel == "moz-firefox"
 
 
 def test_a_wrong_path_in_the_settings_is_an_error_though_others_are_installed(
     places: SearchPaths, install: Install, tmp_path: Path
 ) -> None:
     install(SHELL)
-    settings = replace(HEADLESS, chromium_executable=str(tmp_path / "none"))
+    settings = Settings(chromium_executable=str(tmp_path / "none"))
     with pytest.raises(BrowserMissing, match=r"CHROMIUM_EXECUTABLE is .*no file"):
         find_browser("chromium", settings, places)
     install("plain").chmod(0o644)
-    settings = replace(HEADLESS, chromium_executable=str(tmp_path / "plain"))
+    settings = Settings(chromium_executable=str(tmp_path / "plain"))
     with pytest.raises(BrowserMissing, match=r"CHROMIUM_EXECUTABLE is .*not executable"):
         find_browser("chromium", settings, places)
 

@@ -15,7 +15,7 @@ from pwgrid.master.memory import meter as memory
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.plan import Limits
 from pwgrid.runtime.process_tree import Table, Tree, process_table
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 
 class OneChannel:

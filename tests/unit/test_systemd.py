@@ -12,7 +12,7 @@ from pwgrid.common import systemd
 from pwgrid.common.errors import GridError
 from pwgrid.master.proxy import listener as listener_module
 from pwgrid.master.proxy.listener import inherited_listeners
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from pwgrid.master.policy.recycle import (
 from pwgrid.master.workers.record import WorkerRecord
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.process_tree import Table
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 log = get_logger()
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.runtime.directory import find_running
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 BACKLOG: Final = 4096
 _FIRST_SYSTEMD_FD: Final = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from pwgrid.common.errors import GridError
@@ -20,6 +19,7 @@ from pwgrid.master.restart.child_file_writer import Ledger
 from pwgrid.master.restart.reexec import Check
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
+from pwgrid.settings.model import CONCERNS
 
 log = get_logger()
 
@@ -153,7 +153,7 @@ class Changes:
         except GridError as error:
             log.error("configuration_refused", reason=str(error))
             raise ValueError(str(error)) from None
-        change = compare(asdict(config.settings), asdict(settings))
+        change = compare(CONCERNS, config.settings.plain(), settings.plain())
         if change.refused:
             sentence = (
                 f"cannot change while the grid runs: {', '.join(change.refused)}; stop the grid and start it again"

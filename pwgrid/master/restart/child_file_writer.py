@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pwgrid.common.log import get_logger
-from pwgrid.common.types import ChildKind
+from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy.reload import Part, concerning
+from pwgrid.master.policy.reload import concerning
 from pwgrid.runtime.child_files import ChildState, digest, state_path
 from pwgrid.runtime.processes import create_time
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import CONCERNS, Settings
 
 if TYPE_CHECKING:
     from pwgrid.master.workers.record import WorkerRecord
@@ -50,7 +49,7 @@ class Ledger:
         """The fingerprint of the settings that concern such a child, as they are now."""
         parts: dict[str, tuple[Part, ...]] = {"worker": ("worker",), "proxy": ("proxy",), "redis": ()}
         extra: tuple[Part, ...] = (browser_type,) if browser_type else ()  # type: ignore[assignment]
-        return digest(concerning(asdict(self._config.settings), *parts[kind], *extra))
+        return digest(concerning(CONCERNS, self._config.settings.plain(), *parts[kind], *extra))
 
     def worker(self, record: WorkerRecord) -> None:
         """Write down a worker as it is now."""

@@ -12,7 +12,7 @@ from pwgrid.master.policy.backoff import Backoff, Run
 from pwgrid.master.policy.plan import Wanted
 from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, spares
 from pwgrid.master.workers.record import WorkerRecord
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 log = get_logger()
 

@@ -25,7 +25,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, QueueFull, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Selection
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
@@ -69,7 +69,7 @@ class Gateway:
                 default_browser_type=self.settings.default_browser_type,
                 pools=self.roster.offered(),
                 versions=self.roster.versions(),
-                token=self.settings.token,
+                token=self.settings.token.get_secret_value(),
                 allowed_origins=frozenset(self.settings.allowed_origins),
             )
         return self._policy

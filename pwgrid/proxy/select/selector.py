@@ -14,7 +14,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.proxy.select.without_redis import LocalSelection
 from pwgrid.registry.registry import Registry, Selection, Wish
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 
 Source = Literal["setting", "playwright", "system"]
 

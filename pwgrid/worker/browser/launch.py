@@ -16,7 +16,7 @@ from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserLaunchError
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.load import Settings
+from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.node_link import Message
 
@@ -25,7 +25,7 @@ LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
 _SOCKET_PATH_BYTES: Final = 107
 
 _PRIVATE: Final = re.compile(
-    r"PWGRID_|REDIS_|NODE_CHANNEL_|NODE_OPTIONS$|NODE_UNIQUE_ID$|NOTIFY_SOCKET$|LISTEN_FDS|LISTEN_PID$|WATCHDOG_|FAKE_"
+    r"PWGRID_|REDIS_|NODE_CHANNEL_|NODE_OPTIONS$|NODE_UNIQUE_ID$|NOTIFY_SOCKET$|LISTEN_FDS|LISTEN_PID$|WATCHDOG_"
 )
 """Variables that a browser, and so a page that breaks out of it, must not see, or that would change how Node runs."""
 
@@ -55,8 +55,6 @@ class LaunchSpec:
     drain_timeout_s: float = 30.0
     code_cache: Path | None = None
     """Where browser servers of the same grid leave compiled code for each other."""
-    launcher: str = ""
-    """Another launcher that speaks the same IPC (the fake one of tests and benches); empty: ours."""
 
     @classmethod
     def of(
@@ -78,7 +76,6 @@ class LaunchSpec:
             max_duration_s=settings.session_max_duration,
             drain_timeout_s=settings.drain_timeout,
             code_cache=code_cache,
-            launcher=settings.launcher,
         )
 
     def options(self, playwright_core: Path, timeout_s: float) -> str:
@@ -135,8 +132,6 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
         )
     node, cli = compute_driver_executable()
     environment = {name: value for name, value in os.environ.items() if not _PRIVATE.match(name)}
-    if spec.launcher:
-        environment |= {name: value for name, value in os.environ.items() if name.startswith("FAKE_")}
     environment |= {
         "TMPDIR": str(spec.tmpdir),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
@@ -145,7 +140,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
     }
     ipc_child.setblocking(False)
     return subprocess.Popen(
-        [node, "--no-warnings", spec.launcher or str(LAUNCHER)],
+        [node, "--no-warnings", str(LAUNCHER)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -1,0 +1,56 @@
+"""Writes config/grid.toml and config/env.example from the model: `python -m pwgrid.settings.generated config`."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from pwgrid.settings.model import RELATIONS, SECTIONS, SETTINGS, bare, literal
+
+_TOML_HEAD: Final = """\
+# All settings of pwgrid with their defaults. Made from pwgrid/settings/model.py by
+# `python -m pwgrid.settings.generated config`: change it there.
+#
+# A line counts once its # is removed. The grid reads the file that --config or $PWGRID_CONFIG names, else
+# /etc/pwgrid/grid.toml. Environment variables (named like the setting in upper case, or as told) beat the file,
+# command line options beat both. `pwgrid config check` finds mistakes, `pwgrid config show` tells what is in force.
+#
+# Rules between settings:
+"""
+
+_ENVIRONMENT_HEAD: Final = """\
+# Environment of pwgrid with the defaults. Made from pwgrid/settings/model.py by
+# `python -m pwgrid.settings.generated config`: change it there.
+# A line counts once its # is removed; an empty value counts as not set. Lists are words as a shell splits them.
+
+# Configuration file; empty: /etc/pwgrid/grid.toml, if there is one.
+#PWGRID_CONFIG=
+"""
+
+
+def write_files(directory: Path) -> None:
+    """Writes both files, with all defaults, into `directory`."""
+    (directory / "grid.toml").write_text(_toml(), encoding="utf-8")
+    (directory / "env.example").write_text(_environment(), encoding="utf-8")
+
+
+def _toml() -> str:
+    parts = [_TOML_HEAD, *(f"#   {relation}\n" for relation in RELATIONS)]
+    for section, meaning in SECTIONS.items():
+        parts.append(f"\n# {meaning}\n[{section}]\n")
+        for each in SETTINGS.values():
+            if each.section == section:
+                named = f" Environment: {each.environment}." if each.environment != each.name.upper() else ""
+                parts.append(f"\n# {each.described()}{named}\n#{each.name} = {literal(each.default)}\n")
+    return "".join(parts)
+
+
+def _environment() -> str:
+    parts = [_ENVIRONMENT_HEAD]
+    for each in SETTINGS.values():
+        value = "" if literal(each.default) in ('""', "[]") else bare(each.default)
+        parts.append(f"\n# {each.described()}\n#{each.environment}={value}\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    write_files(Path(sys.argv[1]))

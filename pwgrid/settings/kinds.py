@@ -1,0 +1,177 @@
+"""What a value may be: numbers within bounds, texts of a form, lists, secrets; pydantic annotations."""
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeGuard, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, SecretStr, ValidationInfo
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_after_validator_function, with_info_before_validator_function
+
+T = TypeVar("T")
+
+MAX_SECONDS: Final = 2_000_000.0
+"""Twenty-three days. Node's timers and TCP_USER_TIMEOUT count milliseconds in 31 bits; a longer timer fires at once."""
+
+MAX_WORKERS: Final = 1000
+
+RUNTIME_DIR_BYTES: Final = 41
+"""What a Unix socket path (107 bytes) leaves for the base. The longest is Chromium's, which dies when it does not fit:
+`<base>/65535/w/01234567/tmp/org.chromium.Chromium.XXXXXX/SingletonSocket`."""
+
+RULE: Final = "rule"
+"""The type of our own validation errors: their message is the project's sentence. All other types are pydantic's."""
+
+
+def rule(sentence: str) -> PydanticCustomError:
+    """An error for validators to raise."""
+    return PydanticCustomError(RULE, sentence)
+
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def is_text(value: object, info: ValidationInfo) -> TypeGuard[str]:
+    """Whether it comes from the environment or a flag (`model_validate_strings`), and so stands for a value."""
+    return isinstance(value, str) and info.mode != "python"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a number must keep to. `str()` is for people: "0 (off) or 0.1 to 2000000"."""
+
+    minimum: float
+    maximum: float
+    unit: str = ""
+    zero_is_off: bool = False
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: object, info: ValidationInfo) -> object:
+            # Not by pydantic, which takes 1_0, and 8.0 as a whole number.
+            plain = is_text(value, info) and (_WHOLE if kind is int else _NUMBER).fullmatch(value)
+            return kind(value) if plain else value
+
+        number = with_info_before_validator_function(read, handler(kind))
+        return no_info_after_validator_function(self._check, number)
+
+    def _check(self, value: float) -> float:
+        if self.minimum <= value <= self.maximum or (self.zero_is_off and value == 0):
+            return value
+        raise rule(f"must be {self}")
+
+    def __str__(self) -> str:
+        return f"{'0 (off) or ' * self.zero_is_off}{self.minimum:.15g} to {self.maximum:.15g}"
+
+
+class Secret(SecretStr):
+    """A text that is shown as ***, whoever prints it."""
+
+    def _display(self) -> str:
+        return "***" if self.get_secret_value() else ""
+
+
+class RedisUrl(Secret):
+    """A URL that is shown without its password."""
+
+    def _display(self) -> str:
+        # As greedy as can be: a URL that is wrong must not show its password either.
+        url = self.get_secret_value()
+        start = url.find("://") + 3 if "://" in url else 0
+        userinfo, at, rest = url[start:].rpartition("@")
+        user = userinfo.partition(":")[0] + ":" if ":" in userinfo else ""
+        visible = url[:start] + (user + "***" + at if at else "") + rest
+        return re.sub(r"(?i)([?&][^=&#]*(?:pass|auth|token|secret)[^=&#]*=)[^&#]*", r"\1***", visible)
+
+
+def _printable(text: str) -> str:
+    return "" if text.isprintable() else "must not contain control characters or broken UTF-8"
+
+
+def _text(fault: Callable[[str], str]) -> AfterValidator:
+    """Refuses a text, secret or not, in which `fault` finds something wrong."""
+
+    def check(value: T) -> T:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        if found := _printable(text) or fault(text):
+            raise rule(found)
+        return value
+
+    return AfterValidator(check)
+
+
+def _like(pattern: str, sentence: str) -> AfterValidator:
+    return _text(lambda text: "" if re.fullmatch(pattern, text) else sentence)
+
+
+def _runtime_dir(text: str) -> str:
+    if len(text.encode()) > RUNTIME_DIR_BYTES:
+        return f"must be at most {RUNTIME_DIR_BYTES} bytes long: Unix sockets lie below it, and their paths are limited"
+    return "" if not text or text.startswith("/") else "must be an absolute path"
+
+
+def _redis_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:  # its text may hold a piece of a password
+        return "must be a URL like redis://:password@host:6379/0, with special characters of the password as %2F"
+    if not text:
+        return ""
+    if url.scheme == "unix":
+        return "" if len(url.path) > 1 else "must name a socket: unix:///path/to/redis.sock"
+    if url.scheme not in ("redis", "rediss"):
+        return "must begin with redis://, rediss:// or unix://"
+    if not url.hostname or port == 0:
+        return "must name a host: redis://host:port/database"
+    return "" if re.fullmatch(r"(/\d{0,5})?", url.path) else "must end in the number of a database: redis://host:port/0"
+
+
+def _lower(value: object) -> object:
+    if isinstance(value, str) and (found := _printable(value)):
+        raise rule(found)
+    return value.lower() if isinstance(value, str) else value
+
+
+def _listed(value: object, info: ValidationInfo) -> object:
+    if is_text(value, info):  # switches of browsers may contain commas
+        try:
+            return tuple(shlex.split(value))
+        except ValueError as error:
+            raise rule(f"must be words as a shell splits them: {str(error).lower()}") from None
+    return tuple(value) if isinstance(value, list) else value
+
+
+def seconds(minimum: float, *, zero_is_off: bool = False) -> Bounds:
+    """Bounds of a duration."""
+    return Bounds(minimum, MAX_SECONDS, "seconds", zero_is_off)
+
+
+Interval = Annotated[float, seconds(0.01)]
+Wait = Annotated[float, seconds(0)]
+Limit = Annotated[float, seconds(0.1, zero_is_off=True)]
+Mib = Annotated[int, Bounds(16, 1 << 30, "MiB", zero_is_off=True)]
+Workers = Annotated[int, Bounds(0, MAX_WORKERS)]
+
+Level = Literal["debug", "info", "warning", "error", "critical"]
+
+LISTED: Final = BeforeValidator(_listed)
+"""A file's list, or a text's words as a shell splits them."""
+
+CHOICE: Final = BeforeValidator(_lower)
+"""A Literal in whatever case."""
+
+VISIBLE: Final = _like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
+_NO_HOST: Final = "must be a host name or an address (IPv6 without brackets)"
+Host = Annotated[str, _like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
+HostOrNone = Annotated[str, _like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
+Executable = Annotated[str, _like(r"(/.*)?", "must be an absolute path")]
+RuntimeDir = Annotated[str, _text(_runtime_dir)]
+RedisAddress = Annotated[RedisUrl, _text(_redis_url)]
+Origin = Annotated[
+    str, _like(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", "must be origins like https://example.org:8443, without a path")
+]
+Switch = Annotated[str, _like(r"-.*", "must be command line switches, which begin with -")]

@@ -1,0 +1,353 @@
+"""The settings: what each is and may be, whom it concerns, and the rules between them. Reads no source."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
+
+from pydantic import AliasGenerator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails
+
+from pwgrid.common.types import BROWSER_TYPES, BrowserType, Part
+from pwgrid.settings import kinds
+
+T = TypeVar("T")
+
+DEFAULT: Final = "default"
+"""The source of a value that nobody has set."""
+
+SECTIONS: Final = {
+    "listener": "Where clients connect, and who may.",
+    "pools": "How many browsers of which type.",
+    "queue": "What happens to clients while all slots are taken.",
+    "sessions": "Limits of single sessions.",
+    "browsers": "How browsers are started.",
+    "redis": "The registry. Without redis_url and redis_host the grid runs a private Redis of its own.",
+    "lifecycle": "Heartbeats, drains, recycling.",
+    "memory": "Limits of memory, for each worker and for the host.",
+    "canary": "Regular proof that browsers still work.",
+    "runtime": "Files and logs.",
+}
+
+POOLS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
+
+_PREFIXED: Final = frozenset({"host", "port", "token", "runtime_dir"})
+"""These names are too general to be taken from an environment that is not ours alone."""
+
+
+def environment_name(name: str) -> str:
+    """The environment variable that sets it."""
+    return ("PWGRID_" if name in _PREFIXED else "") + name.upper()
+
+
+def setting(default: T, section: str, *concerns: Part) -> T:
+    """A field of the model. `concerns` are those who must be told when it changes while the grid runs."""
+    made: T = Field(default, json_schema_extra={"section": section, "concerns": [*concerns]})
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """For the rules between settings, as the context of a validation: where values come from, and which are wrong."""
+
+    of: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(SETTINGS, DEFAULT))
+    unusable: Set[str] = frozenset()
+    """No rule is applied to these."""
+
+
+class Settings(BaseModel, frozen=True):
+    """Every setting of a grid. `pwgrid.settings.load` makes it from file, environment and flags."""
+
+    model_config = ConfigDict(
+        use_attribute_docstrings=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        alias_generator=AliasGenerator(validation_alias=environment_name),
+        validate_by_name=True,
+        loc_by_alias=False,
+    )
+
+    host: kinds.Host = setting("127.0.0.1", "listener", "fixed")
+    """Address to listen on."""
+    port: Annotated[int, kinds.Bounds(0, 65535)] = setting(8080, "listener", "fixed")
+    """Port to listen on; 0 picks a free one."""
+    allow_public: bool = setting(False, "listener", "proxy")
+    """A listener that other hosts can reach needs no token."""
+    token: Annotated[kinds.Secret, kinds.VISIBLE] = setting(kinds.Secret(""), "listener", "proxy")
+    """Secret that clients must present."""
+    allowed_origins: Annotated[tuple[kinds.Origin, ...], kinds.LISTED] = setting((), "listener", "proxy")
+    """Web pages of these origins may drive the grid."""
+    advertised_host: kinds.HostOrNone = setting("", "listener", "fixed")
+    """Host in the endpoints that the registry gives to others; empty: host."""
+
+    chromium_workers: kinds.Workers = setting(2, "pools", "pool")
+    """Chromium workers."""
+    firefox_workers: kinds.Workers = setting(0, "pools", "pool")
+    """Firefox workers."""
+    webkit_workers: kinds.Workers = setting(0, "pools", "pool")
+    """WebKit workers."""
+    default_browser_type: Annotated[BrowserType, kinds.CHOICE] = setting("chromium", "pools", "proxy")
+    """Browser for clients that name none."""
+    max_concurrent_sessions: Annotated[int, kinds.Bounds(1, 1000)] = setting(5, "pools", "proxy", "worker")
+    """Slots of each worker."""
+    max_lifetime_sessions: Annotated[int, kinds.Bounds(1, 1_000_000_000)] = setting(50, "pools", "proxy", "worker")
+    """Sessions after which a worker is recycled."""
+
+    worker_select_timeout: kinds.Wait = setting(5.0, "queue", "proxy")
+    """How long a client waits for a slot."""
+    max_queue: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(1000, "queue", "proxy")
+    """Clients that may wait at once; more are refused."""
+
+    compression: Annotated[Literal["auto", "on", "off"], kinds.CHOICE] = setting("auto", "sessions", "proxy", "worker")
+    """Compression of WebSocket messages; auto: only for clients on other hosts."""
+    session_ping_timeout: kinds.Limit = setting(60.0, "sessions", "proxy", "worker")
+    """A client that answers nothing for so long is gone."""
+    session_idle_timeout: kinds.Limit = setting(0.0, "sessions", "worker")
+    """A session whose client sends nothing for so long is ended, also one that waits for an answer."""
+    session_max_duration: kinds.Limit = setting(0.0, "sessions", "worker")
+    """A session is ended after this time."""
+    session_history_ttl: Annotated[float, kinds.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
+    """How long the record of an ended session is kept."""
+    session_history_max: Annotated[int, kinds.Bounds(0, 10_000_000)] = setting(10000, "sessions", "proxy", "worker")
+    """How many sessions the index holds."""
+
+    headless: bool = setting(True, "browsers", "worker")
+    """Browsers run without a display."""
+    chromium_executable: kinds.Executable = setting("", "browsers", "chromium")
+    """Path of Chromium; empty: look for one."""
+    firefox_executable: kinds.Executable = setting("", "browsers", "firefox")
+    """Path of Firefox; empty: look for one."""
+    webkit_executable: kinds.Executable = setting("", "browsers", "webkit")
+    """Path of WebKit; empty: look for one."""
+    chromium_sandbox: bool = setting(False, "browsers", "chromium")
+    """Chromium's sandbox; it cannot run as root."""
+    chromium_args: Annotated[tuple[kinds.Switch, ...], kinds.LISTED] = setting((), "browsers", "chromium")
+    """More command line switches for Chromium."""
+    launch_timeout: kinds.Interval = setting(60.0, "browsers", "worker")
+    """A browser that is not ready after this time is given up."""
+
+    redis_url: kinds.RedisAddress = setting(kinds.RedisUrl(""), "redis", "fixed")
+    """redis://, rediss:// or unix:// URL of the Redis to use."""
+    redis_host: kinds.HostOrNone = setting("", "redis", "fixed")
+    """Host of the Redis to use, where redis_url is not set."""
+    redis_port: Annotated[int, kinds.Bounds(1, 65535)] = setting(6379, "redis", "fixed")
+    """Its port."""
+    redis_key_ttl: kinds.Interval = setting(30.0, "redis", "fixed")
+    """A worker that does not renew its registration for so long vanishes."""
+    redis_retry_attempts: Annotated[int, kinds.Bounds(1, 1_000_000)] = setting(5, "redis", "fixed")
+    """How often the first connection is tried."""
+    redis_retry_delay: kinds.Wait = setting(3.0, "redis", "fixed")
+    """Pause between these attempts."""
+    redis_key_prefix: Annotated[str, kinds.VISIBLE] = setting("", "redis", "fixed")
+    """Goes before every key: one for each grid on a shared Redis, or {pwgrid}: for Redis Cluster."""
+    redis_timeout: kinds.Interval = setting(1.0, "redis", "fixed")
+    """A call that takes longer has failed."""
+
+    heartbeat_interval: kinds.Interval = setting(5.0, "lifecycle", "worker")
+    """How often a worker renews its registration."""
+    shutdown_command_ttl: kinds.Interval = setting(60.0, "lifecycle", "proxy", "worker")
+    """How long a drain command waits in Redis for its worker."""
+    drain_timeout: kinds.Wait = setting(30.0, "lifecycle", "worker")
+    """How long a drain waits for live sessions before it closes them."""
+    reaper_run_interval: kinds.Interval = setting(300.0, "lifecycle", "proxy")
+    """How often stale registrations are looked for."""
+    stale_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")
+    """A heartbeat older than this is stale."""
+    worker_lost_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")
+    """A worker without a master for so long ends; one silent for so long is killed."""
+    max_worker_age: kinds.Limit = setting(0.0, "lifecycle", "master")
+    """A worker older than this is recycled."""
+    max_surge: Annotated[int, kinds.Bounds(1, kinds.MAX_WORKERS)] = setting(8, "lifecycle", "master")
+    """How many workers beside those wanted a pool adds of its own accord, for replacements to be there in time."""
+
+    rss_check_interval: Annotated[float, kinds.seconds(0.1)] = setting(5.0, "memory", "master")
+    """How often the memory of all workers is measured."""
+    memory_metric: Annotated[Literal["pss", "rss", "uss"], kinds.CHOICE] = setting("pss", "memory", "master")
+    """What counts: pss shares common pages out, rss counts them in full, uss not at all."""
+    max_worker_rss_mib: kinds.Mib = setting(0, "memory", "master")
+    """A worker above this is recycled."""
+    max_worker_rss_hard_mib: kinds.Mib = setting(0, "memory", "master")
+    """A worker above this is killed."""
+    min_host_available_mib: kinds.Mib = setting(256, "memory", "master")
+    """Below this much available memory on the host, nothing is started or admitted."""
+
+    canary_interval: kinds.Limit = setting(30.0, "canary", "worker")
+    """How often an idle worker proves itself."""
+    canary_timeout: kinds.Interval = setting(10.0, "canary", "worker")
+    """A proof that takes longer has failed."""
+
+    runtime_dir: kinds.RuntimeDir = setting("", "runtime", "fixed")
+    """Base of the runtime directory; empty: $RUNTIME_DIRECTORY or <temp dir>/pwgrid-<uid>."""
+    log_level: Annotated[kinds.Level, kinds.CHOICE] = setting("info", "runtime", "proxy", "worker")
+    """Events below this are not logged."""
+    log_format: Annotated[Literal["text", "json"], kinds.CHOICE] = setting("text", "runtime", "proxy", "worker")
+    """Log lines: text for people, json for machines."""
+
+    def workers_wanted(self) -> dict[BrowserType, int]:
+        """How many workers each pool should have; all browser types are there, also those with none."""
+        return {each: getattr(self, f"{each}_workers") for each in BROWSER_TYPES}
+
+    def executable(self, browser_type: BrowserType) -> str:
+        """The executable that was set for this browser type; empty: one is to be looked for."""
+        found: str = getattr(self, f"{browser_type}_executable")
+        return found
+
+    def plain(self) -> dict[str, object]:
+        """All values by name, secrets in clear: to compare and to fingerprint, never to show."""
+        return {name: value.get_secret_value() if isinstance(value, kinds.Secret) else value for name, value in self}
+
+    @model_validator(mode="after")
+    def _keep_to_the_rules(self, info: ValidationInfo) -> Self:
+        sources = info.context or Sources()
+        faults = [
+            InitErrorDetails(type=kinds.rule(sentence), loc=(name,), input=getattr(self, name))
+            for between, broken in RULES
+            if sources.unusable.isdisjoint(between)
+            for name, sentence in broken(self, sources.of)
+        ]
+        if faults:
+            raise ValidationError.from_exception_data("Settings", faults)
+        return self
+
+
+# Rules between settings
+
+
+class Relation(NamedTuple):
+    """`factor` x left must be less than right (or equal, for "<="). A limit that is off (0) is in no relation."""
+
+    left: str
+    sign: Literal["<", "<="]
+    right: str
+    factor: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.name_left()} {self.sign} {self.right}"
+
+    def name_left(self) -> str:
+        """The left side."""
+        return self.left if self.factor == 1 else f"{self.factor} x {self.left}"
+
+    def broken(self, settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Blames the side that somebody has set, the left one of two; the sentence has the other's value and source."""
+        left, right = getattr(settings, self.left), getattr(settings, self.right)
+        rounding = 1e-9 if self.sign == "<=" else 0  # 3 x 0.1 is 0.30000000000000004, and yet meant to be 0.3
+        if 0 in (left, right) or self.factor * left < right + rounding:
+            return
+        if sources[self.left] != DEFAULT or sources[self.right] == DEFAULT:
+            yield self.left, f"{self.name_left()} must be {self.sign} {self.right} ({right}, {sources[self.right]})"
+        else:
+            yield self.right, f"{self.name_left()} ({left}, {DEFAULT}) must be {self.sign} {self.right}"
+
+
+RELATIONS: Final = (
+    Relation("heartbeat_interval", "<=", "redis_key_ttl", factor=3),
+    Relation("redis_key_ttl", "<", "shutdown_command_ttl"),
+    Relation("redis_key_ttl", "<=", "reaper_run_interval"),
+    Relation("heartbeat_interval", "<", "stale_threshold"),
+    Relation("stale_threshold", "<", "reaper_run_interval"),
+    Relation("redis_timeout", "<", "redis_key_ttl"),
+    Relation("max_worker_rss_mib", "<", "max_worker_rss_hard_mib"),
+)
+
+
+def _pools(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if not any(settings.workers_wanted().values()):
+        blamed = next((pool for pool in POOLS if sources[pool] != DEFAULT), POOLS[0])
+        yield blamed, f"{', '.join(POOLS)}: one of them must be at least 1"
+
+
+def _default_browser(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    wanted, name = settings.workers_wanted(), "default_browser_type"
+    if any(wanted.values()) and not wanted[settings.default_browser_type] and sources[name] != DEFAULT:
+        pool = f"{settings.default_browser_type}_workers"
+        yield name, f"{pool} must be at least 1 then (0, {sources[pool]})"
+
+
+def _public_listener(settings: Settings, _sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if not (is_loopback(settings.host) or settings.token or settings.allow_public):
+        yield (
+            "host",
+            "a listener that other hosts can reach needs a token: set PWGRID_TOKEN,"
+            " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """True when only this host can reach a listener on `host`. A name other than localhost counts as public."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+_Broken = Callable[[Settings, Mapping[str, str]], Iterator[tuple[str, str]]]
+RULES: Final[tuple[tuple[tuple[str, ...], _Broken], ...]] = (
+    *(((relation.left, relation.right), relation.broken) for relation in RELATIONS),
+    (POOLS, _pools),
+    ((*POOLS, "default_browser_type"), _default_browser),
+    (("host", "token", "allow_public"), _public_listener),
+)
+"""Names of settings, and what yields whom to blame, with a sentence, when those do not fit together."""
+
+
+# The fields, as the sources, the files and `config show` need them
+
+
+class Setting:
+    """One field of the model. `kind` is bool, int, float, str, tuple (of texts), or a kind of Secret."""
+
+    def __init__(self, name: str, info: FieldInfo) -> None:
+        extra: Any = info.json_schema_extra
+        self.name = name
+        self.default = info.default
+        self.kind = type(info.default)
+        self.meaning = info.description or ""
+        self.section: str = extra["section"]
+        self.concerns: tuple[Part, ...] = tuple(extra["concerns"])
+        self.environment = environment_name(name)
+        self.flag = "--" + name.removesuffix("_workers").replace("_", "-")
+        self.bounds = next((each for each in info.metadata if isinstance(each, kinds.Bounds)), None)
+        self.unit = self.bounds.unit if self.bounds else ""
+        self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()
+
+    def described(self) -> str:
+        """Its meaning with unit and bounds, or with its choices."""
+        if self.choices:
+            return f"{self.meaning} One of {', '.join(self.choices)}."
+        if self.bounds:
+            unit = f"{self.unit[0].upper()}{self.unit[1:]}, " if self.unit else ""
+            return f"{self.meaning} {unit}{self.bounds}."
+        return self.meaning
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {name: Setting(name, info) for name, info in Settings.model_fields.items()}
+"""The fields by name, in the order of the sections."""
+
+CONCERNS: Final[Mapping[str, tuple[Part, ...]]] = {name: each.concerns for name, each in SETTINGS.items()}
+
+
+def literal(value: object) -> str:
+    """The value as TOML has it; a secret is masked."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | kinds.Secret) else repr(value)
+
+
+def bare(value: object) -> str:
+    """The same, without quotes where that cannot be misread."""
+    text = str(value)
+    return (
+        text
+        if isinstance(value, str | kinds.Secret) and text.isprintable() and text and " " not in text
+        else literal(value)
+    )

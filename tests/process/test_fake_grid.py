@@ -1,0 +1,57 @@
+"""The tests' own entry point for grids without a browser: what it replaces stays so in every process of the grid."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.grid import ROOT, Grid, eventually, running_grid
+
+SAY_LAUNCHERS = """
+from pathlib import Path
+from pwgrid.cli import operate
+for worker in operate.status(operate.find_grid(None, None))["workers"]:
+    print(Path(f"/proc/{worker['nodePid']}/cmdline").read_text().split("\\0")[2])
+"""
+
+
+def worker_after(grid: Grid, last: str = "") -> dict[str, Any]:
+    """The only worker of the grid, once it is available and no longer the one of the id `last`."""
+
+    def found() -> dict[str, Any] | None:
+        workers: list[dict[str, Any]] = grid.status()["workers"]
+        return (
+            workers[0] if [(each["status"], each["id"] != last) for each in workers] == [("available", True)] else None
+        )
+
+    worker: dict[str, Any] = eventually(found, "one worker is available")
+    return worker
+
+
+def is_fake(worker: dict[str, Any]) -> bool:
+    return b"fake_launcher.cjs" in Path(f"/proc/{worker['nodePid']}/cmdline").read_bytes()
+
+
+def test_a_fake_grid_stays_one_when_it_executes_itself_and_when_another_master_adopts_it() -> None:
+    with running_grid("--chromium", "1", fake=True) as grid:
+        first = worker_after(grid)
+        assert is_fake(first)
+        done = grid.command("upgrade")
+        assert done.returncode == 0, done.stderr
+        second = worker_after(grid, first["id"])
+        assert is_fake(second)
+        grid.kill_master()
+        grid.start_again()
+        assert worker_after(grid)["id"] == second["id"]
+        os.kill(second["pid"], signal.SIGKILL)
+        assert is_fake(worker_after(grid, second["id"]))
+
+
+def test_the_private_grid_of_a_command_is_a_fake_one_too() -> None:
+    run = [sys.executable, "-m", "tests.support.fake_grid", "run", "--chromium", "1", "--"]
+    done = subprocess.run(
+        [*run, sys.executable, "-c", SAY_LAUNCHERS], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert [Path(line).name for line in done.stdout.split()] == ["fake_launcher.cjs"]
