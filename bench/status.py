@@ -48,8 +48,8 @@ def run(options: Options) -> list[Row]:
             f"{max(own):.1f} MiB",
             f"{min(beside):.0f} MiB browser server and browser",
             f"{max(own):.1f} MiB",
-            "at most 15 MiB",
-            within(max(own), 15.0),
+            "at most 22 MiB",
+            within(max(own), 22.0),
         ),
         Row("master, proxy, Redis, PSS", ", ".join(f"{mib:.1f} MiB" for mib in others.values())),
     ]

@@ -34,7 +34,7 @@ def write_files(directory: Path) -> None:
 
 
 def _toml() -> str:
-    parts = [_TOML_HEAD, *(f"#   {relation}\n" for relation in RELATIONS)]
+    parts = [_TOML_HEAD, *(f"#   {each.product} {each.sign} {each.right}\n" for each in RELATIONS)]
     for section, meaning in SECTIONS.items():
         parts.append(f"\n# {meaning}\n[{section}]\n")
         for each in SETTINGS.values():

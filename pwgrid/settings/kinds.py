@@ -1,15 +1,15 @@
-"""What a value may be: numbers within bounds, texts of a form, lists, secrets; pydantic annotations."""
+"""What a value may be: numbers within bounds, texts of a form, secrets; as annotations for pydantic."""
 
 import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, SecretStr, ValidationInfo
+from pydantic import AfterValidator, GetCoreSchemaHandler, SecretStr
 from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import no_info_after_validator_function, with_info_before_validator_function
+from pydantic_core.core_schema import no_info_after_validator_function
 
 T = TypeVar("T")
 
@@ -31,15 +31,6 @@ def rule(sentence: str) -> PydanticCustomError:
     return PydanticCustomError(RULE, sentence)
 
 
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-
-def is_text(value: object, info: ValidationInfo) -> TypeGuard[str]:
-    """Whether it comes from the environment or a flag (`model_validate_strings`), and so stands for a value."""
-    return isinstance(value, str) and info.mode != "python"
-
-
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What a number must keep to. `str()` is for people: "0 (off) or 0.1 to 2000000"."""
@@ -50,13 +41,7 @@ class Bounds:
     zero_is_off: bool = False
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def read(value: object, info: ValidationInfo) -> object:
-            # Not by pydantic, which takes 1_0, and 8.0 as a whole number.
-            plain = is_text(value, info) and (_WHOLE if kind is int else _NUMBER).fullmatch(value)
-            return kind(value) if plain else value
-
-        number = with_info_before_validator_function(read, handler(kind))
-        return no_info_after_validator_function(self._check, number)
+        return no_info_after_validator_function(self._check, handler(kind))
 
     def _check(self, value: float) -> float:
         if self.minimum <= value <= self.maximum or (self.zero_is_off and value == 0):
@@ -65,6 +50,11 @@ class Bounds:
 
     def __str__(self) -> str:
         return f"{'0 (off) or ' * self.zero_is_off}{self.minimum:.15g} to {self.maximum:.15g}"
+
+
+def seconds(minimum: float, *, zero_is_off: bool = False) -> Bounds:
+    """Bounds of a duration."""
+    return Bounds(minimum, MAX_SECONDS, "seconds", zero_is_off)
 
 
 class Secret(SecretStr):
@@ -87,16 +77,11 @@ class RedisUrl(Secret):
         return re.sub(r"(?i)([?&][^=&#]*(?:pass|auth|token|secret)[^=&#]*=)[^&#]*", r"\1***", visible)
 
 
-def _printable(text: str) -> str:
-    return "" if text.isprintable() else "must not contain control characters or broken UTF-8"
-
-
 def _text(fault: Callable[[str], str]) -> AfterValidator:
     """Refuses a text, secret or not, in which `fault` finds something wrong."""
 
     def check(value: T) -> T:
-        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-        if found := _printable(text) or fault(text):
+        if found := fault(value.get_secret_value() if isinstance(value, SecretStr) else str(value)):
             raise rule(found)
         return value
 
@@ -130,24 +115,27 @@ def _redis_url(text: str) -> str:
     return "" if re.fullmatch(r"(/\d{0,5})?", url.path) else "must end in the number of a database: redis://host:port/0"
 
 
-def _lower(value: object) -> object:
-    if isinstance(value, str) and (found := _printable(value)):
-        raise rule(found)
-    return value.lower() if isinstance(value, str) else value
+_WORDS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
+_PLAIN: Final = {
+    int: re.compile(r"[+-]?[0-9]{1,18}"),
+    float: re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"),
+}
 
 
-def _listed(value: object, info: ValidationInfo) -> object:
-    if is_text(value, info):  # switches of browsers may contain commas
+def from_text(kind: type, text: str) -> object:
+    """What a text of the environment or of a flag stands for; the text itself where that is nothing of this kind.
+
+    Not pydantic's reading, which takes 1_0, and 8.0 as a whole number. Lists are words as a shell splits them, since
+    switches of browsers may contain commas.
+    """
+    if kind is bool:
+        return _WORDS.get(text.lower(), text)
+    if kind is tuple:
         try:
-            return tuple(shlex.split(value))
+            return tuple(shlex.split(text))
         except ValueError as error:
             raise rule(f"must be words as a shell splits them: {str(error).lower()}") from None
-    return tuple(value) if isinstance(value, list) else value
-
-
-def seconds(minimum: float, *, zero_is_off: bool = False) -> Bounds:
-    """Bounds of a duration."""
-    return Bounds(minimum, MAX_SECONDS, "seconds", zero_is_off)
+    return kind(text) if kind in _PLAIN and _PLAIN[kind].fullmatch(text) else text
 
 
 Interval = Annotated[float, seconds(0.01)]
@@ -155,19 +143,13 @@ Wait = Annotated[float, seconds(0)]
 Limit = Annotated[float, seconds(0.1, zero_is_off=True)]
 Mib = Annotated[int, Bounds(16, 1 << 30, "MiB", zero_is_off=True)]
 Workers = Annotated[int, Bounds(0, MAX_WORKERS)]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
-Level = Literal["debug", "info", "warning", "error", "critical"]
-
-LISTED: Final = BeforeValidator(_listed)
-"""A file's list, or a text's words as a shell splits them."""
-
-CHOICE: Final = BeforeValidator(_lower)
-"""A Literal in whatever case."""
-
-VISIBLE: Final = _like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
+# An empty text is a setting that is not set, but for a host.
 _NO_HOST: Final = "must be a host name or an address (IPv6 without brackets)"
 Host = Annotated[str, _like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
 HostOrNone = Annotated[str, _like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
+VISIBLE: Final = _like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
 Executable = Annotated[str, _like(r"(/.*)?", "must be an absolute path")]
 RuntimeDir = Annotated[str, _text(_runtime_dir)]
 RedisAddress = Annotated[RedisUrl, _text(_redis_url)]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common.errors import ConfigError, Violation
@@ -24,18 +25,14 @@ _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
 
 
-def _cannot_load_again() -> "Loaded":
-    raise NotImplementedError
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Good settings, the source of each ("default", a path, "environment REDIS_URL", "--port"), and the file read."""
 
     settings: Settings
     sources: dict[str, str]
-    config_file: Path | None = None
-    again: "Callable[[], Loaded]" = field(default=_cannot_load_again, repr=False, compare=False)
+    config_file: Path | None
+    again: "Callable[[], Loaded]" = field(repr=False)
     """Reads the same file again, with the same environment and flags. Raises ConfigError."""
 
 
@@ -84,11 +81,12 @@ def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Pa
 
 
 class _Environment(EnvSettingsSource):
-    """The texts of the environment, by the names of the settings. An empty one counts as not set."""
+    """The texts of the environment, by the names of the settings."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
-        self.env_vars = {name: text.strip() for name, text in environ.items() if text.strip()}
+        # It would also look for a field's own name, in lower case; an empty text counts as not set.
+        self.env_vars = {name: text.strip() for name, text in environ.items() if name.isupper() and text.strip()}
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         value, _variable, is_complex = super().get_field_value(field, field_name)
@@ -139,13 +137,15 @@ class _Draft:
         try:
             good = validate(given)
         except ValidationError as error:
-            faults = {SETTINGS[str(each["loc"][0])]: each for each in reversed(error.errors())}
-            for setting in sorted(faults, key=lambda setting: list(given).index(setting.name)):
-                written, fault = given[setting.name], faults[setting]
+            faults: dict[str, ErrorDetails] = {}
+            for each in error.errors():
+                faults.setdefault(str(each["loc"][0]), each)
+            for name, fault in faults.items():
+                setting, written = SETTINGS[name], given[name]
                 sentence = fault["msg"] if fault["type"] == RULE else _sentence(setting, written)
-                self._violations.append(Violation(setting.name, _written(setting, written), sentence, source(setting)))
-                self._unusable.add(setting.name)
-            good = validate({name: value for name, value in given.items() if SETTINGS[name] not in faults})
+                self._violations.append(Violation(name, _written(setting, written), sentence, source(setting)))
+            self._unusable |= faults.keys()
+            good = validate({name: value for name, value in given.items() if name not in faults})
         for name in good.model_fields_set:
             self._put(name, getattr(good, name), source(SETTINGS[name]))
 
@@ -165,17 +165,20 @@ class _Draft:
 
     def _derive(self) -> None:
         """Fills in what follows from other settings."""
-        values = {name: self._values.get(name, setting.default) for name, setting in SETTINGS.items()}
+        now = Settings.model_construct(**self._values)
         # REDIS_URL wins over REDIS_HOST and REDIS_PORT, wherever either came from.
-        names, host = {"redis_url", "redis_host", "redis_port"}, values["redis_host"]
-        if host and not values["redis_url"] and self._unusable.isdisjoint(names):
-            url = f"redis://{f'[{host}]' if ':' in host else host}:{values['redis_port']}/0"
-            self._put("redis_url", RedisUrl(url), f"redis_host, {self.sources['redis_host']}")
-        name, filled = "default_browser_type", [pool for pool in POOLS if values[pool]]
-        if self.sources[name] == DEFAULT and self._unusable.isdisjoint({name, *POOLS}) and len(filled) == 1:
-            only = filled[0].removesuffix("_workers")
-            if only != values[name]:
-                self._put(name, only, f"{DEFAULT}, the only pool with workers")
+        if (
+            now.redis_host
+            and not now.redis_url
+            and self._unusable.isdisjoint({"redis_url", "redis_host", "redis_port"})
+        ):
+            host = f"[{now.redis_host}]" if ":" in now.redis_host else now.redis_host
+            url = RedisUrl(f"redis://{host}:{now.redis_port}/0")
+            self._put("redis_url", url, f"redis_host, {self.sources['redis_host']}")
+        name, filled = "default_browser_type", [each for each, workers in now.workers_wanted().items() if workers]
+        is_free = self.sources[name] == DEFAULT and self._unusable.isdisjoint({name, *POOLS})
+        if is_free and len(filled) == 1 and filled[0] != now.default_browser_type:
+            self._put(name, filled[0], f"{DEFAULT}, the only pool with workers")
 
     def _put(self, name: str, value: object, source: str) -> None:
         self._values[name] = value

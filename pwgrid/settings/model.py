@@ -1,12 +1,21 @@
 """The settings: what each is and may be, whom it concerns, and the rules between them. Reads no source."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
-from pydantic import AliasGenerator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    AliasGenerator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
@@ -78,7 +87,7 @@ class Settings(BaseModel, frozen=True):
     """A listener that other hosts can reach needs no token."""
     token: Annotated[kinds.Secret, kinds.VISIBLE] = setting(kinds.Secret(""), "listener", "proxy")
     """Secret that clients must present."""
-    allowed_origins: Annotated[tuple[kinds.Origin, ...], kinds.LISTED] = setting((), "listener", "proxy")
+    allowed_origins: tuple[kinds.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
     advertised_host: kinds.HostOrNone = setting("", "listener", "fixed")
     """Host in the endpoints that the registry gives to others; empty: host."""
@@ -89,7 +98,7 @@ class Settings(BaseModel, frozen=True):
     """Firefox workers."""
     webkit_workers: kinds.Workers = setting(0, "pools", "pool")
     """WebKit workers."""
-    default_browser_type: Annotated[BrowserType, kinds.CHOICE] = setting("chromium", "pools", "proxy")
+    default_browser_type: BrowserType = setting("chromium", "pools", "proxy")
     """Browser for clients that name none."""
     max_concurrent_sessions: Annotated[int, kinds.Bounds(1, 1000)] = setting(5, "pools", "proxy", "worker")
     """Slots of each worker."""
@@ -101,7 +110,7 @@ class Settings(BaseModel, frozen=True):
     max_queue: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(1000, "queue", "proxy")
     """Clients that may wait at once; more are refused."""
 
-    compression: Annotated[Literal["auto", "on", "off"], kinds.CHOICE] = setting("auto", "sessions", "proxy", "worker")
+    compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy", "worker")
     """Compression of WebSocket messages; auto: only for clients on other hosts."""
     session_ping_timeout: kinds.Limit = setting(60.0, "sessions", "proxy", "worker")
     """A client that answers nothing for so long is gone."""
@@ -124,7 +133,7 @@ class Settings(BaseModel, frozen=True):
     """Path of WebKit; empty: look for one."""
     chromium_sandbox: bool = setting(False, "browsers", "chromium")
     """Chromium's sandbox; it cannot run as root."""
-    chromium_args: Annotated[tuple[kinds.Switch, ...], kinds.LISTED] = setting((), "browsers", "chromium")
+    chromium_args: tuple[kinds.Switch, ...] = setting((), "browsers", "chromium")
     """More command line switches for Chromium."""
     launch_timeout: kinds.Interval = setting(60.0, "browsers", "worker")
     """A browser that is not ready after this time is given up."""
@@ -165,7 +174,7 @@ class Settings(BaseModel, frozen=True):
 
     rss_check_interval: Annotated[float, kinds.seconds(0.1)] = setting(5.0, "memory", "master")
     """How often the memory of all workers is measured."""
-    memory_metric: Annotated[Literal["pss", "rss", "uss"], kinds.CHOICE] = setting("pss", "memory", "master")
+    memory_metric: Literal["pss", "rss", "uss"] = setting("pss", "memory", "master")
     """What counts: pss shares common pages out, rss counts them in full, uss not at all."""
     max_worker_rss_mib: kinds.Mib = setting(0, "memory", "master")
     """A worker above this is recycled."""
@@ -181,9 +190,9 @@ class Settings(BaseModel, frozen=True):
 
     runtime_dir: kinds.RuntimeDir = setting("", "runtime", "fixed")
     """Base of the runtime directory; empty: $RUNTIME_DIRECTORY or <temp dir>/pwgrid-<uid>."""
-    log_level: Annotated[kinds.Level, kinds.CHOICE] = setting("info", "runtime", "proxy", "worker")
+    log_level: kinds.LogLevel = setting("info", "runtime", "proxy", "worker")
     """Events below this are not logged."""
-    log_format: Annotated[Literal["text", "json"], kinds.CHOICE] = setting("text", "runtime", "proxy", "worker")
+    log_format: Literal["text", "json"] = setting("text", "runtime", "proxy", "worker")
     """Log lines: text for people, json for machines."""
 
     def workers_wanted(self) -> dict[BrowserType, int]:
@@ -199,48 +208,75 @@ class Settings(BaseModel, frozen=True):
         """All values by name, secrets in clear: to compare and to fingerprint, never to show."""
         return {name: value.get_secret_value() if isinstance(value, kinds.Secret) else value for name, value in self}
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        """Environment and flags have texts for values (`model_validate_strings`), the file has lists for tuples."""
+        setting = SETTINGS[str(info.field_name)]
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(each, str) and not each.isprintable() for each in texts):
+            raise kinds.rule("must not contain control characters or broken UTF-8")
+        if isinstance(value, str) and setting.choices:
+            return value.lower()
+        if isinstance(value, str) and info.mode != "python":
+            return kinds.from_text(setting.kind, value)
+        return tuple(value) if isinstance(value, list) else value
+
     @model_validator(mode="after")
     def _keep_to_the_rules(self, info: ValidationInfo) -> Self:
         sources = info.context or Sources()
         faults = [
-            InitErrorDetails(type=kinds.rule(sentence), loc=(name,), input=getattr(self, name))
-            for between, broken in RULES
-            if sources.unusable.isdisjoint(between)
-            for name, sentence in broken(self, sources.of)
+            InitErrorDetails(type=kinds.rule(sentence), loc=(blamed,), input=getattr(self, blamed))
+            for names, blamed, sentence in self._broken_rules(sources.of)
+            if sources.unusable.isdisjoint(names)
         ]
         if faults:
             raise ValidationError.from_exception_data("Settings", faults)
         return self
 
+    def _broken_rules(self, sources: Mapping[str, str]) -> Iterator[tuple[Collection[str], str, str]]:
+        """Of each rule between settings that is broken: its settings, the one to blame, and a sentence.
 
-# Rules between settings
+        Of two, the one that somebody has set is to blame, else the first; the sentence has what the other is and why.
+        """
+        for rule in RELATIONS:
+            left, right = getattr(self, rule.left), getattr(self, rule.right)
+            rounding = 1e-9 if rule.sign == "<=" else 0  # 3 x 0.1 is 0.30000000000000004, and yet meant to be 0.3
+            if 0 in (left, right) or rule.factor * left < right + rounding:  # a limit that is 0 is off
+                continue
+            if sources[rule.left] != DEFAULT or sources[rule.right] == DEFAULT:
+                sentence = f"{rule.product} must be {rule.sign} {rule.right} ({right}, {sources[rule.right]})"
+                yield (rule.left, rule.right), rule.left, sentence
+            else:
+                sentence = f"{rule.product} ({left}, {DEFAULT}) must be {rule.sign} {rule.right}"
+                yield (rule.left, rule.right), rule.right, sentence
+        wanted, name = self.workers_wanted(), "default_browser_type"
+        pool = f"{self.default_browser_type}_workers"
+        if not any(wanted.values()):
+            blamed = next((each for each in POOLS if sources[each] != DEFAULT), POOLS[0])
+            yield POOLS, blamed, f"{', '.join(POOLS)}: one of them must be at least 1"
+        elif not wanted[self.default_browser_type] and sources[name] != DEFAULT:
+            yield (*POOLS, name), name, f"{pool} must be at least 1 then (0, {sources[pool]})"
+        if not (is_loopback(self.host) or self.token or self.allow_public):
+            sentence = (
+                "a listener that other hosts can reach needs a token: set PWGRID_TOKEN,"
+                " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
+            )
+            yield ("host", "token", "allow_public"), "host", sentence
 
 
 class Relation(NamedTuple):
-    """`factor` x left must be less than right (or equal, for "<="). A limit that is off (0) is in no relation."""
+    """`factor` x left must be less than right (or equal, for "<=")."""
 
     left: str
     sign: Literal["<", "<="]
     right: str
     factor: int = 1
 
-    def __str__(self) -> str:
-        return f"{self.name_left()} {self.sign} {self.right}"
-
-    def name_left(self) -> str:
+    @property
+    def product(self) -> str:
         """The left side."""
         return self.left if self.factor == 1 else f"{self.factor} x {self.left}"
-
-    def broken(self, settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Blames the side that somebody has set, the left one of two; the sentence has the other's value and source."""
-        left, right = getattr(settings, self.left), getattr(settings, self.right)
-        rounding = 1e-9 if self.sign == "<=" else 0  # 3 x 0.1 is 0.30000000000000004, and yet meant to be 0.3
-        if 0 in (left, right) or self.factor * left < right + rounding:
-            return
-        if sources[self.left] != DEFAULT or sources[self.right] == DEFAULT:
-            yield self.left, f"{self.name_left()} must be {self.sign} {self.right} ({right}, {sources[self.right]})"
-        else:
-            yield self.right, f"{self.name_left()} ({left}, {DEFAULT}) must be {self.sign} {self.right}"
 
 
 RELATIONS: Final = (
@@ -254,28 +290,6 @@ RELATIONS: Final = (
 )
 
 
-def _pools(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    if not any(settings.workers_wanted().values()):
-        blamed = next((pool for pool in POOLS if sources[pool] != DEFAULT), POOLS[0])
-        yield blamed, f"{', '.join(POOLS)}: one of them must be at least 1"
-
-
-def _default_browser(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    wanted, name = settings.workers_wanted(), "default_browser_type"
-    if any(wanted.values()) and not wanted[settings.default_browser_type] and sources[name] != DEFAULT:
-        pool = f"{settings.default_browser_type}_workers"
-        yield name, f"{pool} must be at least 1 then (0, {sources[pool]})"
-
-
-def _public_listener(settings: Settings, _sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    if not (is_loopback(settings.host) or settings.token or settings.allow_public):
-        yield (
-            "host",
-            "a listener that other hosts can reach needs a token: set PWGRID_TOKEN,"
-            " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it",
-        )
-
-
 def is_loopback(host: str) -> bool:
     """True when only this host can reach a listener on `host`. A name other than localhost counts as public."""
     if host.lower() == "localhost":
@@ -286,16 +300,6 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (mapped or address).is_loopback
-
-
-_Broken = Callable[[Settings, Mapping[str, str]], Iterator[tuple[str, str]]]
-RULES: Final[tuple[tuple[tuple[str, ...], _Broken], ...]] = (
-    *(((relation.left, relation.right), relation.broken) for relation in RELATIONS),
-    (POOLS, _pools),
-    ((*POOLS, "default_browser_type"), _default_browser),
-    (("host", "token", "allow_public"), _public_listener),
-)
-"""Names of settings, and what yields whom to blame, with a sentence, when those do not fit together."""
 
 
 # The fields, as the sources, the files and `config show` need them
@@ -345,9 +349,5 @@ def literal(value: object) -> str:
 
 def bare(value: object) -> str:
     """The same, without quotes where that cannot be misread."""
-    text = str(value)
-    return (
-        text
-        if isinstance(value, str | kinds.Secret) and text.isprintable() and text and " " not in text
-        else literal(value)
-    )
+    text, plain = literal(value), str(value)
+    return plain if text == f'"{plain}"' and plain and plain.isprintable() and " " not in plain else text

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pwgrid.common.errors import ConfigError
 from pwgrid.settings import load as config
+from pwgrid.settings.kinds import Secret
 from pwgrid.settings.load import load
 from pwgrid.settings.model import SETTINGS, Settings
 
@@ -185,6 +187,37 @@ def test_an_unfit_text_is_refused_with_its_name_and_source(name: str, text: str)
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("port", "65536", "must be 0 to 65535"),
+        ("port", "8080.0", "must be a whole number, 0 to 65535"),
+        ("heartbeat_interval", "nan", "must be a number, 0.01 to 2000000"),
+        ("session_idle_timeout", "0.01", "must be 0 (off) or 0.1 to 2000000"),
+        ("max_worker_rss_mib", "15", "must be 0 (off) or 16 to 1073741824"),
+        ("headless", "maybe", "must be true or false"),
+        ("log_level", "WARN", "must be one of debug, info, warning, error, critical; did you mean warning?"),
+        ("log_format", "xml", "must be one of text, json"),
+        ("chromium_args", "'", "must be words as a shell splits them: no closing quotation"),
+        ("chromium_args", "--ok bad", "must be command line switches, which begin with -"),
+        ("host", "::1/64", "must be a host name or an address (IPv6 without brackets)"),
+        ("advertised_host", "[::1]", "must be a host name or an address (IPv6 without brackets)"),
+        ("firefox_executable", "firefox", "must be an absolute path"),
+        ("redis_key_prefix", "a b", "must be visible ASCII characters without spaces"),
+        ("redis_key_prefix", "\udcff", "must not contain control characters or broken UTF-8"),
+        ("redis_url", "unix://", "must name a socket: unix:///path/to/redis.sock"),
+    ],
+)
+def test_a_refusal_is_a_sentence_that_says_what_it_must_be(name: str, text: str, sentence: str) -> None:
+    (line,) = faults(environ={SETTINGS[name].environment: text})
+    assert line.endswith(f"): {sentence}")
+
+
+def test_a_setting_in_the_environment_has_its_name_in_upper_case_and_nothing_else_counts() -> None:
+    environ = {"headless": "maybe", "Log_Level": "maybe", "PORT": "maybe", "PWGRID_MAX_QUEUE": "maybe", "TOKEN": "x"}
+    assert set(load(None, environ, {}).sources.values()) == {"default"}
+
+
+@pytest.mark.parametrize(
     "url", ["redis://h", "rediss://u:p@h:6380/3", "unix:///run/redis.sock?db=1", "redis://[::1]:1/0"]
 )
 def test_redis_urls_of_every_form_are_taken(url: str) -> None:
@@ -328,10 +361,23 @@ def test_no_message_shows_a_secret_of_the_file(tmp_path: Path, text: str) -> Non
     assert SECRET not in "".join(faults(written(tmp_path, text)))
 
 
+def test_settings_are_checked_wherever_they_are_made_and_show_no_secret_then() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings(token=Secret(f"{SECRET} {SECRET}"), max_queue=-1, host="0.0.0.0")
+    assert [each["loc"] for each in caught.value.errors()] == [("token",), ("max_queue",)]
+    assert SECRET not in str(caught.value)
+    with pytest.raises(ValidationError, match="needs a token"):
+        Settings(host="0.0.0.0")
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().port = 1  # type: ignore[misc]
+
+
 def test_the_repr_of_settings_shows_no_secret() -> None:
     loaded = load(None, {"PWGRID_TOKEN": SECRET, "REDIS_URL": f"redis://:{SECRET}@h/0"}, {})
     assert loaded.settings.token.get_secret_value() == SECRET
-    assert SECRET not in repr(loaded)
+    for shown in (repr(loaded), str(loaded.settings), str(loaded.settings.model_dump()), f"{loaded.settings.token}"):
+        assert SECRET not in shown
+    assert SECRET not in loaded.settings.model_dump_json()
 
 
 NAMES = st.sampled_from(sorted(SETTINGS))
@@ -345,6 +391,9 @@ ANYTHING = st.recursive(
 def test_whatever_a_file_or_flag_holds_is_a_value_of_the_right_type_or_unfit(name: str, given_value: object) -> None:
     with contextlib.suppress(ConfigError):
         assert type(getattr(load(None, {}, {name: given_value}).settings, name)) is type(getattr(Settings(), name))
+    with contextlib.suppress(ValidationError):
+        settings = Settings.model_validate({name: given_value}, strict=True)
+        assert type(getattr(settings, name)) is type(getattr(Settings(), name))
 
 
 @given(
