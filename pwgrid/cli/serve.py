@@ -65,9 +65,8 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         if settings.port == 0 and not listeners:
             listeners = _open(settings, held)
         if listeners:
-            settings = settings.model_copy(
-                update={"port": handover.port if handover else _port_of(listeners, settings)}
-            )
+            port = handover.port if handover else _port_of(listeners, settings)
+            settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url, former = _redis_url(settings, runtime), Former()
         stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
@@ -124,9 +123,8 @@ def _reload(
     """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
     settings = loaded.again().settings
     if settings.port == loaded.settings.port:
-        settings = settings.model_copy(
-            update={"port": port}
-        )  # where it listens in fact: 0 means any, and systemd has its own mind
+        # Where it listens in fact: 0 means any, and systemd has its own mind.
+        settings = settings.model_copy(update={"port": port})
     found = _browsers(settings, Extras())
 
     def accept() -> None:

@@ -63,6 +63,16 @@ def test_a_good_value_from_a_stronger_source_does_not_hide_a_bad_one_and_is_in_f
     ]
 
 
+def test_a_value_is_the_same_whatever_source_it_comes_from(tmp_path: Path) -> None:
+    path = written(tmp_path, "[lifecycle]\ndrain_timeout = 5\nmax_worker_age = 0\n[browsers]\nchromium_args = ['-a']\n")
+    environ = {"DRAIN_TIMEOUT": "5", "MAX_WORKER_AGE": "0", "CHROMIUM_ARGS": "-a"}
+    flags = {"drain_timeout": 5, "max_worker_age": 0, "chromium_args": ["-a"]}
+    plain = [
+        repr(load(*sources).settings.plain()) for sources in ((path, {}, {}), (None, environ, {}), (None, {}, flags))
+    ]
+    assert plain == [plain[0]] * 3  # a master tells by it whether a child has the settings that it has itself
+
+
 def test_an_empty_environment_variable_is_not_set(tmp_path: Path) -> None:
     path = written(tmp_path, "[redis]\nredis_key_prefix = 'a:'\n")
     loaded = load(path, {"REDIS_KEY_PREFIX": "", "PWGRID_PORT": " ", "PWGRID_CONFIG": ""}, {})

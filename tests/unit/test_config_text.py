@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from click.testing import CliRunner
 
+from pwgrid.cli.main import main
 from pwgrid.common.types import Part
 from pwgrid.settings import load as config
 from pwgrid.settings.generated import write_files
@@ -97,6 +99,22 @@ def test_the_table_for_machines_has_the_same_and_hides_secrets() -> None:
     assert table["chromium_args"]["value"] == ["--a"]
     assert table["redis_key_ttl"] == {"value": 30.0, "unit": "seconds", "source": "default"}
     assert set(table) == set(SETTINGS)
+
+
+def test_the_flags_of_commands_are_settings_of_the_model() -> None:
+    flags = ["--port", "0", "--chromium", "3", "--allow-public", "--log-level", "DEBUG", "--token", "hunter2"]
+    done = CliRunner().invoke(main, ["config", "show", "--json", *flags], env={"PWGRID_CONFIG": None})
+    table = json.loads(done.output)
+    given = {name: row["value"] for name, row in table.items() if row["source"].startswith("--")}
+    assert given == {
+        "port": 0,
+        "chromium_workers": 3,
+        "allow_public": True,
+        "log_level": "debug",
+        "token": "***",
+    }
+    said = " ".join(CliRunner().invoke(main, ["serve", "--help"]).output.split())
+    assert "--port N Port to listen on; 0 picks a free one. 0 to 65535. [8080]" in said
 
 
 def test_every_setting_says_whom_it_concerns() -> None:
