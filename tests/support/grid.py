@@ -88,7 +88,7 @@ class Grid:
     def command(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """`pwgrid ARGUMENTS` in the grid's environment."""
         return subprocess.run(
-            [*self.program, *arguments],
+            [sys.executable, "-m", "pwgrid", *arguments],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,
