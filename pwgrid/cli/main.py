@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -108,6 +108,8 @@ def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[
 @click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
 def serve(config_file: Path | None, with_setup: bool, private: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
+    # None makes an import fail: structlog imports rich where it can, which takes 2 MiB in each process of the grid.
+    sys.modules["rich"] = cast(Any, None)
     from pwgrid.cli.serve import Extras, serve
 
     ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))

@@ -13,11 +13,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from pwgrid import __version__
-from pwgrid.common import (
-    lean_structlog,  # noqa: F401 - before the roles below, which log
-    systemd,
-)
 from pwgrid.common import log as logging
+from pwgrid.common import systemd
 from pwgrid.common.types import BrowserType
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener

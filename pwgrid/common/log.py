@@ -1,44 +1,164 @@
-"""Logs one event per line to stderr. Takes no lock, starts no thread, raises nothing for a broken stderr.
+"""What structlog and the standard library's logging do in a process of the grid: one event, one line on stderr.
 
-Events are names with fields: `log.info("worker_exited", pid=7, signal="SIGKILL")`.
+Modules log by `structlog.get_logger()`; events are names with fields: `log.info("worker_exited", pid=7)`.
 """
 
-from __future__ import annotations
+import json
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final, cast
+import orjson
+import structlog
+from structlog import contextvars, processors
+from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter, LogLevelColumnFormatter
+from structlog.stdlib import ProcessorFormatter, add_logger_name
+from structlog.typing import EventDict, Processor
 
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
+from pwgrid.common import line_writer
+from pwgrid.common.line_writer import LineWriter, encoded
 
-LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_SHORTEST: Final = 64
+"""Values of fewer characters are left whole."""
 
 
-def configure(level: str, log_format: str, role: str, **bound: object) -> None:
+def configure(level: str, log_format: str, role: str, **fields: object) -> None:
     """Sets what is logged ("debug" … "critical"), how ("text" or "json"), and which fields every event carries.
 
     To be called once in each process, in a forked child again. Also takes over the standard library's logging (uvicorn,
-    asyncio) from WARNING on. What a logger's `bind()` returned before the call keeps the old configuration.
-    Raises KeyError for a level that does not exist.
+    asyncio) from WARNING on. Raises KeyError for a level that does not exist.
     """
-    from pwgrid.common import log_output
+    threshold = processors.NAME_TO_LEVEL[level]
+    as_json = log_format == "json"
+    on_terminal = not as_json and _is_terminal()
+    writer = LineWriter()
+    chain: list[Processor] = [
+        contextvars.merge_contextvars,
+        processors.format_exc_info,
+        rename_exception,
+        processors.add_log_level,
+        processors.TimeStamper("%H:%M:%S.%f" if on_terminal else "iso", utc=not on_terminal, key="time"),
+        Lines(writer, processors.JSONRenderer(to_json, default=str) if as_json else text_renderer(colors=on_terminal)),
+    ]
+    contextvars.clear_contextvars()
+    contextvars.bind_contextvars(role=role, **fields)
+    structlog.configure(
+        processors=chain,
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=lambda *_: _Output(writer.write),
+        cache_logger_on_first_use=False,  # a forked child configures its loggers anew
+    )
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, StandardHandler)]:
+        root.removeHandler(handler)
+    handler = StandardHandler(max(threshold, logging.WARNING), writer)
+    handler.setFormatter(
+        ProcessorFormatter(processors=[add_logger_name, ProcessorFormatter.remove_processors_meta, *chain])
+    )
+    root.addHandler(handler)
+    logging.raiseExceptions = False
 
-    log_output.configure(LEVELS[level], log_format == "json", {"role": role, **bound})
+
+class _Output:
+    """What structlog gives finished lines to. Its own loggers take a lock, and raise when stderr is gone."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self.debug = self.info = self.warning = self.error = self.critical = write
 
 
-def get_logger(**bound: object) -> FilteringBoundLogger:
-    """A logger whose events carry the fields `bound`. May be made before `configure`, and before a fork."""
-    return cast("FilteringBoundLogger", _LateLogger(bound))
+def rename_exception(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Calls the field `traceback`: ConsoleRenderer gives an `exception` lines of its own, and does not escape them."""
+    if "exception" in event:
+        event["traceback"] = event.pop("exception")
+    return event
 
 
-class _LateLogger:
-    """Becomes a structlog logger at each use, so that importing a module that logs costs nothing."""
+class Lines:
+    """The last processor: renders events as lines that `writer` can write in one piece."""
 
-    def __init__(self, bound: dict[str, object]) -> None:
-        self._bound = bound
+    def __init__(self, writer: LineWriter, render: Processor) -> None:
+        self._writer = writer
+        self._render = render
 
-    def __getattr__(self, name: str) -> Any:
-        import structlog
+    def __call__(self, logger: Any, method: str, event: EventDict) -> str:
+        """The line. Of one that is too long, the longest values lose their middle."""
+        event = {name: event.get(name) for name in ("time", "level", "event")} | dict(event)
+        if self._writer.dropped:
+            event["lines_dropped"] = self._writer.dropped
+        line = self._render(logger, method, dict(event))
+        while len(encoded(str(line))) > self._writer.limit and _shorten_longest(event):
+            line = self._render(logger, method, dict(event))
+        return str(line)
 
-        if not structlog.is_configured():
-            configure("info", "text", "")
-        return getattr(structlog.get_logger(**self._bound), name)
+
+def _shorten_longest(event: EventDict) -> bool:
+    """Takes the middle out of the longest value; False when there is nothing left to take."""
+    texts = {name: value if isinstance(value, str) else str(value) for name, value in event.items()}
+    name = max(texts, key=lambda each: len(texts[each]))
+    text = texts[name]
+    if len(text) < _SHORTEST:
+        return False
+    keep = len(text) // 3
+    event[name] = f"{text[:keep]} … {text[-keep:]}"
+    return True
+
+
+def to_json(event: EventDict, default: Callable[[Any], Any]) -> str:
+    """JSON without a character that ends a line or steers a terminal: orjson escapes only those below U+0020."""
+    try:
+        line = orjson.dumps(event, default=default, option=orjson.OPT_NON_STR_KEYS).decode()
+        return line if line.isprintable() else json.dumps(orjson.loads(line))
+    except TypeError:  # half a character, an integer of more than 64 bits, a list that holds itself
+        return json.dumps({name: str(value) for name, value in event.items()})
+
+
+def text_renderer(*, colors: bool) -> ConsoleRenderer:
+    """structlog's own columns, but for `text_value`."""
+    styles = ConsoleRenderer.get_default_column_styles(colors)
+    levels = ConsoleRenderer.get_default_level_styles(colors)
+    columns = [
+        Column("time", KeyValueColumnFormatter(None, styles.timestamp, styles.reset, str)),
+        Column("level", LogLevelColumnFormatter(levels, styles.reset)),
+        Column("event", KeyValueColumnFormatter(None, styles.bright, styles.reset, text_value)),
+        Column("", KeyValueColumnFormatter(styles.kv_key, styles.kv_value, styles.reset, text_value)),
+    ]
+    return ConsoleRenderer(columns=columns, sort_keys=False)
+
+
+def text_value(value: object) -> str:
+    """Strings bare and all else by repr(), as structlog does; quoted where it could end a line or steer a terminal."""
+    text = value if isinstance(value, str) else repr(value)
+    is_plain = text.isprintable() and (not isinstance(value, str) or (text and set(text).isdisjoint(" ='\"\\")))
+    return text if is_plain else repr(text)
+
+
+def _is_terminal() -> bool:
+    return os.isatty(line_writer.STDERR) and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+class StandardHandler(logging.Handler):
+    """Writes records of the standard library's logging, which structlog's ProcessorFormatter formats."""
+
+    def __init__(self, level: int, writer: LineWriter) -> None:
+        super().__init__(level)
+        self._writer = writer
+
+    def createLock(self) -> None:  # noqa: N802 - the base class's name
+        """Makes none: a lock that another thread holds during a fork would stay held in the child."""
+        self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As the base class, without its lock."""
+        if accepted := bool(self.filter(record)):
+            self.emit(record)
+        return accepted
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never raises: a broken format string is a fault of its author, not of the grid."""
+        try:
+            line = self.format(record)
+        except (TypeError, ValueError, KeyError) as error:
+            record.msg, record.args = f"{record.msg!r} (cannot be formatted: {error})", None
+            line = self.format(record)
+        self._writer.write(line)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
 from pwgrid.control.protocol import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
 
-log = get_logger()
+log = structlog.get_logger()
 
 PING_S: Final = 3.0
 """Between two pings; less where a silence of that length would nearly be the end."""

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
 from pwgrid.control.poll import Loop
 
-log = get_logger()
+log = structlog.get_logger()
 
 MAX_VISITORS: Final = 64
 REPLY_BUFFER_BYTES: Final = 1 << 20

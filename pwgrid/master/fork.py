@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.master.child import Child
 from pwgrid.master.signals import HANDLED
 
-log = get_logger()
+log = structlog.get_logger()
 
 EXIT_SOFTWARE: Final = 70
 EXIT_CANNOT_EXECUTE: Final = 127

@@ -9,9 +9,10 @@ import socket
 import time
 from typing import Any, Final
 
+import structlog
+
 from pwgrid.common import systemd
 from pwgrid.common.errors import GridError
-from pwgrid.common.log import get_logger
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import ControlServer, Deferred
@@ -39,7 +40,7 @@ from pwgrid.settings.kinds import MAX_WORKERS
 
 __all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 
-log = get_logger()
+log = structlog.get_logger()
 
 MIN_STARTING: Final = 4
 """Starts compete with sessions for the cores, thread by thread: two at a time fall behind on two busy cores."""

@@ -7,7 +7,8 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import RedisSpec
 from pwgrid.master.fork import fork_command
@@ -17,7 +18,7 @@ from pwgrid.master.restart.leftovers import open_child
 from pwgrid.master.single_child import Service
 from pwgrid.runtime.child_files import ChildState
 
-log = get_logger()
+log = structlog.get_logger()
 
 PROBE_S: Final = 0.01
 STOP_GRACE_S: Final = 10.0

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.loop import Loop
 from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, Run
 
-log = get_logger()
+log = structlog.get_logger()
 
 POLICY: Final = BackoffPolicy(first_s=0.1, cap_s=5.0, healthy_s=10.0)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 
-log = get_logger()
+log = structlog.get_logger()
 
 
 class StartReport:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import orjson
+import structlog
 
 from pwgrid.common.errors import AlreadyRunning, GridError
-from pwgrid.common.log import get_logger
 from pwgrid.runtime.processes import create_time, find_process
 
-log = get_logger()
+log = structlog.get_logger()
 
 # A Unix socket path has 108 bytes, the last one a zero.
 MAX_SOCKET_PATH_BYTES: Final = 107

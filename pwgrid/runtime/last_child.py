@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import locked_without_master
 from pwgrid.runtime.process_tree import kill_below
 from pwgrid.runtime.processes import end
 
-log = get_logger()
+log = structlog.get_logger()
 
 REDIS_S: Final = 5.0
 

@@ -190,7 +190,7 @@ def test_a_second_sigterm_ends_sessions_now_and_says_so(own_redis: RedisServer) 
 
             def hurried() -> bool:
                 grid.process.send_signal(signal.SIGTERM)  # one that comes too soon is the same Ctrl-C again
-                return 'why="drained now"' in grid.output()
+                return "why='drained now'" in grid.output()
 
             eventually(hurried, "the second one means now")
             assert b"drained now" in read_all(sock)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import psutil
+import structlog
 
-from pwgrid.common.log import get_logger
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.memory.host import MIB, available_mib, memory_bytes, rss_bytes
@@ -30,7 +30,7 @@ from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.process_tree import Table
 from pwgrid.settings.model import Settings
 
-log = get_logger()
+log = structlog.get_logger()
 
 _WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
 _RUNNING: Final = (WorkerStatus.STARTING, *_WARM)

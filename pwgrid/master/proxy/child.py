@@ -8,8 +8,9 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+import structlog
+
 from pwgrid.common.errors import GridError
-from pwgrid.common.log import get_logger
 from pwgrid.control.frames import Frame
 from pwgrid.control.master_end import Channel
 from pwgrid.control.protocol import Applied, Link, LinkFullError, Received, StateSeen
@@ -24,7 +25,7 @@ from pwgrid.master.workers.adopt import resumed_link, sockets
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import ChildState
 
-log = get_logger()
+log = structlog.get_logger()
 
 STOP_GRACE_S: Final = 5.0
 RETIRE_GRACE_S: Final = 30.0

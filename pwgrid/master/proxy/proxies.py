@@ -7,14 +7,15 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.control.frames import Frame
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.loop import Loop
 from pwgrid.master.proxy.child import ProxyChild
 from pwgrid.master.restart.leftovers import Former
 
-log = get_logger()
+log = structlog.get_logger()
 
 START_S: Final = 20.0
 """A successor that does not listen by then is given up; the old one stays."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import structlog
+
 from pwgrid.common.errors import GridError
-from pwgrid.common.log import get_logger
 from pwgrid.common.types import BrowserType
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
@@ -21,7 +22,7 @@ from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.settings.model import CONCERNS
 
-log = get_logger()
+log = structlog.get_logger()
 
 UPGRADE = "upgrade"
 CONFIGURATION = "configuration"

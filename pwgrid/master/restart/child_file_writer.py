@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
@@ -19,7 +20,7 @@ from pwgrid.settings.model import CONCERNS, Settings
 if TYPE_CHECKING:
     from pwgrid.master.workers.record import WorkerRecord
 
-log = get_logger()
+log = structlog.get_logger()
 
 AGAIN_S: Final = 3.0
 

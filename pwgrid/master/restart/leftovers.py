@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Adopt, End, Found, Retire, judge
@@ -19,7 +20,7 @@ from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
 from pwgrid.runtime.process_tree import kill_below
 from pwgrid.runtime.processes import end
 
-log = get_logger()
+log = structlog.get_logger()
 
 END_S: Final = 3.0
 

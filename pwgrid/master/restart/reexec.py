@@ -11,14 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final, NoReturn
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.master.child import Child
 from pwgrid.master.fork import fork_command
 from pwgrid.master.loop import Loop
 from pwgrid.master.restart.leftovers import Handover
 from pwgrid.master.signals import HANDLED
 
-log = get_logger()
+log = structlog.get_logger()
 
 CHECK_S: Final = 30.0
 VARIABLE: Final = "PWGRID_HANDOVER"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff, Run
@@ -14,7 +15,7 @@ from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, spares
 from pwgrid.master.workers.record import WorkerRecord
 from pwgrid.settings.model import Settings
 
-log = get_logger()
+log = structlog.get_logger()
 
 GIVEN_UP_AFTER_DEATHS: Final = 3
 

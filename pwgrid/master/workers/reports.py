@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus
 from pwgrid.control.protocol import Applied, Opened, Received, StateSeen
 from pwgrid.master.policy.adoption import caught_up, missed_its_drain
 from pwgrid.master.workers.record import WorkerRecord
 from pwgrid.master.workers.roll import DRAIN_GRACE_S, SERVE_GRACE_S, Data, Roll
 
-log = get_logger()
+log = structlog.get_logger()
 
 
 class Reports:

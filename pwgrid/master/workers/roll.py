@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.control.protocol import LinkFullError
@@ -17,7 +18,7 @@ from pwgrid.master.workers.drain_history import DrainBook
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.record import WorkerRecord
 
-log = get_logger()
+log = structlog.get_logger()
 
 DRAIN_GRACE_S: Final = 20.0
 """What a worker has beyond its drain deadline to close sessions and its browser."""

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus
 from pwgrid.master.child import Exit
 from pwgrid.master.workers.record import WorkerRecord
@@ -14,7 +15,7 @@ from pwgrid.master.workers.roll import Roll, Tell
 from pwgrid.master.workers.successor import can_be_taken_over, fork_successor
 from pwgrid.runtime.process_tree import process_table
 
-log = get_logger()
+log = structlog.get_logger()
 
 SWEEP_RETRY_S: Final = 0.02
 

@@ -8,7 +8,8 @@ import socket
 from collections.abc import Iterable
 from typing import Final
 
-from pwgrid.common.log import get_logger
+import structlog
+
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus
 from pwgrid.control.frames import Frame
@@ -27,7 +28,7 @@ from pwgrid.master.workers.worker_exit import Ends
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_tree import Table, process_table
 
-log = get_logger()
+log = structlog.get_logger()
 
 LAUNCH_GRACE_S: Final = 15.0
 DRAIN_NOW_S: Final = 5.0

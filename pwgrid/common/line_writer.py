@@ -1,0 +1,68 @@
+"""Writes log lines to stderr so that a stalled, closed or full stderr stops nobody. Takes no lock, starts no thread."""
+
+import os
+import select
+import stat
+from typing import Final
+
+STDERR: Final = 2
+PIPE_LINE_BYTES: Final = select.PIPE_BUF
+"""Writes to a pipe are one piece up to this size; above it lines of several processes may mix."""
+
+LINE_BYTES: Final = 32 * 1024
+STALL_MS: Final = 100
+
+
+class LineWriter:
+    """Writes whole lines, or drops and counts them.
+
+    A reader that does not keep up costs `STALL_MS` once, then lines are dropped until it reads again.
+    """
+
+    def __init__(self) -> None:
+        # Were 2 free, the next socket that is opened would get it, and all log lines with it.
+        try:
+            mode = os.fstat(STDERR).st_mode
+        except OSError:
+            _open_null_as_stderr()
+            mode = 0
+        self.limit = PIPE_LINE_BYTES if stat.S_ISFIFO(mode) else LINE_BYTES
+        """The longest line in bytes, its newline included, that goes out in one piece."""
+        self._may_stall = not stat.S_ISREG(mode)
+        self.dropped = 0
+        """Lines lost since the last one that went out."""
+
+    def write(self, text: str) -> None:
+        """Writes one line, to which it adds the newline. Raises nothing."""
+        try:
+            written = self._writable() and self._write_all(encoded(text))
+        except OSError:  # gone (EPIPE, EIO, EBADF) or full (ENOSPC, EAGAIN): there is nowhere to complain
+            written = False
+        self.dropped = 0 if written else self.dropped + 1
+
+    def _writable(self) -> bool:
+        """A writable pipe has room for a whole line of the size that is written in one piece."""
+        if not self._may_stall:
+            return True
+        poll = select.poll()
+        poll.register(STDERR, select.POLLOUT)
+        return bool(poll.poll(0 if self.dropped else STALL_MS))
+
+    def _write_all(self, line: bytes) -> bool:
+        while line:
+            line = line[os.write(STDERR, line) :]
+        return True
+
+
+def encoded(text: str) -> bytes:
+    """A line as it is written."""
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _open_null_as_stderr() -> None:
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    if null != STDERR:
+        os.dup2(null, STDERR)
+        os.close(null)
+    else:
+        os.set_inheritable(STDERR, True)
