@@ -6,21 +6,22 @@ ARGS ?=
 # Test processes at once, but for the tests of whole grids with real browsers: those have the machine to themselves.
 JOBS ?= 2
 
-.PHONY: help set-up set-up-dev up test check format bench soak chaos faults clean
+.PHONY: help set-up set-up-dev up test check format lock bench soak chaos faults clean
 
-help:  ## what there is
+help:  ## says what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-set-up:  ## all set-up, and nothing else (a service's: systemd/pwgrid.service)
+set-up:  ## makes .venv and installs pwgrid into it, no browsers (for a service: systemd/pwgrid.service)
 	@$(PYTHON) tools/bootstrap.py
 
 set-up-dev:
 	@$(PYTHON) tools/bootstrap.py --dev
 
-up: set-up  ## all set-up, then the grid in the foreground (make up ARGS="--port 9000 --chromium 2")
-	@exec $(BIN)/pwgrid serve --setup $(ARGS)
+up: set-up  ## sets everything up, then runs the grid in the foreground (make up ARGS="--port 9000 --chromium 2")
+	@$(BIN)/pwgrid setup $(ARGS)
+	@exec $(BIN)/pwgrid serve $(ARGS)
 
-test: set-up-dev  ## all set-up, then the tests (make test ARGS="tests/unit")
+test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process
@@ -29,7 +30,7 @@ else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
 
-check: set-up-dev  ## format, lint, types, layers, tests
+check: set-up-dev  ## checks format, lint, types and layers, then runs the tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -39,6 +40,15 @@ check: set-up-dev  ## format, lint, types, layers, tests
 format: set-up-dev  ## formats the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+LOCK := pip compile --quiet --universal --generate-hashes --only-binary :all: --no-strip-extras --group build \
+	--custom-compile-command "make lock" pyproject.toml
+lock:  ## pins the newest allowed version of each package in requirements.txt and requirements-dev.txt
+	@directory=$$(mktemp -d) && trap 'rm -rf $$directory' EXIT && \
+	$(PYTHON) -m venv $$directory && $$directory/bin/pip install --quiet uv && \
+	$$directory/bin/uv $(LOCK) --extra dev --upgrade --output-file requirements-dev.txt >/dev/null && \
+	cp requirements-dev.txt requirements.txt && \
+	$$directory/bin/uv $(LOCK) --output-file requirements.txt >/dev/null  # keeps the versions that it finds there
 
 bench: set-up-dev  ## measures against a direct connection and writes bench/RESULTS.md
 	@$(BIN)/pwgrid setup --chromium 1
@@ -56,5 +66,5 @@ faults: set-up-dev  ## the kill table of docs/faults.md in figures (make faults 
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench.faults $(ARGS)
 
-clean:  ## removes what make has made
+clean:  ## removes .venv and the caches of the tools
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,6 +1,7 @@
 """Makes .venv and installs pwgrid into it, with nothing but a Python 3.11+ to start from. Run by make.
 
-A second run finds all as it was and returns at once. Standard library only; so is pwgrid/setup/packages.py.
+What it installs is pinned with hashes in requirements.txt and requirements-dev.txt (`make lock`). A second run finds
+all as it was and returns at once. Standard library only; so is pwgrid/setup/packages.py.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STATE = VENV / ".pwgrid.json"
+LOCK, LOCK_DEV = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
 OLDEST = (3, 11)
 
 
@@ -46,7 +48,7 @@ def use_a_python_that_is_new_enough() -> None:
 
 
 def state() -> dict[str, object]:
-    """What the last run that came to its end wrote down; empty when there is none."""
+    """What the last complete run wrote down; empty when there is none."""
     try:
         found = json.loads(STATE.read_text())
     except (OSError, ValueError):
@@ -55,9 +57,30 @@ def state() -> dict[str, object]:
 
 
 def state_of(*, dev: bool) -> dict[str, object]:
-    """What an installation was made from. Another checkout, Python or list of packages is another installation."""
-    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    return {"root": str(ROOT), "python": os.path.realpath(VENV / "bin" / "python"), "project": project, "dev": dev}
+    """What an installation is made from. Another checkout, Python, project file or lock is another installation."""
+    project = hashlib.sha256(b"".join(path.read_bytes() for path in (ROOT / "pyproject.toml", LOCK, LOCK_DEV)))
+    return {
+        "root": str(ROOT),
+        "python": os.path.realpath(VENV / "bin" / "python"),
+        "project": project.hexdigest(),
+        "dev": dev,
+        "playwright": locked_playwright(),
+    }
+
+
+def locked_playwright() -> str | None:
+    """The version of Playwright in the lock."""
+    found = re.search(r"^playwright==([^ \\]+)", LOCK.read_text(), re.MULTILINE)
+    return found[1] if found else None
+
+
+def playwright_of_user() -> str | None:
+    """The version of Playwright in .venv when it is not the one that the last run installed there, else None."""
+    wrote = state().get("playwright")
+    for path in VENV.glob("lib/python*/site-packages/playwright-*.dist-info"):
+        version = path.name.removeprefix("playwright-").removesuffix(".dist-info")
+        return None if wrote in (None, version) else version
+    return None
 
 
 def is_installed(*, dev: bool) -> bool:
@@ -76,60 +99,23 @@ def venv_works() -> bool:
 
 
 def make_venv(host: Host) -> None:
-    """Makes the virtual environment, with pip. No step of it needs root but the last."""
-    from tools.pip_wheel import PipUnavailable
+    """Makes the virtual environment, with pip. Where Python lacks the modules for it, the system's package has them."""
+    from pwgrid.setup.packages import Steps, install_package
 
     if venv_works():
         return
     say(f"making {VENV} with Python {sys.version.split()[0]}")
-    faults = []
-    for way in (pip_of_python, pip_of_index, partial(pip_of_system, host)):
-        try:
-            fault = way()
-        except PipUnavailable as error:
-            fault = str(error)
-            say(fault)
-        if fault is None:
-            return
-        faults.append(fault)
-    shutil.rmtree(VENV, ignore_errors=True)
-    if to_do := host.left_to_do():
-        faults.append(f"run this as root, then try again: {to_do}")
-    fail("cannot make a virtual environment with pip:\n  " + "\n  ".join(dict.fromkeys(faults)))
-
-
-def empty_venv() -> str | None:
-    """A virtual environment without pip. None when it was made, else why not."""
-    shutil.rmtree(VENV, ignore_errors=True)
-    return fault_of(sys.executable, "-m", "venv", "--without-pip", str(VENV))
-
-
-def pip_of_python() -> str | None:
-    """The pip that most Pythons carry; Debian's and Ubuntu's have it in a package of its own."""
-    return empty_venv() or fault_of(str(VENV / "bin" / "python"), "-m", "ensurepip", "--default-pip")
-
-
-def pip_of_index() -> str | None:
-    """The pip of the package index. Raises PipUnavailable."""
-    from tools.pip_wheel import fetch, index_of
-
-    if (fault := empty_venv()) is not None:
-        return fault
-    say("this Python carries no pip: getting it from the package index")
-    with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
-        wheel = fetch(index_of(os.environ), sys.version_info[:2], Path(directory))
-        say(f"installing {wheel.name}")
-        # A wheel is a zip file, and pip runs out of its own.
-        pip = [str(VENV / "bin" / "python"), str(wheel / "pip"), "install", "--no-index", "--no-deps", "--no-compile"]
-        return fault_of(*pip, "--disable-pip-version-check", str(wheel))
-
-
-def pip_of_system(host: Host) -> str | None:
-    """Debian's and Ubuntu's package, for which it takes root."""
-    from pwgrid.setup.packages import install_package
-
-    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-    return install_package("python", {"apt-get": (package, "python3-venv")}, say, host) or pip_of_python()
+    fault = fault_of(sys.executable, "-c", "import ensurepip, venv")
+    if fault is not None:  # Debian and Ubuntu have them in a package of its own
+        say(fault)
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+        fault = install_package("python", (package, "python3-venv"), Steps(say), host)
+    if fault is None:
+        fault = fault_of(sys.executable, "-m", "venv", "--clear", str(VENV))
+    if fault is not None:
+        shutil.rmtree(VENV, ignore_errors=True)
+        to_do = host.left_to_do()
+        fail(f"cannot make it: {fault}" + (f"\n  run this as root, then try again: {to_do}" if to_do else ""))
 
 
 def fault_of(*command: str) -> str | None:
@@ -147,18 +133,33 @@ def fault_of(*command: str) -> str | None:
 
 
 def install(host: Host, *, dev: bool) -> None:
-    """Installs the project and what it needs, so that changes of its code are in force at once."""
-    STATE.unlink(missing_ok=True)
+    """Installs what the lock names, and nothing else, then the project itself: changes of its code count at once."""
+    kept = playwright_of_user()
     say(f"installing pwgrid{' with the tools for its tests' if dev else ''} (a minute or two at the first time)")
-    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off", "--no-input"]
-    target = f"{ROOT}[dev]" if dev else str(ROOT)
-    fault = host.run(
-        [*pip, "--disable-pip-version-check", "--editable", target], say, {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
-    )
-    if fault is not None:
-        fail(f"pip could not install the packages: {fault}")
+    requirements = (LOCK_DEV if dev else LOCK).read_text()
+    if kept is not None:
+        say(f"keeping Playwright {kept}, which you have installed")
+        requirements = re.sub(r"^playwright==.*\n(?: .*\n)*", "", requirements, flags=re.MULTILINE)
+    STATE.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
+        lock = Path(directory, "requirements.txt")
+        lock.write_text(requirements)
+        # Without --only-binary pip would build what has no wheel for this Python, with tools that no lock names.
+        pip_install(host, "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock))
+    pip_install(host, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     STATE.write_text(json.dumps(state_of(dev=dev)))
     say("installed")
+
+
+def pip_install(host: Host, *arguments: str) -> None:
+    """Runs pip, or fails with what it said."""
+    from pwgrid.setup.packages import Steps
+
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    quiet = ["--progress-bar", "off", "--root-user-action", "ignore"]
+    fault = host.run([*pip, *quiet, *arguments], Steps(say), {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"})
+    if fault is not None:
+        fail(f"pip could not install the packages: {fault}")
 
 
 def main() -> None:

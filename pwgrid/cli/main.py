@@ -101,12 +101,11 @@ def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[
 
 
 @main.command(cls=_Configured)
-@click.option("--setup", "with_setup", is_flag=True, help="Get the browsers first where they are missing.")
 @click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
 @click.option("--private", is_flag=True, hidden=True, help="Use no Redis that anything else may use.")
 @click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
-def serve(config_file: Path | None, with_setup: bool, private: bool, **rest: Any) -> None:
+def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
     # None makes an import fail: structlog imports rich where it can, which takes 2 MiB in each process of the grid.
     sys.modules["rich"] = cast(Any, None)
@@ -114,7 +113,7 @@ def serve(config_file: Path | None, with_setup: bool, private: bool, **rest: Any
 
     ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
     flags = rest | (OWN_REDIS if private else {})
-    sys.exit(serve(_load(config_file, flags), Extras(with_setup, ready_fd, lifeline_fd, check_only)))
+    sys.exit(serve(_load(config_file, flags), Extras(ready_fd, lifeline_fd, check_only)))
 
 
 @main.command(cls=_Configured, context_settings={"ignore_unknown_options": True})
@@ -152,10 +151,11 @@ def _as_arguments(given: dict[str, Any]) -> list[str]:
 def setup(config_file: Path | None, **flags: Any) -> None:
     """Finds or gets the browsers that the configuration asks for, and says each step."""
     from pwgrid.setup.browsers import setup as setup_browsers
+    from pwgrid.setup.packages import Steps
 
     settings = _load(config_file, flags).settings
     wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
-    setup_browsers(wanted, settings, click.echo)
+    setup_browsers(wanted, settings, Steps(click.echo))
 
 
 @main.group()

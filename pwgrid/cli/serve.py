@@ -28,7 +28,6 @@ from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
-from pwgrid.setup.browsers import setup
 from pwgrid.worker.browser.find import FoundBrowser, find_browser
 from pwgrid.worker.main import run_worker
 
@@ -37,7 +36,6 @@ from pwgrid.worker.main import run_worker
 class Extras:
     """What the command line may ask for beside the settings."""
 
-    with_setup: bool = False
     ready_fd: int | None = None
     lifeline_fd: int | None = None
     check_only: bool = False
@@ -52,8 +50,8 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     logging.configure(settings.log_level, settings.log_format, "master")
     handover = received()
     if handover is not None:
-        extras = replace(extras, with_setup=False, ready_fd=None)
-    browsers = _browsers(settings, extras)
+        extras = replace(extras, ready_fd=None)
+    browsers = _browsers(settings)
     if extras.check_only:
         _say("the code and the configuration load")
         return 0
@@ -122,7 +120,7 @@ def _reload(
     if settings.port == loaded.settings.port:
         # Where it listens in fact: 0 means any, and systemd has its own mind.
         settings = settings.model_copy(update={"port": port})
-    found = _browsers(settings, Extras())
+    found = _browsers(settings)
 
     def accept() -> None:
         browsers.update(found)
@@ -140,10 +138,8 @@ def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerArgument
     return run_worker(boot, browsers[boot.browser_type])
 
 
-def _browsers(settings: Settings, extras: Extras) -> dict[BrowserType, FoundBrowser]:
+def _browsers(settings: Settings) -> dict[BrowserType, FoundBrowser]:
     wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
-    if extras.with_setup:
-        setup(wanted, settings, _say)
     return {browser_type: find_browser(browser_type, settings) for browser_type in wanted}
 
 

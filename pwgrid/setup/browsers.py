@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
-from pwgrid.setup.packages import Host, Say, install_package
+from pwgrid.setup.packages import Host, Steps, install_package
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
@@ -31,32 +31,17 @@ _CONNECT_TIMEOUT_MS: Final = 10_000
 _DOWNLOAD_VARIABLES: Final = "HTTPS_PROXY and PLAYWRIGHT_DOWNLOAD_HOST"
 _LACKS_LIBRARIES: Final = re.compile(r"missing dependencies|shared librar|shared object", re.IGNORECASE)
 
-_HEADLESS_SHELL: Final[Mapping[str, tuple[str, ...]]] = {
-    "apt-get": ("chromium-headless-shell", "chromium"),
-    "dnf": ("chromium-headless",),
-    "pacman": ("chromium",),
-    "apk": ("chromium",),
-}
-_CHROMIUM: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(_HEADLESS_SHELL, ("chromium",))
-_FIREFOX: Final[Mapping[str, tuple[str, ...]]] = {
-    "apt-get": ("firefox-esr",),
-    "dnf": ("firefox",),
-    "pacman": ("firefox",),
-    "apk": ("firefox-esr",),
-}
-# The one library that Node needs and the smallest Debian and Ubuntu have not.
-_LIBATOMIC: Final[Mapping[str, tuple[str, ...]]] = {
-    "apt-get": ("libatomic1",),
-    "dnf": ("libatomic",),
-    "pacman": ("gcc-libs",),
-    "apk": ("libatomic",),
-}
+_CHROMIUM: Final = ("chromium",)
+_HEADLESS_SHELL: Final = ("chromium-headless-shell", *_CHROMIUM)
+_FIREFOX: Final = ("firefox-esr",)
+_LIBATOMIC: Final = ("libatomic1",)
+"""The one library that Node needs and the smallest Debian and Ubuntu have not."""
 
 
 def setup(
     types: Iterable[BrowserType],
     settings: Settings,
-    say: Say,
+    say: Steps,
     host: Host | None = None,
     places: SearchPaths | None = None,
 ) -> list[FoundBrowser]:
@@ -91,7 +76,7 @@ def setup(
     return found
 
 
-def _driver_fault(say: Say, host: Host) -> str | None:
+def _driver_fault(say: Steps, host: Host) -> str | None:
     """Makes sure that the Node of Playwright's package runs here. None when it does, else why not."""
     node = compute_driver_executable()[0]
     fault = _run_fault(node, host)
@@ -109,7 +94,7 @@ class _Setup:
     """What every step for a browser needs."""
 
     settings: Settings
-    say: Say
+    say: Steps
     host: Host
     places: SearchPaths
     driver_fault: str | None
@@ -167,7 +152,8 @@ class _Setup:
         if self.host.has_snap_packages:
             return f"Ubuntu's {browser_type} package is a snap, which cannot be driven"
         chromium = _HEADLESS_SHELL if self.settings.headless else _CHROMIUM
-        return install_package(browser_type, chromium if browser_type == "chromium" else _FIREFOX, self.say, self.host)
+        packages = chromium if browser_type == "chromium" else _FIREFOX
+        return install_package(browser_type, packages, self.say, self.host)
 
     def _try_launch(self, browser: FoundBrowser) -> None:
         """Opens a page; where Playwright's own browser lacks libraries, gets these first. Raises BrowserLaunchError."""
@@ -197,7 +183,7 @@ def _alone(error: GridError) -> str:
     return error.what if isinstance(error, BrowserMissing) else str(error)
 
 
-def _run_fault(program: str, host: Host, say: Say | None = None, name: object = None) -> str | None:
+def _run_fault(program: str, host: Host, say: Steps | None = None, name: object = None) -> str | None:
     """Runs a program with --version, which needs all its libraries but no page. None when it worked, else why not."""
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as home:
         try:
@@ -221,7 +207,7 @@ def _run_fault(program: str, host: Host, say: Say | None = None, name: object = 
     return None
 
 
-def _launch(browser: FoundBrowser, settings: Settings, say: Say) -> None:
+def _launch(browser: FoundBrowser, settings: Settings, say: Steps) -> None:
     """Launches a browser server as a worker would, with its warm-up. Raises BrowserLaunchError."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-Say = Callable[[str], None]
-
 INSTALL_TIMEOUT_S: Final = 900.0
 _LINE_INTERVAL_S: Final = 1.0
 _TAIL_LINES: Final = 12
@@ -33,22 +31,37 @@ _ERROR: Final = re.compile(r"error|\bE:|cannot|unable", re.IGNORECASE)
 _LETTER: Final = re.compile(r"[A-Za-z]")
 
 _APT: Final = ("apt-get", "-o", "DPkg::Lock::Timeout=120", "-o", "Dpkg::Use-Pty=0")
-_INSTALL: Final[Mapping[str, tuple[str, ...]]] = {
-    "apt-get": (*_APT, "install", "-y", "--no-install-recommends"),
-    "dnf": ("dnf", "install", "-y"),
-    "pacman": ("pacman", "-Sy", "--noconfirm", "--needed"),
-    "apk": ("apk", "add", "--no-cache"),
-}
-_BY_HAND: Final[Mapping[str, str]] = {
-    "apt-get": "apt-get install",
-    "dnf": "dnf install",
-    "pacman": "pacman -S",
-    "apk": "apk add",
-}
 _QUIET: Final[Mapping[str, str]] = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
-@dataclass(frozen=True, slots=True)
+class Steps:
+    """Tells a user how set-up goes: each step is a line, and so is a part of what an installer prints."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._kinds: set[str] = set()
+        self._next = 0.0
+
+    def __call__(self, text: str) -> None:
+        """One step."""
+        self._write(text)
+
+    def command(self, command: Sequence[str]) -> None:
+        """An installer starts."""
+        self._write(f"  $ {' '.join(command)}")
+        self._kinds.clear()
+        self._next = 0.0
+
+    def output(self, line: str) -> None:
+        """A line of the installer: written when it is the first of its kind (first word), else at most one a second."""
+        kind, now = re.split(r"[\d\s:]", line, maxsplit=1)[0], time.monotonic()
+        if kind not in self._kinds or now >= self._next:
+            self._write(f"  | {line}")
+            self._kinds.add(kind)
+            self._next = now + _LINE_INTERVAL_S
+
+
+@dataclass(slots=True)
 class Host:
     """What an installer may use of this host. The defaults are the real one; tests give others."""
 
@@ -57,27 +70,25 @@ class Host:
     is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     timeout_s: float = INSTALL_TIMEOUT_S
     packages_by_hand: list[str] = field(default_factory=list)
-    """What only the user can install, since it takes root and we are not."""
+    """What only the user can install, because that takes root."""
     commands_by_hand: list[str] = field(default_factory=list)
-    """What else only the user can run, for the same reason."""
+    """What else only the user can run, because that takes root."""
+    has_new_lists: bool = False
+    """Whether `apt-get update` has run already."""
 
     def which(self, command: str) -> str | None:
         """The path of a command, or None."""
         return shutil.which(command, path=self.environ.get("PATH", ""))
 
-    def package_manager(self) -> str | None:
-        """The one that is here and that we know, or None."""
-        return next((each for each in _INSTALL if self.which(each)), None)
-
     @property
     def has_snap_packages(self) -> bool:
-        """Whether the system's packages of browsers are mere pointers to snaps, which cannot be driven."""
+        """Whether the system's packages of browsers are mere pointers to snaps, which Playwright cannot drive."""
         with contextlib.suppress(FileNotFoundError):
             return "ID=ubuntu" in (self.root / "etc/os-release").read_text().splitlines()
         return False
 
     def as_root(self) -> tuple[str, ...] | None:
-        """What goes before a command that needs root; None when there is no way that asks for no password."""
+        """What goes before a command that needs root; None when root cannot be had without a password."""
         if self.is_root:
             return ()
         sudo = self.which("sudo")
@@ -86,92 +97,73 @@ class Host:
         return None
 
     def left_to_do(self) -> str | None:
-        """The command that does all that takes root, and that we could not do; None when there is nothing."""
+        """One command for all that takes root and was not done for that; None when there is nothing."""
         commands = list(self.commands_by_hand)
-        manager = self.package_manager()
-        if self.packages_by_hand and manager is not None:
-            commands.insert(0, f"{_BY_HAND[manager]} {' '.join(self.packages_by_hand)}")
-            if manager == "apt-get" and not all(map(self.apt_knows, self.packages_by_hand)):
-                commands.insert(0, "apt-get update")
+        if self.packages_by_hand:
+            commands = ["apt-get update", f"apt-get install {' '.join(self.packages_by_hand)}", *commands]
         sudo = "sudo " if self.which("sudo") else ""
         return " && ".join(sudo + command for command in commands) or None
 
     def apt_knows(self, package: str) -> bool:
-        """Whether apt can install this package."""
+        """Whether apt's lists have this package."""
         command = ["apt-cache", "show", "--no-all-versions", package]
         return subprocess.run(command, capture_output=True, env=dict(self.environ), check=False).returncode == 0
 
-    def run(self, command: Sequence[str], say: Say, environ: Mapping[str, str] | None = None) -> str | None:
-        """Runs a command with these further variables, saying how it goes. None when it worked, else why not."""
-        say(f"  $ {' '.join(command)}")
+    def run(self, command: Sequence[str], say: Steps, environ: Mapping[str, str] | None = None) -> str | None:
+        """Runs an installer with these further variables. None when it worked, else why not."""
+        say.command(command)
         try:
             return _stream(command, {**self.environ, **_QUIET, **(environ or {})}, say, self.timeout_s)
         except OSError as error:
             return str(error)
 
 
-def install_package(what: str, names: Mapping[str, tuple[str, ...]], say: Say, host: Host) -> str | None:
-    """Installs the system's package for `what`: the first of `names[manager]` that the system has.
-
-    Returns None when it worked, else why not.
-    """
-    manager = host.package_manager()
-    if manager is None or manager not in names:
-        return f"no package manager here has one that we know (we know {', '.join(names)})"
-    prefix = host.as_root()
-    known = [name for name in names[manager] if manager != "apt-get" or host.apt_knows(name)]
-    if prefix is None:
-        name = (known or names[manager])[0]
+def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> str | None:
+    """Installs the first of these packages that apt has. None when it worked, else why not."""
+    if host.which("apt-get") is None:
+        return f"there is no apt-get here that could install {names[0]}"
+    root = host.as_root()
+    if root is None:
+        name = next(filter(host.apt_knows, names), names[0])
         host.packages_by_hand.append(name)
-        return f"the system's package {name} is not installed, which takes root"
-    updated = False
-    if not known:  # a fresh container has no package lists at all
-        fault = host.run([*prefix, *_APT, "update"], say)
-        if fault is not None:
-            return f"apt-get update failed ({fault})"
-        updated = True
-        known = [name for name in names[manager] if host.apt_knows(name)]
-        if not known:
-            return f"apt-get has no package {' or '.join(names[manager])}"
-    say(f"{what}: installing the system's package {known[0]}")
-    fault = host.run([*prefix, *_INSTALL[manager], known[0]], say)
-    if fault is not None and manager == "apt-get" and not updated:
-        say(f"{what}: once more with new package lists")
-        fault = host.run([*prefix, *_APT, "update"], say) or host.run([*prefix, *_INSTALL[manager], known[0]], say)
-    return None if fault is None else f"{manager} failed ({fault})"
+        return f"the system's package {name} is not installed, and that takes root"
+    fault = None
+    if not host.has_new_lists:  # a fresh container has none; old ones name browsers that are behind on security
+        fault = host.run([*root, *_APT, "update"], say)
+        host.has_new_lists = fault is None
+    package = next(filter(host.apt_knows, names), None)
+    if package is None:
+        return f"apt-get update failed ({fault})" if fault else f"apt has no package {' or '.join(names)}"
+    say(f"{what}: installing the system's package {package}")
+    fault = host.run([*root, *_APT, "install", "-y", "--no-install-recommends", package], say)
+    return None if fault is None else f"apt-get failed ({fault})"
 
 
-class _Lines:
-    """What is said of an installer's output: the first line of each kind (first word), and else one a second."""
+class _Output:
+    """What an installer prints, without colours and what is no sentence."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Steps) -> None:
         self._say = say
-        self._kinds: set[str] = set()
-        self._next = 0.0
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
     def take(self, raw: bytes) -> None:
-        """One line of output."""
+        """One line."""
         line = _ANSI.sub("", raw.decode(errors="replace")).rstrip()
         if not _LETTER.search(line) or _STACK_FRAME.match(line):
             return
         if line.strip() not in self._tail:
             self._tail.append(line.strip())
-        kind, now = re.split(r"[\d\s:]", line, maxsplit=1)[0], time.monotonic()
-        if kind not in self._kinds or now >= self._next:
-            self._say(f"  | {line}")
-            self._kinds.add(kind)
-            self._next = now + _LINE_INTERVAL_S
+        self._say.output(line)
 
     def last_words(self) -> str:
         """Its last lines, or those of them that speak of an error."""
         return " / ".join([line for line in self._tail if _ERROR.search(line)] or self._tail)
 
 
-def _stream(command: Sequence[str], environ: Mapping[str, str], say: Say, timeout_s: float) -> str | None:
-    """Runs `command`, saying how it goes. None when it exits 0, else what it said last."""
+def _stream(command: Sequence[str], environ: Mapping[str, str], say: Steps, timeout_s: float) -> str | None:
+    """Runs `command`. None when it exits 0, else what it printed last."""
     deadline = time.monotonic() + timeout_s
-    lines = _Lines(say)
+    lines = _Output(say)
     process = subprocess.Popen(
         command,
         env=dict(environ),
@@ -201,10 +193,10 @@ def _stream(command: Sequence[str], environ: Mapping[str, str], say: Say, timeou
     finally:
         _end(process, say)
         process.stdout.close()
-    return None if code == 0 else f"exit {code}: {lines.last_words() or 'it said nothing'}"
+    return None if code == 0 else f"exit {code}: {lines.last_words() or 'it printed nothing'}"
 
 
-def _end(process: subprocess.Popen[bytes], say: Say) -> None:
+def _end(process: subprocess.Popen[bytes], say: Steps) -> None:
     """Ends what still runs of an installer, and all that it started.
 
     SIGINT to the installer alone comes first: apt then finishes the step of dpkg that it is at, and a dpkg that is

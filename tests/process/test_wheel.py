@@ -6,11 +6,12 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation")
 
 
 def test_the_wheel_carries_scripts_and_configuration(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)],
+        [sys.executable, "-m", "pip", "wheel", "--quiet", *OFFLINE, "--wheel-dir", str(tmp_path), str(ROOT)],
         capture_output=True,
         text=True,
         timeout=150,

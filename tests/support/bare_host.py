@@ -7,7 +7,7 @@ from pathlib import Path
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import setup
-from pwgrid.setup.packages import Host
+from pwgrid.setup.packages import Host, Steps
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths
 
 SETTINGS = Settings()
@@ -20,6 +20,7 @@ class BareHost:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.said: list[str] = []
+        self.say = Steps(self.said.append)
         self.bin.mkdir()
         (directory / "core").mkdir()
         browsers = [
@@ -65,7 +66,7 @@ class BareHost:
 
     def setup(self, types: list[BrowserType], settings: Settings = SETTINGS) -> list[FoundBrowser]:
         """`pwgrid setup` on this host."""
-        return setup(types, settings, self.said.append, self.host, self.places)
+        return setup(types, settings, self.say, self.host, self.places)
 
     def calls(self) -> list[str]:
         """The commands that were run, but for the question whether Node runs."""
