@@ -1,16 +1,12 @@
 """`pwgrid drain`: asks the master for it and watches it to its end. Drains nothing itself."""
 
-import contextlib
-import os
-import select
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
-from pwgrid.cli.operate import ask, status
+from pwgrid.cli.operate import status, watch
+from pwgrid.cli.progress import Display
+from pwgrid.cli.running_grid import ask
 from pwgrid.runtime.directory import RunningGrid
-
-LOOK_EVERY_S: Final = 0.25
-"""How often the figures are asked for; the end of a worker's process is seen at once."""
 
 
 def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool) -> list[str]:
@@ -19,44 +15,22 @@ def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool) -> list[st
     return draining
 
 
-def wait(grid: RunningGrid, workers: Sequence[str], tell: Callable[[str], None]) -> bool:
-    """Returns when these workers are gone, with one line for each change before. False when a worker was lost, or when
+def wait(grid: RunningGrid, workers: Sequence[str], shown: Display) -> bool:
+    """Returns when these workers are gone, and shows how far they are until then. False when a worker was lost, or when
     its time ran out and it cut sessions."""
-    found = status(grid)
-    last: dict[str, tuple[Any, ...]] = {}
     outcomes: dict[str, Any] = {}
-    with _ends([worker["pid"] for worker in found["workers"] if worker["id"] in workers]) as ends:
-        while there := [worker for worker in found["workers"] if worker["id"] in workers]:
-            for worker in there:
-                figures = (worker["status"], worker["active"])
-                if last.get(worker["id"]) != figures:
-                    last[worker["id"]] = figures
-                    tell(progress(worker))
-            for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
-                ends.unregister(pidfd)
-            found = status(grid)
-            outcomes |= _outcomes(found)  # the master keeps only the last ones
-    outcomes |= _outcomes(found)  # of those that were gone before the first look
+    pids = [worker["pid"] for worker in status(grid)["workers"] if worker["id"] in workers]
+    for found in watch(grid, pids):
+        outcomes |= {outcome["id"]: outcome for outcome in found["drained"]}  # the master keeps only the last ones
+        there = [worker for worker in found["workers"] if worker["id"] in workers]
+        for worker in there:
+            shown.show(worker["id"], progress(worker), (worker["status"], worker["active"]))
+        if not there:
+            break
     for worker_id in workers:
-        tell(describe_end(worker_id, outcomes.get(worker_id)))
+        shown.end(worker_id)
+        shown.line(describe_end(worker_id, outcomes.get(worker_id)))
     return all(is_good(outcomes.get(worker_id)) for worker_id in workers)
-
-
-def _outcomes(found: dict[str, Any]) -> dict[str, Any]:
-    return {outcome["id"]: outcome for outcome in found["drained"]}
-
-
-@contextlib.contextmanager
-def _ends(pids: Sequence[int]) -> Iterator[select.poll]:
-    """A poll object with a pidfd for each of these processes that is still there."""
-    poll = select.poll()
-    with contextlib.ExitStack() as stack:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(pid)
-                stack.callback(os.close, pidfd)
-                poll.register(pidfd, select.POLLIN)
-        yield poll
 
 
 def progress(worker: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The command `pwgrid`. Parses and prints; every command's work is done elsewhere, imported only when it is needed."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -147,15 +146,22 @@ def _as_arguments(given: dict[str, Any]) -> list[str]:
     return arguments
 
 
+def _as_json(found: Any) -> str:
+    import orjson
+
+    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
+
+
 @main.command(cls=_Configured)
 def setup(config_file: Path | None, **flags: Any) -> None:
     """Finds or gets the browsers that the configuration asks for, and says each step."""
+    from pwgrid.cli import progress
     from pwgrid.setup.browsers import setup as setup_browsers
-    from pwgrid.setup.packages import Steps
 
     settings = _load(config_file, flags).settings
     wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
-    setup_browsers(wanted, settings, Steps(click.echo))
+    with progress.display() as shown:
+        setup_browsers(wanted, settings, progress.steps(shown))
 
 
 @main.group()
@@ -184,11 +190,12 @@ def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 @_with(_GRID_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
-    """Shows pools, workers, slots, sessions and memory of a running grid."""
-    from pwgrid.cli import operate
+    """Shows the pools, workers, slots, sessions and memory of a running grid."""
+    from pwgrid.cli import operate, tables
+    from pwgrid.cli.running_grid import find_grid
 
-    found = operate.status(operate.find_grid(port, runtime_dir))
-    click.echo(json.dumps(found, indent=2) if as_json else operate.status_table(found))
+    found = operate.status(find_grid(port, runtime_dir))
+    click.echo(_as_json(found) if as_json else tables.status_text(found))
 
 
 @main.command()
@@ -196,41 +203,45 @@ def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
 @click.argument("worker", required=False)
 @click.option("--pool", type=click.Choice(BROWSER_TYPES), help="Every worker of this pool.")
 @click.option("--all", "everything", is_flag=True, help="Every worker.")
-@click.option("--now", is_flag=True, help="End live sessions at once. So does a second drain of the same worker.")
-@click.option("--wait", is_flag=True, help="Show sessions and time left until the workers are gone.")
+@click.option("--now", is_flag=True, help="End live sessions at once. A second drain of the same worker does that too.")
+@click.option("--wait", is_flag=True, help="Show live sessions and the time left, until the workers are gone.")
 def drain(
     port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **how: bool
 ) -> None:
-    """Drains WORKER, a pool or all: no new sessions, live ones go on until DRAIN_TIMEOUT; replacements start at once.
+    """Drains WORKER, a pool or all: no new sessions, live ones go on until DRAIN_TIMEOUT. Replacements start at once.
 
-    With --wait the exit code is 1 when time ran out and sessions were cut.
+    With --wait the exit code is 1 when time ran out and sessions were cut. Ctrl-C ends only the waiting.
     """
     from pwgrid.cli import drain as drain_command
-    from pwgrid.cli import operate
+    from pwgrid.cli.progress import watching
+    from pwgrid.cli.running_grid import find_grid
 
     if sum((worker is not None, pool is not None, everything)) != 1:
         raise click.UsageError("name one of WORKER, --pool POOL and --all")
     selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
-    grid = operate.find_grid(port, runtime_dir)
+    grid = find_grid(port, runtime_dir)
     draining = drain_command.drain(grid, selection, now=how["now"])
     if not how["wait"]:
         click.echo("draining " + (", ".join(draining) or "nothing: there is no worker"))
-    elif not drain_command.wait(grid, draining, click.echo):
-        sys.exit(1)
+        return
+    with watching("the drain") as shown:
+        is_good = drain_command.wait(grid, draining, shown)
+    sys.exit(0 if is_good else 1)
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
 def reload(port: int | None, runtime_dir: str | None) -> None:
-    """Has a running grid read its configuration again: same file, and environment and flags as at its start.
+    """Has a running grid read its configuration file again; flags and environment stay those of its start.
 
-    Exits 2 when it is refused, with all that is wrong with it; nothing is changed then.
+    Exits 2 when the new configuration is refused, with all that is wrong with it; then nothing changes.
     """
-    from pwgrid.cli import operate
+    from pwgrid.cli import changes
+    from pwgrid.cli.running_grid import find_grid
     from pwgrid.common.errors import Refused
 
     try:
-        click.echo(operate.reload(operate.find_grid(port, runtime_dir)))
+        click.echo(changes.reload(find_grid(port, runtime_dir)))
     except Refused as refused:
         refused.exit_code = 2
         raise
@@ -240,41 +251,56 @@ def reload(port: int | None, runtime_dir: str | None) -> None:
 @_with(_GRID_OPTIONS)
 @click.argument("pools", nargs=-1, required=True, metavar="POOL=N...")
 def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> None:
-    """Wants another number of workers, until the grid is restarted: pwgrid scale chromium=4"""
-    from pwgrid.cli import operate
+    """Changes the number of workers until the grid restarts: pwgrid scale chromium=4"""
+    from pwgrid.cli import changes
+    from pwgrid.cli.running_grid import find_grid
 
-    figures = operate.read_scale(pools)
-    wanted = operate.ask(operate.find_grid(port, runtime_dir), "scale", figures)["wanted"]
-    click.echo(", ".join(f"{name} {workers}" for name, workers in wanted.items()))
+    figures = changes.read_scale(pools)
+    click.echo(changes.scale(find_grid(port, runtime_dir), figures))
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
 @click.option("--status", "wanted", type=click.Choice([each.value for each in SessionStatus]), help="Only these.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:
-    """Shows the latest sessions, live and ended, with the reason of each end."""
-    from pwgrid.cli import operate
+    """Shows the latest sessions, live and ended, with the reason why each ended."""
+    from pwgrid.cli import operate, tables
+    from pwgrid.cli.running_grid import find_grid
 
-    found = operate.sessions(operate.find_grid(port, runtime_dir), wanted, limit)
-    click.echo(json.dumps(found, indent=2) if as_json else operate.sessions_table(found))
+    found = operate.sessions(find_grid(port, runtime_dir), wanted, limit)
+    click.echo(_as_json(found) if as_json else tables.sessions_text(found))
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
-def upgrade(port: int | None, runtime_dir: str | None) -> None:
-    """Has a running grid go on with the code that is installed now; live sessions stay."""
-    from pwgrid.cli import operate
+@click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
+def upgrade(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
+    """Has a running grid go on with the code that is installed now, and shows how far it is.
 
-    click.echo(operate.upgrade(operate.find_grid(port, runtime_dir)))
+    The proxy is replaced first, then one worker after the other. Live sessions go on in the old workers until
+    DRAIN_TIMEOUT. Ctrl-C ends only the waiting.
+    """
+    from pwgrid.cli.changes import VersionChange
+    from pwgrid.cli.progress import watching
+    from pwgrid.cli.running_grid import find_grid
+
+    change = VersionChange(find_grid(port, runtime_dir))
+    if no_wait:
+        click.echo("the new code has loaded; the grid replaces its parts one after the other")
+        return
+    with watching("the version change") as shown:
+        done = change.wait(shown)
+    click.echo(done)
 
 
 @main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def redis_cli(arguments: tuple[str, ...]) -> None:
-    """redis-cli on the grid's own Redis (PWGRID_PORT names the grid where several run)."""
-    from pwgrid.cli import operate
+    """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
+    from pwgrid.cli.operate import redis_cli
+    from pwgrid.cli.running_grid import find_grid
 
     port = os.environ.get("PWGRID_PORT")
-    operate.redis_cli(operate.find_grid(int(port) if port else None, None), arguments)
+    redis_cli(find_grid(int(port) if port else None, None), arguments)

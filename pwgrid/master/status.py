@@ -41,7 +41,7 @@ class Reporter:
             "endpoint": config.endpoint,
             "version": config.version,
             "master": {"pid": os.getpid(), "startedAt": self._started_at},
-            "proxy": {"pid": proxy.pid},
+            "proxy": {"pid": proxy.pid, "beingReplaced": proxy.is_being_replaced},
             "redis": {
                 "pid": redis.pid,
                 "url": str(parse_url(config.redis_url)),

@@ -41,7 +41,7 @@ async def test_an_adopted_worker_drains_and_is_replaced_as_any_other(playwright:
         grid.kill_master()
         grid.start_again()
         (old,) = [worker["pid"] for worker in grid.status()["workers"]]
-        from pwgrid.cli.operate import ask
+        from pwgrid.cli.running_grid import ask
         from pwgrid.runtime.directory import RunningGrid
 
         running = RunningGrid(grid.runtime, grid.port, grid.process.pid, grid.endpoint)
@@ -111,8 +111,7 @@ async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Play
     async with row(playwright, environment={"DRAIN_TIMEOUT": "60"}) as (grid, load):
         before = serving(grid)
         redis = grid.status()["redis"]["pid"]
-        done = await asyncio.to_thread(grid.command, "upgrade")
-        assert done.returncode == 0, done.stderr
+        upgrade = asyncio.create_task(asyncio.to_thread(grid.command, "upgrade", timeout_s=120))
         # One worker after the other: the one that drains has sessions, which go on in it until they end.
         await eventually_async(lambda: workers_of(grid) - before.keys(), "a new worker serves")
         await eventually_async(lambda: serving(grid)["proxy"] not in (before["proxy"], None), "another proxy serves")
@@ -122,6 +121,10 @@ async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Play
         assert (load.lost, load.refused) == ({}, [])
         await load.ends()
         await eventually_async(lambda: all_are_new(grid, before), "all are new, and the old ones are gone")
+        done = await upgrade
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("replacing the proxy\n0 of 2 workers replaced")
+        assert done.stdout.splitlines()[-1].startswith("the master, the proxy and 2 workers run the new code")
 
 
 async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_nothing() -> None:

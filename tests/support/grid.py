@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pwgrid.cli import operate
+from pwgrid.cli.running_grid import ask
 from pwgrid.registry.blocking import BlockingClient
 from pwgrid.runtime.directory import RunningGrid
 
@@ -106,7 +106,7 @@ class Grid:
 
     def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
         """One request to the master, without a process of its own for it."""
-        return operate.ask(RunningGrid(self.runtime, self.port, self.process.pid, self.endpoint), name, data)
+        return ask(RunningGrid(self.runtime, self.port, self.process.pid, self.endpoint), name, data)
 
     def redis(self, *arguments: str | int) -> Any:
         """One command on the grid's own Redis."""

@@ -1,0 +1,79 @@
+"""What operators change in a running grid: its settings, its number of workers, its version. The master does it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pwgrid.cli.operate import status, watch
+from pwgrid.cli.progress import Display
+from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
+from pwgrid.common.errors import GridError
+from pwgrid.runtime.directory import RunningGrid
+
+
+def reload(grid: RunningGrid) -> str:
+    """Has the configuration read again; what that changed. Raises Refused with all that is wrong with it."""
+    done = ask(grid, "reload", timeout_s=CHECK_TIMEOUT_S)
+    if not done["changed"]:
+        return "nothing has changed"
+    what = [f"changed: {', '.join(done['changed'])}"]
+    what += [f"scaled: {', '.join(f'{pool}={workers}' for pool, workers in done['scaled'].items())}"] * bool(
+        done["scaled"]
+    )
+    what += [f"recycling {len(done['recycled'])} workers, one after the other"] * bool(done["recycled"])
+    what += ["replacing the proxy"] * done["proxy"]
+    return "; ".join(what)
+
+
+def scale(grid: RunningGrid, figures: dict[str, int]) -> str:
+    """Sets the number of workers of these pools; all numbers that are wanted now. Raises Refused."""
+    wanted = ask(grid, "scale", figures)["wanted"]
+    return ", ".join(f"{name} {workers}" for name, workers in wanted.items())
+
+
+def read_scale(pools: Sequence[str]) -> dict[str, int]:
+    """`chromium=4` and the like. Raises GridError for what is not that."""
+    figures = {}
+    for text in pools:
+        name, equals, workers = text.partition("=")
+        if not equals or not workers.isdecimal():
+            raise GridError(f"{text!r} is not POOL=N, for example chromium=4")
+        figures[name] = int(workers)
+    return figures
+
+
+class VersionChange:
+    """The master executes the code that is installed now, which replaces the proxy and then each worker."""
+
+    def __init__(self, grid: RunningGrid) -> None:
+        """Starts it. Raises Refused when the new code does not load."""
+        self._grid = grid
+        self._before = status(grid)
+        self._old = {worker["id"]: worker["pid"] for worker in self._before["workers"]}
+        ask(grid, "upgrade", timeout_s=CHECK_TIMEOUT_S)
+
+    def wait(self, shown: Display) -> str:
+        """Returns when all is replaced, with a sentence, and shows how far it is until then. Raises GridError."""
+        proxy = self._before["proxy"]["pid"]
+        # The new code has to load before the master answers.
+        for found in watch(self._grid, [proxy, *self._old.values()], CHECK_TIMEOUT_S):
+            left = [worker for worker in found["workers"] if worker["id"] in self._old]
+            if found["proxy"]["beingReplaced"]:
+                shown.show("upgrade", "replacing the proxy")
+            elif not left:
+                break
+            elif any(worker["reason"] for worker in left):
+                shown.show("upgrade", workers_left(len(self._old), left, found["pools"]))
+            else:
+                raise GridError("the master could not execute the new code, and its log says why")
+        shown.end("upgrade")
+        if found["proxy"]["pid"] == proxy:
+            raise GridError("all workers are replaced, but the proxy is not, and the grid's log says why")
+        return f"the master, the proxy and {len(self._old)} workers run the new code (version {found['version']})"
+
+
+def workers_left(total: int, left: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:
+    """How far a version change is: `left` are the old workers that are still there, as the status has them."""
+    sessions = sum(worker["active"] or 0 for worker in left if worker["status"] == "draining")
+    texts = [f"{total - len(left)} of {total} workers replaced"]
+    texts += [f"{sessions} live sessions go on in an old one"] if sessions else []
+    return "; ".join([*texts, *(f"{pool['browserType']}: {pool['reason']}" for pool in pools if pool["reason"])])

@@ -1,0 +1,108 @@
+"""What a command shows while something goes on: live lines on a terminal, elsewhere a line for each change."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Self
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+from pwgrid.setup.packages import Steps
+
+
+class Display:
+    """Plain lines, for a pipe or a log."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, object] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing live stays on the screen."""
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        click.echo(text)
+
+    def show(self, name: str, text: str, figures: object = None) -> None:
+        """How `name` stands. Worth a plain line when `figures`, or else the text, is another than last time."""
+        news = text if figures is None else figures
+        if self._shown.get(name) != news:
+            self._shown[name] = news
+            self.line(text)
+
+    def end(self, name: str) -> None:
+        """`name` is over."""
+        self._shown.pop(name, None)
+
+
+class LiveDisplay(Display):
+    """One line on the terminal for each name, drawn anew in place; gone at the end."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        one_line = Column(no_wrap=True, overflow="ellipsis")
+        text = TextColumn("{task.description}", markup=False, table_column=one_line)
+        self._progress = Progress(SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def line(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    def show(self, name: str, text: str, figures: object = None) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(text, total=None)
+        self._progress.update(self._tasks[name], description=text)
+
+    def end(self, name: str) -> None:
+        if name in self._tasks:
+            self._progress.remove_task(self._tasks.pop(name))
+
+
+def display() -> Display:
+    """What fits where the output goes to."""
+    console = Console()
+    return LiveDisplay(console) if console.is_interactive else Display()
+
+
+@contextlib.contextmanager
+def watching(what: str) -> Iterator[Display]:
+    """A display for what the grid does anyway: Ctrl-C ends only the watching, with exit code 130."""
+    try:
+        with display() as shown:
+            yield shown
+    except KeyboardInterrupt:
+        click.echo(f"{what} goes on; see pwgrid status")
+        sys.exit(130)
+
+
+class LiveSteps(Steps):
+    """Set-up's steps stay; what an installer prints is one live line, until its end."""
+
+    def __init__(self, shown: LiveDisplay) -> None:
+        super().__init__(shown.line)
+        self._display = shown
+
+    def __call__(self, text: str) -> None:
+        self._display.end("installer")
+        super().__call__(text)
+
+    def output(self, line: str) -> None:
+        self._display.show("installer", line.strip())
+
+
+def steps(shown: Display) -> Steps:
+    """Set-up's steps on this display."""
+    return LiveSteps(shown) if isinstance(shown, LiveDisplay) else Steps(shown.line)

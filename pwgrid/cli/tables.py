@@ -1,0 +1,93 @@
+"""The tables of `pwgrid status` and `pwgrid sessions`: as wide as the terminal, elsewhere as wide as they need."""
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+_UNBOUNDED: Final = 10_000
+_NARROW: Final = 80
+
+
+def status_text(found: dict[str, Any]) -> str:
+    """A grid, its pools and its workers, as the status has them."""
+    state = "stopping" if found.get("stopping") else "serving"
+    lines = [f"{found['endpoint']}  {state}  master {found['master']['pid']}  proxy {found['proxy']['pid']}"]
+    redis = found["redis"]
+    lines.append(
+        f"redis {redis['url']}" + (f"  pid {redis['pid']}" if redis["pid"] else "") + _problem(redis.get("error"))
+    )
+    host = found["host"]
+    lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
+    lines += [f"PROBLEM: {problem}" for problem in found.get("problems", ())]
+    pools = [_pool_row(pool, found["workers"]) for pool in found["pools"]]
+    head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
+    workers = [_worker_row(worker) for worker in found["workers"]]
+    worker_head = ("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", "MEMORY", "")
+    return "\n".join([*lines, "", _table(head, pools), "", _table(worker_head, workers)])
+
+
+def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[object, ...]:
+    sessions = sum(worker["active"] or 0 for worker in workers if worker["browserType"] == pool["browserType"])
+    timeouts = pool["drainTimeouts"]
+    remarks = (pool["reason"], f"{timeouts} drains timed out" if timeouts else None)
+    figures = (pool["wanted"], pool["available"], pool.get("spare", 0), pool["starting"], pool["draining"])
+    return (pool["browserType"], *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
+
+
+def _worker_row(worker: dict[str, Any]) -> tuple[object, ...]:
+    size = worker["rssMib"] if worker["memoryMib"] is None else worker["memoryMib"]
+    left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
+    return (
+        worker["id"],
+        worker["browserType"],
+        worker["pid"],
+        worker["status"],
+        f"{worker['active'] or 0}/{worker['slots']}",
+        worker["lifetime"] or 0,
+        "-" if size is None else f"{size} MiB",
+        (worker["reason"] or "") + left,
+    )
+
+
+def sessions_text(found: Sequence[dict[str, Any]]) -> str:
+    """Sessions, as the API shows them."""
+    rows = []
+    for session in found:
+        began = datetime.fromtimestamp(session["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
+        lasted_s = (session["endedAt"] or time.time()) - session["createdAt"]
+        who = (session["id"], session["browserType"], session["workerId"], session["status"])
+        rows.append((*who, began, f"{lasted_s:.1f} s", session["client"], session["reason"] or ""))
+    head = ("SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")
+    return _table(head, rows)
+
+
+_MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    console = Console(markup=False, emoji=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _UNBOUNDED
+    gap = 1 if console.width <= _NARROW else 2
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for name in head:
+        table.add_column(name, no_wrap=name not in _MAY_WRAP, overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _cell(value: object) -> str:
+    """What a browser or a client has said may not steer the terminal."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
+def _problem(error: str | None) -> str:
+    return f"  ({error})" if error else ""

@@ -1,0 +1,117 @@
+"""What operators' commands make of their arguments and of what the master tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pwgrid.cli import changes
+from pwgrid.cli.changes import VersionChange, read_scale
+from pwgrid.cli.drain import describe_end, is_good, progress
+from pwgrid.cli.running_grid import find_grid
+from pwgrid.common.errors import GridError
+from pwgrid.runtime.directory import RunningGrid
+from tests.support.display import Recorded
+
+
+def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/run/pwgrid links into a directory of root's. Nothing is hidden from root; a link to nowhere is alike for it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("pwgrid.runtime.directory.SERVICE_BASE", tmp_path / "pwgrid")
+    with pytest.raises(GridError, match="start one with pwgrid serve"):
+        find_grid(None, None)
+    (tmp_path / "pwgrid").symlink_to(tmp_path / "private")
+    with pytest.raises(GridError, match="run this as root"):
+        find_grid(None, None)
+
+
+def test_scale_reads_pools_and_figures() -> None:
+    assert read_scale(["chromium=4", "firefox=0"]) == {"chromium": 4, "firefox": 0}
+
+
+@pytest.mark.parametrize("text", ["chromium", "chromium=", "chromium=-1", "chromium=two", "=", "4"])
+def test_scale_refuses_what_is_no_figure(text: str) -> None:
+    with pytest.raises(GridError, match="POOL=N"):
+        read_scale([text])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "good"),
+    [
+        ({"cut": 0, "timedOut": False, "lost": None}, "w: gone, no session was cut", True),
+        ({"cut": 2, "timedOut": True, "lost": None}, "w: gone, 2 sessions cut: its time ran out", False),
+        ({"cut": 1, "timedOut": False, "lost": None}, "w: gone, 1 session cut: it was told to end now", True),
+        ({"cut": 0, "timedOut": False, "lost": "memory limit"}, "w: lost: memory limit", False),
+        (None, "w: gone, and nobody knows how", False),
+    ],
+)
+def test_the_end_of_a_drain_is_told(outcome: dict[str, object] | None, text: str, good: bool) -> None:
+    assert describe_end("w", outcome) == text
+    assert is_good(outcome) == good
+
+
+def test_progress_shows_sessions_and_time() -> None:
+    worker = {"id": "w", "status": "draining", "active": 2, "drainLeftS": 12.3}
+    assert progress(worker) == "w: draining, 2 sessions left, 12 s left"
+    assert progress({**worker, "active": 0}) == "w: draining, no session left"
+
+
+GRID = RunningGrid(Path("/nonexistent"), 8080, 1, "ws://127.0.0.1:8080")
+
+
+def looks_like(*workers: dict[str, Any], proxy: int = 20, replacing: bool = False, reason: str = "") -> dict[str, Any]:
+    """A status with these workers."""
+    return {
+        "version": "2",
+        "proxy": {"pid": proxy, "beingReplaced": replacing},
+        "workers": [{"active": 0, "pid": 1, "status": "available", "reason": None, **worker} for worker in workers],
+        "pools": [{"browserType": "chromium", "reason": reason}],
+    }
+
+
+A, B, NEW = {"id": "a"}, {"id": "b"}, {"id": "new"}
+MARKED = {"reason": "upgrade"}
+
+
+def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str, list[str]]:
+    """What `pwgrid upgrade` shows at last, and before that, when the grid looks like this one time after the other."""
+    shown = Recorded()
+    monkeypatch.setattr(changes, "status", lambda _grid: looks_like(A, B, proxy=10))
+    monkeypatch.setattr(changes, "ask", lambda *_, **__: {})
+    monkeypatch.setattr(changes, "watch", lambda *_: iter(looks))
+    return VersionChange(GRID).wait(shown), shown.lines
+
+
+def test_a_version_change_is_shown_until_the_last_old_worker_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, lines = change(
+        monkeypatch,
+        looks_like(A, B, proxy=10, replacing=True),
+        looks_like(A | MARKED, B | MARKED, reason="it does not start"),
+        looks_like(A | MARKED, B | MARKED, NEW),
+        looks_like(A | MARKED | {"status": "draining", "active": 3}, B | MARKED, NEW),
+        looks_like(B | MARKED, NEW),
+        looks_like(NEW, {"id": "newer"}),
+        looks_like(A),
+    )
+    assert lines == [
+        "replacing the proxy",
+        "0 of 2 workers replaced; chromium: it does not start",
+        "0 of 2 workers replaced",
+        "0 of 2 workers replaced; 3 live sessions go on in an old one",
+        "1 of 2 workers replaced",
+    ]
+    assert done == "the master, the proxy and 2 workers run the new code (version 2)"
+
+
+def test_a_version_change_that_the_master_could_not_make_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GridError, match="could not execute the new code"):
+        change(monkeypatch, looks_like(A, B, proxy=10))
+
+
+def test_a_version_change_that_left_the_old_proxy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GridError, match="the proxy is not"):
+        change(monkeypatch, looks_like(A | MARKED, proxy=10), looks_like(NEW, proxy=10))

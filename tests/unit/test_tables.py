@@ -1,0 +1,105 @@
+"""The tables of status and sessions: whole in a pipe, no wider than a terminal."""
+
+from typing import Any
+
+import pytest
+
+from pwgrid.cli.tables import sessions_text, status_text
+
+WORKER: dict[str, Any] = {
+    "id": "8dd2f4ed",
+    "browserType": "chromium",
+    "pid": 1038200,
+    "status": "draining",
+    "active": 3,
+    "slots": 5,
+    "lifetime": 49,
+    "memoryMib": 1128,
+    "rssMib": 2000,
+    "drainLeftS": 12.3,
+    "reason": "memory: above MAX_WORKER_RSS_MIB",
+}
+POOL: dict[str, Any] = {
+    "browserType": "chromium",
+    "wanted": 20,
+    "available": 19,
+    "spare": 2,
+    "starting": 4,
+    "draining": 1,
+    "slots": 95,
+    "reason": "the host is short of memory",
+    "drainTimeouts": 6,
+}
+STATUS: dict[str, Any] = {
+    "endpoint": "ws://127.0.0.1:8080",
+    "master": {"pid": 1},
+    "proxy": {"pid": 2},
+    "redis": {"pid": 3, "url": "unix:///run/redis.sock", "error": "away"},
+    "host": {"availableMib": 100, "guard": "closed"},
+    "problems": ["the disk is full"],
+    "pools": [POOL],
+    "workers": [WORKER, {**WORKER, "id": "ffffffff", "active": None, "memoryMib": None, "drainLeftS": None}],
+}
+SESSION: dict[str, Any] = {
+    "id": "0123456789abcdef",
+    "browserType": "chromium",
+    "workerId": "89abcdef",
+    "status": "failed",
+    "reason": "memory limit",
+    "createdAt": 1_700_000_000.0,
+    "endedAt": 1_700_000_012.5,
+    "client": "127.0.0.1:54321",
+}
+
+
+@pytest.fixture(autouse=True)
+def pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_status_has_every_figure_in_a_line_of_its_own() -> None:
+    lines = status_text(STATUS).splitlines()
+    assert lines[:4] == [
+        "ws://127.0.0.1:8080  serving  master 1  proxy 2",
+        "redis unix:///run/redis.sock  pid 3  (away)",
+        "host 100 MiB available  (closed)",
+        "PROBLEM: the disk is full",
+    ]
+    head, pool = (line.split(maxsplit=8) for line in lines[5:7])
+    assert head == ["POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS"]
+    remarks = "the host is short of memory; 6 drains timed out"
+    assert pool == ["chromium", "20", "19", "2", "4", "1", "3", "95", remarks]
+    first, second = lines[9:]
+    assert first.split(maxsplit=8) == [
+        *("8dd2f4ed", "chromium", "1038200", "draining", "3/5", "49", "1128", "MiB"),
+        "memory: above MAX_WORKER_RSS_MIB (12 s left)",
+    ]
+    assert second.split()[4:8] == ["0/5", "49", "2000", "MiB"]
+
+
+def test_sessions_are_listed_with_their_reason() -> None:
+    head, row = sessions_text([SESSION]).splitlines()
+    assert head.split() == ["SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON"]
+    assert row.split()[:4] == ["0123456789abcdef", "chromium", "89abcdef", "failed"]
+    assert "12.5 s" in row
+    assert row.endswith("127.0.0.1:54321  memory limit")
+
+
+def test_on_eighty_columns_no_line_is_longer_and_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")  # 80 columns, and no codes for bold
+    for text, words in (
+        (status_text(STATUS), ("chromium", "1038200", "draining", "1128 MiB", "short of", "timed", "12 s")),
+        (
+            sessions_text([SESSION]),
+            ("0123456789abcdef", "89abcdef", "failed", "12.5 s", "127.0.0.1", ":54321", "memory"),
+        ),
+    ):
+        assert max(map(len, text.splitlines())) <= 80
+        assert all(word in text for word in words)
+        assert "…" not in text
+
+
+def test_a_reason_cannot_steer_the_terminal() -> None:
+    assert "\x1b" not in sessions_text([{**SESSION, "reason": "\x1b[31mred\n"}])
