@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pwgrid.cli.operate import status, watch
+from pwgrid.cli.operate import watch
 from pwgrid.cli.progress import Display
 from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.common.errors import GridError
@@ -47,7 +47,7 @@ class VersionChange:
     def __init__(self, grid: RunningGrid) -> None:
         """Starts it. Raises Refused when the new code does not load."""
         self._grid = grid
-        self._before = status(grid)
+        self._before = ask(grid, "status")  # no more of the new code than that: it may be broken
         self._old = {worker["id"]: worker["pid"] for worker in self._before["workers"]}
         ask(grid, "upgrade", timeout_s=CHECK_TIMEOUT_S)
 

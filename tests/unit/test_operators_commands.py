@@ -80,8 +80,7 @@ MARKED = {"reason": "upgrade"}
 def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str, list[str]]:
     """What `pwgrid upgrade` shows at last, and before that, when the grid looks like this one time after the other."""
     shown = Recorded()
-    monkeypatch.setattr(changes, "status", lambda _grid: looks_like(A, B, proxy=10))
-    monkeypatch.setattr(changes, "ask", lambda *_, **__: {})
+    monkeypatch.setattr(changes, "ask", lambda *_, **__: looks_like(A, B, proxy=10))
     monkeypatch.setattr(changes, "watch", lambda *_: iter(looks))
     return VersionChange(GRID).wait(shown), shown.lines
 
