@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,16 +135,15 @@ def install(host: Host, *, dev: bool) -> None:
     """Installs what the lock names, and nothing else, then the project itself: changes of its code count at once."""
     kept = playwright_of_user()
     say(f"installing pwgrid{' with the tools for its tests' if dev else ''} (a minute or two at the first time)")
-    requirements = (LOCK_DEV if dev else LOCK).read_text()
+    STATE.unlink(missing_ok=True)
+    lock = LOCK_DEV if dev else LOCK
     if kept is not None:
         say(f"keeping Playwright {kept}, which you have installed")
-        requirements = re.sub(r"^playwright==.*\n(?: .*\n)*", "", requirements, flags=re.MULTILINE)
-    STATE.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
-        lock = Path(directory, "requirements.txt")
-        lock.write_text(requirements)
-        # Without --only-binary pip would build what has no wheel for this Python, with tools that no lock names.
-        pip_install(host, "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock))
+        pins = re.sub(r"^playwright==.*\n(?: .*\n)*", "", lock.read_text(), flags=re.MULTILINE)
+        lock = VENV / lock.name
+        lock.write_text(pins)
+    # Without --only-binary pip would build what has no wheel for this Python, with tools that no lock names.
+    pip_install(host, "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock))
     pip_install(host, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     STATE.write_text(json.dumps(state_of(dev=dev)))
     say("installed")

@@ -69,6 +69,7 @@ class LiveDisplay(Display):
     def end(self, name: str) -> None:
         if name in self._tasks:
             self._progress.remove_task(self._tasks.pop(name))
+            self._progress.refresh()
 
 
 def display() -> Display:
@@ -95,12 +96,11 @@ class LiveSteps(Steps):
         super().__init__(shown.line)
         self._display = shown
 
-    def __call__(self, text: str) -> None:
-        self._display.end("installer")
-        super().__call__(text)
-
     def output(self, line: str) -> None:
         self._display.show("installer", line.strip())
+
+    def ended(self) -> None:
+        self._display.end("installer")
 
 
 def steps(shown: Display) -> Steps:

@@ -132,7 +132,7 @@ class _Setup:
             self.say(f"{browser_type}: {fault}")
             faults.append(fault)
         or_else = f"set {browser_type.upper()}_EXECUTABLE to one that you got yourself"
-        raise BrowserMissing(f"{browser_type} could not be had", "; ".join([*faults, f"or {or_else}"]))
+        raise BrowserMissing(f"{browser_type} could not be installed", "; ".join([*faults, f"or {or_else}"]))
 
     def _from_playwright(self, browser_type: BrowserType) -> str | None:
         """Playwright's own download. None when it worked, else why not."""
@@ -174,7 +174,7 @@ class _Setup:
         prefix = self.host.as_root()
         if prefix is None:
             self.host.commands_by_hand.append(" ".join(command))
-            return "to install them takes root"
+            return "installing them takes root"
         return self.host.run([*prefix, *command], self.say)
 
 

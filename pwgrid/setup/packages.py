@@ -60,6 +60,9 @@ class Steps:
             self._kinds.add(kind)
             self._next = now + _LINE_INTERVAL_S
 
+    def ended(self) -> None:
+        """The installer has ended."""
+
 
 @dataclass(slots=True)
 class Host:
@@ -116,6 +119,8 @@ class Host:
             return _stream(command, {**self.environ, **_QUIET, **(environ or {})}, say, self.timeout_s)
         except OSError as error:
             return str(error)
+        finally:
+            say.ended()
 
 
 def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> str | None:
@@ -126,7 +131,7 @@ def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> 
     if root is None:
         name = next(filter(host.apt_knows, names), names[0])
         host.packages_by_hand.append(name)
-        return f"the system's package {name} is not installed, and that takes root"
+        return f"the system's package {name} is not installed, and installing it takes root"
     fault = None
     if not host.has_new_lists:  # a fresh container has none; old ones name browsers that are behind on security
         fault = host.run([*root, *_APT, "update"], say)

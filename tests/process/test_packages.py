@@ -58,7 +58,7 @@ def test_a_system_without_apt_is_told_so(world: BareHost) -> None:
 
 def test_without_root_nothing_is_run_and_the_command_is_left_to_the_user(world: BareHost) -> None:
     host = replace(world.host, is_root=False)
-    assert install(world, host) == "the system's package thing is not installed, and that takes root"
+    assert install(world, host) == "the system's package thing is not installed, and installing it takes root"
     assert host.left_to_do() == "apt-get update && apt-get install thing"
     world.command("sudo", "exit 1")
     host.commands_by_hand.append("and-more")

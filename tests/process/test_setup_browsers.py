@@ -123,7 +123,7 @@ def test_without_root_missing_libraries_are_a_command_to_run(world: BareHost) ->
     world.host = replace(world.host, is_root=False)
     with pytest.raises(GridError) as caught:
         world.setup(["chromium"])
-    assert "to install them takes root" in str(caught.value)
+    assert "installing them takes root" in str(caught.value)
     node = world.driver[0]
     assert (
         str(caught.value)
@@ -204,8 +204,8 @@ def test_when_no_way_works_the_error_has_the_reason_of_each(world: BareHost) -> 
 def test_what_one_browser_lacks_does_not_hide_what_another_lacks(world: BareHost) -> None:
     with pytest.raises(GridError) as caught:
         world.setup(["chromium", "webkit"])
-    assert "chromium could not be had" in str(caught.value)
-    assert "webkit could not be had" in str(caught.value)
+    assert "chromium could not be installed" in str(caught.value)
+    assert "webkit could not be installed" in str(caught.value)
 
 
 def test_webkit_has_no_second_way(world: BareHost) -> None:

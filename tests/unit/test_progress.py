@@ -41,8 +41,8 @@ def test_a_terminal_gets_steps_that_stay_and_an_installer_s_output_that_does_not
         "from pwgrid.cli import progress\n"
         "with progress.display() as shown:\n"
         "    say = progress.steps(shown)\n"
-        "    say('[step] one'); say.command(['apt-get', 'update']); say.output('Get:1 [it] ' + 'x' * 200); say('two')\n"
-        "    say.output('never to be seen after this')\n"
+        "    say('[step] one'); say.command(['apt-get', 'update']); say.output('Get:1 [it] ' + 'x' * 200)\n"
+        "    say.ended(); say('two'); say.output('gone when all is done')\n"
     )
     leader, terminal = os.openpty()
     environ = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
