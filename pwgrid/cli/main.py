@@ -34,8 +34,8 @@ FLAGS = (
 """The settings that have a flag."""
 
 _GRID_OPTIONS: tuple[Any, ...] = (
-    click.option("--port", type=int, help="The grid's port, where several grids run on this host."),
-    click.option("--runtime-dir", help="The base of its runtime directory, where it is not the default."),
+    click.option("--port", type=int, help="The grid's port, if several grids run on this host."),
+    click.option("--runtime-dir", help="Base of its runtime directory, if not the default."),
 )
 
 
@@ -119,9 +119,10 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
-    """Runs COMMAND with a private grid of its own, and takes the grid down after it.
+    """Runs COMMAND with a private grid of its own.
 
-    COMMAND finds it in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT. The exit code is that of COMMAND.
+    COMMAND finds the grid in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT. The exit code is that of COMMAND,
+    and the grid ends after it.
 
     \b
     pwgrid run --chromium 2 -- npx playwright test
@@ -154,7 +155,10 @@ def _as_json(found: Any) -> str:
 
 @main.command(cls=_Configured)
 def setup(config_file: Path | None, **flags: Any) -> None:
-    """Finds or gets the browsers that the configuration asks for, and says each step."""
+    """Finds or installs the browsers of the configuration.
+
+    Says each step. What takes root, where there is none, becomes one command for you to run.
+    """
     from pwgrid.cli import progress
     from pwgrid.setup.browsers import setup as setup_browsers
 
@@ -171,7 +175,7 @@ def config() -> None:
 
 @config.command("check", cls=_Configured)
 def config_check(config_file: Path | None, **flags: Any) -> None:
-    """Exits 0 when the configuration is good, else 2 with every violation."""
+    """Exits 0 if the configuration is good, else 2 with every violation."""
     _load(config_file, flags)
     click.echo("the configuration is good")
 
@@ -179,7 +183,7 @@ def config_check(config_file: Path | None, **flags: Any) -> None:
 @config.command("show", cls=_Configured)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Shows every setting, its value and where it comes from."""
+    """Shows every setting with its value and where that comes from."""
     from pwgrid.settings import load as module
 
     loaded = _load(config_file, flags)
@@ -190,7 +194,7 @@ def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 @_with(_GRID_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
-    """Shows the pools, workers, slots, sessions and memory of a running grid."""
+    """Shows the pools and workers, sessions and memory of a grid."""
     from pwgrid.cli import operate, tables
     from pwgrid.cli.running_grid import find_grid
 
@@ -208,7 +212,9 @@ def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
 def drain(
     port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **how: bool
 ) -> None:
-    """Drains WORKER, a pool or all: no new sessions, live ones go on until DRAIN_TIMEOUT. Replacements start at once.
+    """Drains WORKER, a pool or all workers.
+
+    A draining worker gets no new sessions, its live ones go on until DRAIN_TIMEOUT, and its replacement starts at once.
 
     With --wait the exit code is 1 when time ran out and sessions were cut. Ctrl-C ends only the waiting.
     """
@@ -232,9 +238,10 @@ def drain(
 @main.command()
 @_with(_GRID_OPTIONS)
 def reload(port: int | None, runtime_dir: str | None) -> None:
-    """Has a running grid read its configuration file again; flags and environment stay those of its start.
+    """Has a running grid read its configuration file again.
 
-    Exits 2 when the new configuration is refused, with all that is wrong with it; then nothing changes.
+    Flags and environment stay those of its start. Exits 2 when the new configuration is refused, with all that is wrong
+    with it; then nothing changes.
     """
     from pwgrid.cli import changes
     from pwgrid.cli.running_grid import find_grid
@@ -251,7 +258,11 @@ def reload(port: int | None, runtime_dir: str | None) -> None:
 @_with(_GRID_OPTIONS)
 @click.argument("pools", nargs=-1, required=True, metavar="POOL=N...")
 def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> None:
-    """Changes the number of workers until the grid restarts: pwgrid scale chromium=4"""
+    """Changes the number of workers until the grid restarts.
+
+    \b
+    pwgrid scale chromium=4 firefox=1
+    """
     from pwgrid.cli import changes
     from pwgrid.cli.running_grid import find_grid
 
@@ -265,7 +276,7 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> 
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:
-    """Shows the latest sessions, live and ended, with the reason why each ended."""
+    """Shows the latest sessions, with the reason of each end."""
     from pwgrid.cli import operate, tables
     from pwgrid.cli.running_grid import find_grid
 
@@ -277,10 +288,10 @@ def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limi
 @_with(_GRID_OPTIONS)
 @click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
 def upgrade(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
-    """Has a running grid go on with the code that is installed now, and shows how far it is.
+    """Has a running grid go on with the code that is installed now.
 
-    The proxy is replaced first, then one worker after the other. Live sessions go on in the old workers until
-    DRAIN_TIMEOUT. Ctrl-C ends only the waiting.
+    Shows how far it is. The proxy is replaced first, then one worker after the other. Live sessions go on in the old
+    workers until DRAIN_TIMEOUT. Ctrl-C ends only the waiting.
     """
     from pwgrid.cli.changes import VersionChange
     from pwgrid.cli.progress import watching
