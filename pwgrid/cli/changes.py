@@ -1,13 +1,16 @@
 """What operators change in a running grid: its settings, its number of workers, its version. The master does it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pwgrid.cli.operate import watch
 from pwgrid.cli.progress import Display
 from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.directory import RunningGrid
+
+UPGRADE: Final = "upgrade"
+"""Why the master recycles a worker of another version, as the status has it."""
 
 
 def reload(grid: RunningGrid) -> str:
@@ -48,14 +51,16 @@ class VersionChange:
         """Starts it. Raises Refused when the new code does not load."""
         self._grid = grid
         self._before = ask(grid, "status")  # no more of the new code than that: it may be broken
-        self._old = {worker["id"]: worker["pid"] for worker in self._before["workers"]}
+        self._old = {worker["id"] for worker in self._before["workers"]}
         ask(grid, "upgrade", timeout_s=CHECK_TIMEOUT_S)
 
     def wait(self, shown: Display) -> str:
         """Returns when all is replaced, with a sentence, and shows how far it is until then. Raises GridError."""
         proxy = self._before["proxy"]["pid"]
+        pids = [proxy, *(worker["pid"] for worker in self._before["workers"])]
         # The new code has to load before the master answers.
-        for found in watch(self._grid, [proxy, *self._old.values()], CHECK_TIMEOUT_S):
+        for found in watch(self._grid, filter(None, pids), CHECK_TIMEOUT_S):
+            self._old |= {worker["id"] for worker in found["workers"] if worker["reason"] == UPGRADE}
             left = [worker for worker in found["workers"] if worker["id"] in self._old]
             if found["proxy"]["beingReplaced"]:
                 shown.show("upgrade", "replacing the proxy")

@@ -91,6 +91,7 @@ def test_a_version_change_is_shown_until_the_last_old_worker_is_gone(monkeypatch
         looks_like(A, B, proxy=10, replacing=True),
         looks_like(A | MARKED, B | MARKED, reason="it does not start"),
         looks_like(A | MARKED, B | MARKED, NEW),
+        looks_like(A | MARKED, B | MARKED, {"id": "late"} | MARKED, NEW),
         looks_like(A | MARKED | {"status": "draining", "active": 3}, B | MARKED, NEW),
         looks_like(B | MARKED, NEW),
         looks_like(NEW, {"id": "newer"}),
@@ -100,10 +101,11 @@ def test_a_version_change_is_shown_until_the_last_old_worker_is_gone(monkeypatch
         "replacing the proxy",
         "0 of 2 workers replaced; chromium: it does not start",
         "0 of 2 workers replaced",
-        "0 of 2 workers replaced; 3 live sessions go on in an old one",
-        "1 of 2 workers replaced",
+        "0 of 3 workers replaced",
+        "1 of 3 workers replaced; 3 live sessions go on in an old one",
+        "2 of 3 workers replaced",
     ]
-    assert done == "the master, the proxy and 2 workers run the new code (version 2)"
+    assert done == "the master, the proxy and 3 workers run the new code (version 2)"
 
 
 def test_a_version_change_that_the_master_could_not_make_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
