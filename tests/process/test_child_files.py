@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
+from pwgrid.common import log
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.restart.child_file_writer import AGAIN_S, Ledger
@@ -27,9 +29,11 @@ def runtime() -> Iterator[RuntimeDir]:
 
 
 @pytest.fixture
-def ledger(runtime: RuntimeDir) -> Ledger:
+def ledger(runtime: RuntimeDir) -> Iterator[Ledger]:
+    log.configure("info", "text", "master")  # as in a master: its log raises nothing when there is no room
     roles = Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0)
-    return Ledger(MasterConfig(Settings(), "", None, runtime, (), roles, "1", ""))
+    yield Ledger(MasterConfig(Settings(), "", None, runtime, (), roles, "1", ""))
+    structlog.reset_defaults()
 
 
 @contextmanager
