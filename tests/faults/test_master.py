@@ -112,6 +112,7 @@ async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Play
         before = serving(grid)
         redis = grid.status()["redis"]["pid"]
         upgrade = asyncio.create_task(asyncio.to_thread(grid.command, "upgrade", timeout_s=120))
+        await eventually_async(lambda: "service_adopted" in grid.output(), "the new code has loaded")
         # One worker after the other: the one that drains has sessions, which go on in it until they end.
         await eventually_async(lambda: workers_of(grid) - before.keys(), "a new worker serves")
         await eventually_async(lambda: serving(grid)["proxy"] not in (before["proxy"], None), "another proxy serves")
@@ -123,7 +124,7 @@ async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Play
         await eventually_async(lambda: all_are_new(grid, before), "all are new, and the old ones are gone")
         done = await upgrade
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("replacing the proxy\n0 of 2 workers replaced")
+        assert " of 2 workers replaced" in done.stdout
         assert done.stdout.splitlines()[-1].startswith("the master, the proxy and 2 workers run the new code")
 
 
