@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
+
+from redis import Redis
 
 from bench.harness import Bench, Options, Row, median, p99, within
 from bench.servers import ask, eventually, grid_of
-from pwgrid.registry.blocking import BlockingClient
 from tests.support.grid import Grid
 
 WORKERS = 4
@@ -19,7 +19,7 @@ def run(options: Options) -> list[Row]:
     drains, trips = [], []
     with (
         grid_of(WORKERS, fake=True) as grid,
-        contextlib.closing(BlockingClient(grid.redis_url)) as redis,
+        Redis.from_url(grid.redis_url) as redis,
     ):
         for _ in range(options.pick(100, 10)):
             worker = eventually(lambda: _any_available(grid), "a worker is available")
@@ -46,18 +46,18 @@ def _any_available(grid: Grid) -> str | None:
     return f"worker:{available[0]['browserType']}:{available[0]['id']}"
 
 
-def _drain_ms(grid: Grid, redis: BlockingClient, key: str) -> float:
+def _drain_ms(grid: Grid, redis: Redis, key: str) -> float:
     started = time.perf_counter()
     ask(grid, "drain", {"worker": key.rpartition(":")[2], "reason": "bench"})
     # A worker without sessions is gone soon after; no key counts as drained too.
-    while redis.command("HGET", key, "status") in (b"available", "available"):
+    while redis.hget(key, "status") in (b"available", "available"):
         time.sleep(POLL_S)
     return (time.perf_counter() - started) * 1000
 
 
-def _trip_ms(redis: BlockingClient, key: str) -> float:
+def _trip_ms(redis: Redis, key: str) -> float:
     started = time.perf_counter()
-    redis.command("HGET", key, "status")
+    redis.hget(key, "status")
     return (time.perf_counter() - started) * 1000
 
 

@@ -187,7 +187,7 @@ def versions() -> dict[str, str]:
     node = subprocess.run([driver().node, "--version"], capture_output=True, text=True, check=True)
     return {
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("uvloop", "uvicorn", "httptools", "hiredis", "playwright")},
+        **{name: metadata.version(name) for name in ("uvloop", "uvicorn", "httptools", "redis", "playwright")},
         "node": node.stdout.strip().lstrip("v"),
         "chromium": (browser.stdout.strip() or "?").removeprefix("Chromium ") + f" ({Path(chromium()).name})",
         "kernel": platform.release(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -12,10 +11,10 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from playwright.async_api import Error, Playwright, async_playwright
+from redis import Redis
 
 from bench.harness import Bench, Options, Row, at_least, median, progress, within
 from bench.servers import NEVER, ask, grid_of
-from pwgrid.registry.blocking import BlockingClient
 from tests.support.grid import Grid, eventually
 
 WORKERS = 3
@@ -70,9 +69,9 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        with contextlib.closing(BlockingClient(self._grid.redis_url)) as redis:
+        with Redis.from_url(self._grid.redis_url) as redis:
             while not self._stop.wait(SAMPLE_S):
-                self.slots[redis.command("EVAL", _CAPACITY, 0, LIFETIME)] += 1
+                self.slots[redis.eval(_CAPACITY, 0, LIFETIME)] += 1
                 workers = ask(self._grid, "status")["workers"]
                 self.gone |= {worker["id"] for worker in workers if worker["status"] in ("draining", "stopped")}
                 self.available[sum(worker["status"] == "available" for worker in workers)] += 1

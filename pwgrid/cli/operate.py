@@ -15,7 +15,7 @@ LOOK_EVERY_S: Final = 0.25
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
     """The master's view with the registry's counters: they are exact, the master's own a few seconds old."""
-    from pwgrid.registry.blocking import snapshot
+    from pwgrid.registry.reader import snapshot  # redis-py takes 0.2 s to import
 
     found = ask(grid, "status", timeout_s=timeout_s)
     try:
@@ -47,7 +47,7 @@ def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEO
 
 def sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str, Any]]:
     """The latest sessions, the newest first, as the API shows them. Raises RegistryUnavailable."""
-    from pwgrid.registry.blocking import latest_sessions
+    from pwgrid.registry.reader import latest_sessions
 
     url, prefix = _redis(grid)
     return [session.as_json() for session in latest_sessions(url, prefix, status=status, limit=limit)]
@@ -55,18 +55,13 @@ def sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str
 
 def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
     """Becomes redis-cli on the grid's Redis."""
+    from pwgrid.registry.connect import redis_cli_arguments
     from pwgrid.registry.embedded import find_redis_cli
-    from pwgrid.registry.redis_address import parse_url
 
-    url = ask(grid, "redis")["url"]
     binary = find_redis_cli()
-    address = parse_url(url)
-    where = ["-s", address.unix_path] if address.unix_path else ["-h", address.host, "-p", str(address.port)]
-    where += ["-n", str(address.database)] if address.database else []
-    where += ["--tls"] if address.tls else []
-    where += ["--user", address.username] if address.username else []
-    secret = {"REDISCLI_AUTH": address.password} if address.password else {}  # not an argument: ps shows those
-    os.execve(binary, [str(binary), *where, *arguments], {**os.environ, **secret})
+    where, password = redis_cli_arguments(ask(grid, "redis")["url"], timeout_s=REPLY_TIMEOUT_S)
+    environment = {**os.environ, "REDISCLI_AUTH": password} if password else os.environ
+    os.execve(binary, [str(binary), *where, *arguments], environment)
 
 
 def _redis(grid: RunningGrid) -> tuple[str, str]:

@@ -78,3 +78,10 @@ class BrowserServerGone(GridError):
 
 class RegistryUnavailable(GridError):
     """Redis cannot be reached, or did not answer in time."""
+
+
+class RegistryError(RegistryUnavailable):
+    """Redis refused a command, and will again; the sentence is its own.
+
+    Who only wants to go on without Redis treats both alike; who repeats commands must tell them apart.
+    """

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from pwgrid.common.redis_url import shown
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.disk import disk_problem
@@ -14,7 +15,6 @@ from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis import RedisChild
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
-from pwgrid.registry.redis_address import parse_url
 
 
 class Reporter:
@@ -44,7 +44,7 @@ class Reporter:
             "proxy": {"pid": proxy.pid, "beingReplaced": proxy.is_being_replaced},
             "redis": {
                 "pid": redis.pid,
-                "url": str(parse_url(config.redis_url)),
+                "url": shown(config.redis_url),
                 "prefix": config.settings.redis_key_prefix,
                 **({"error": redis.problem} if redis.problem else {}),
             },

@@ -10,8 +10,8 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
+from pwgrid.registry import outage_spool
 from pwgrid.registry.journal import Journal
-from pwgrid.registry.outage_spool import Left, left_behind
 from pwgrid.registry.registry import Reaped, Registry
 
 log = structlog.get_logger()
@@ -43,8 +43,8 @@ class DeadWorkers:
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:
-                for left in left_behind(self._runtime):
-                    await self._write(left)
+                for spooled in outage_spool.read_all(self._runtime):
+                    await self._write(spooled)
                 for worker_id, (browser_type, reason) in list(self.lost.items()):
                     report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
                     self.lost.pop(worker_id, None)
@@ -65,24 +65,24 @@ class DeadWorkers:
         """Waits a little for Redis: nobody comes after us who could write what workers have left."""
         try:
             async with asyncio.timeout(LAST_S):
-                while any(left_behind(self._runtime)):
+                while any(outage_spool.read_all(self._runtime)):
                     await self._registry.client.wait_connected()
                     await self.clear()
                     await asyncio.sleep(_LOOK_S)  # it is there, and may not serve yet: nothing tells when it will
         except TimeoutError:
-            unwritten = sum(len(left.entries) for left in left_behind(self._runtime))
+            unwritten = sum(len(spooled.updates) for spooled in outage_spool.read_all(self._runtime))
             log.error("unwritten_lost", sessions=unwritten)
 
-    async def _write(self, left: Left) -> None:
-        worker = (left.browser_type, left.worker_id)
-        journal = Journal(lambda entry: self._registry.write(entry, worker))
-        for entry in left.entries:
-            journal.keep(entry)
+    async def _write(self, spooled: outage_spool.SpoolFile) -> None:
+        worker = (spooled.browser_type, spooled.worker_id)
+        journal = Journal(lambda update: self._registry.write(update, worker))
+        for update in spooled.updates:
+            journal.keep(update)
         if not await journal.flush():
             raise RegistryUnavailable("Redis did not take all of what a worker left")
         report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
-        left.remove()
-        log.info("unwritten_written", worker=left.worker_id, sessions=len(left.entries))
+        spooled.remove()
+        log.info("unwritten_written", worker=spooled.worker_id, sessions=len(spooled.updates))
 
 
 def report(reaped: Reaped, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Entries on their way to Redis, none forgotten while it is away. Decides nothing about a session; bounded."""
+"""What Redis has not been told yet of sessions; none is forgotten while it is away. Bounded. Decides nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.registry.entries import Entry
-from pwgrid.registry.resp import RegistryError
+from pwgrid.common.errors import RegistryError, RegistryUnavailable
+from pwgrid.registry.session_updates import SessionUpdate
 
 log = structlog.get_logger()
 
@@ -20,16 +19,16 @@ MAX_UNWRITTEN: Final = 10_000
 """Sessions of which something is kept while Redis is away."""
 
 _AT_ONCE: Final = 64
-"""Entries in one write when Redis is back. Each is of another session: one that is refused holds up no other."""
+"""Updates written at once when Redis is back. Each is of another session: one that is refused holds up no other."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    entry: Entry
+    update: SessionUpdate
     on_record: tuple[Callable[[], None], ...] = ()
 
     def merged(self, other: _Kept) -> _Kept:
-        return _Kept(self.entry.merged(other.entry), self.on_record + other.on_record)
+        return _Kept(self.update.merged(other.update), self.on_record + other.on_record)
 
     def done(self) -> None:
         for tell in self.on_record:
@@ -37,14 +36,14 @@ class _Kept:
 
 
 class Journal:
-    """Writes entries in their order. While `write` raises RegistryUnavailable they are kept, one for each session, and
-    written before anything newer. What Redis refuses for good is dropped, with an error in the log.
+    """Writes session updates in their order. While `write` raises RegistryUnavailable they are kept, one for each
+    session, and written before anything newer. What Redis refuses for good is dropped, with an error in the log.
 
-    Where more than `limit` are kept, those of running sessions go first, the oldest of them first: each heartbeat tells
-    of them anyway. Then the oldest ends go; a heartbeat ends these sessions, too, but does not know why.
+    Where more than `limit` are kept, those of running sessions are dropped first, the oldest of them first: each
+    heartbeat tells of them anyway. Then the oldest ends; a heartbeat ends these sessions, too, but does not know why.
     """
 
-    def __init__(self, write: Callable[[Entry], Awaitable[object]], limit: int = MAX_UNWRITTEN) -> None:
+    def __init__(self, write: Callable[[SessionUpdate], Awaitable[object]], limit: int = MAX_UNWRITTEN) -> None:
         self._write = write
         self._limit = limit
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
@@ -54,10 +53,10 @@ class Journal:
     def __repr__(self) -> str:
         return f"<Journal kept={len(self._kept)} under_way={len(self._under_way)}>"
 
-    def note(self, entry: Entry, on_record: Callable[[], None] | None = None) -> None:
+    def note(self, update: SessionUpdate, on_record: Callable[[], None] | None = None) -> None:
         """Starts the write now, or keeps it behind those that could not be made yet. `on_record` is called once Redis
         has it, or nobody will write it any more."""
-        kept = _Kept(entry, (on_record,) if on_record else ())
+        kept = _Kept(update, (on_record,) if on_record else ())
         if self._kept or self._replaying.locked():
             self._keep(kept)
             return
@@ -65,17 +64,17 @@ class Journal:
         self._under_way[task] = kept
         task.add_done_callback(self._under_way.pop)
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, update: SessionUpdate) -> None:
         """Keeps it for `flush`."""
-        self._keep(_Kept(entry))
+        self._keep(_Kept(update))
 
-    def unwritten(self) -> list[Entry]:
+    def unwritten(self) -> list[SessionUpdate]:
         """What Redis may not have yet, one for each session."""
-        found: dict[str, Entry] = {}
+        found: dict[str, SessionUpdate] = {}
         for kept in (*self._under_way.values(), *self._kept.values()):
-            entry = kept.entry
-            before = found.get(entry.session_id)
-            found[entry.session_id] = before.merged(entry) if before else entry
+            update = kept.update
+            before = found.get(update.session_id)
+            found[update.session_id] = before.merged(update) if before else update
         return list(found.values())
 
     async def flush(self) -> bool:
@@ -94,7 +93,9 @@ class Journal:
                 batch = [self._kept.popitem(last=False)[1] for _ in range(min(_AT_ONCE, len(self._kept)))]
                 replies: list[object] = [asyncio.CancelledError()] * len(batch)
                 try:
-                    replies = await asyncio.gather(*(self._write(kept.entry) for kept in batch), return_exceptions=True)
+                    replies = await asyncio.gather(
+                        *(self._write(kept.update) for kept in batch), return_exceptions=True
+                    )
                 finally:
                     is_away = self._take_back(batch, replies)
                 if is_away:
@@ -110,17 +111,17 @@ class Journal:
 
     async def _attempt(self, kept: _Kept) -> None:
         try:
-            await self._write(kept.entry)
+            await self._write(kept.update)
         except RegistryError as error:
-            log.error("registry_write_dropped", session=kept.entry.session_id, error=str(error))
+            log.error("registry_write_dropped", session=kept.update.session_id, error=str(error))
         except RegistryUnavailable as error:
-            log.warning("registry_write_kept", session=kept.entry.session_id, error=str(error))
+            log.warning("registry_write_kept", session=kept.update.session_id, error=str(error))
             self._keep(kept)
             return
         kept.done()
 
     def _keep(self, kept: _Kept, *, first: bool = False) -> None:
-        session_id = kept.entry.session_id
+        session_id = kept.update.session_id
         before = self._kept.get(session_id)
         self._kept[session_id] = before.merged(kept) if before else kept
         if first:
@@ -129,10 +130,10 @@ class Journal:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        running = (session_id for session_id, kept in self._kept.items() if kept.entry.end is None)
+        running = (session_id for session_id, kept in self._kept.items() if kept.update.end is None)
         dropped = self._kept.pop(next(running, next(iter(self._kept))))
-        if dropped.entry.end is not None:
-            log.error("registry_write_dropped", session=dropped.entry.session_id, error=f"{self._limit} are kept")
+        if dropped.update.end is not None:
+            log.error("registry_write_dropped", session=dropped.update.session_id, error=f"{self._limit} are kept")
         dropped.done()
 
 
@@ -142,6 +143,6 @@ def _is_settled(kept: _Kept, reply: object) -> bool:
             raise reply
         return False
     if isinstance(reply, RegistryError):
-        log.error("registry_write_dropped", session=kept.entry.session_id, error=str(reply))
+        log.error("registry_write_dropped", session=kept.update.session_id, error=str(reply))
     kept.done()
     return True

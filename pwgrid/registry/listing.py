@@ -39,10 +39,10 @@ async def page(client: RedisClient, prefix: str, wanted: Filter, limit: int, cur
     while True:
         entries = await _entries(client, prefix, score, last_id)
         hashes = await client.pipeline([("HGETALL", f"{prefix}session:{session_id}") for session_id, _ in entries])
-        for (session_id, created_at), flat in zip(entries, hashes, strict=True):
-            score, last_id = created_at, session_id
-            session = SessionRecord.read(session_id, records.pairs(flat))
-            if flat and wanted.passes(session):
+        for (session_id, created_at), values in zip(entries, hashes, strict=True):
+            score, last_id = str(created_at), session_id
+            session = SessionRecord.read(session_id, values)
+            if values and wanted.passes(session):
                 found.append(session)
                 if len(found) == limit:
                     return SessionPage(found, f"{score}:{last_id}")
@@ -50,16 +50,16 @@ async def page(client: RedisClient, prefix: str, wanted: Filter, limit: int, cur
             return SessionPage(found, None)
 
 
-async def _entries(client: RedisClient, prefix: str, score: str, last_id: str | None) -> list[tuple[str, str]]:
+async def _entries(client: RedisClient, prefix: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
     """The next ids with their times. Those of the same millisecond as the last one come again, and are left out."""
     offset = 0
     if last_id is not None:
         same = await client.call("ZREVRANGEBYSCORE", prefix + records.INDEX, score, score)
         offset = sum(session_id >= last_id for session_id in same)  # the order of equal scores is that of the bytes
-    flat = await client.call(
+    entries: list[tuple[str, float]] = await client.call(
         *("ZREVRANGEBYSCORE", prefix + records.INDEX, score, "-inf", "WITHSCORES", "LIMIT", offset, _CHUNK)
     )
-    return list(zip(flat[::2], flat[1::2], strict=True))
+    return entries
 
 
 def _read(cursor: str) -> tuple[str, str]:

@@ -1,56 +1,56 @@
-"""What a worker could not write because Redis was away when it left: a file, for the proxy. Talks to no Redis."""
+"""Spool files: what a worker could not write while Redis was away, for the proxy to write. Talks to no Redis."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 import structlog
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.registry.entries import Entry
+from pwgrid.registry.session_updates import SessionUpdate
 from pwgrid.runtime.directory import UNWRITTEN
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """One worker that has gone, and what it had to say last."""
+class SpoolFile:
+    """The file of one worker that is gone."""
 
     browser_type: BrowserType
     worker_id: str
-    entries: tuple[Entry, ...]
+    updates: tuple[SessionUpdate, ...]
     path: Path
 
     def remove(self) -> None:
-        """It is written. Harmless when said twice."""
+        """Removes the file, and the directory after the last one. Idempotent."""
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # there are others
             self.path.parent.rmdir()
 
 
-def leave(runtime: Path, browser_type: BrowserType, worker_id: str, entries: Iterable[Entry]) -> None:
-    """Leaves it for whoever finds it, whole or not at all. Raises OSError."""
+def write(runtime: Path, browser_type: BrowserType, worker_id: str, updates: Iterable[SessionUpdate]) -> None:
+    """Writes a worker's spool file, whole or not at all. Raises OSError."""
     directory = runtime / UNWRITTEN
-    content = {"browserType": browser_type, "workerId": worker_id, "entries": [each.as_json() for each in entries]}
+    content = {"browserType": browser_type, "workerId": worker_id, "entries": [each.as_json() for each in updates]}
     unfinished = directory / f"{worker_id}.part"
     while True:
         directory.mkdir(mode=0o700, exist_ok=True)
         try:
-            unfinished.write_text(json.dumps(content), encoding="utf-8")
+            unfinished.write_bytes(orjson.dumps(content))
             os.replace(unfinished, directory / f"{worker_id}.json")
         except FileNotFoundError:
-            continue  # the proxy has just written the last of the others
+            continue  # the proxy has just removed the directory with the last of the others
         return
 
 
-def left_behind(runtime: Path) -> Iterator[Left]:
-    """What workers have left. A file that is none of ours is removed, with an error in the log."""
+def read_all(runtime: Path) -> Iterator[SpoolFile]:
+    """Every worker's spool file. One that is no spool file is removed, with an error in the log."""
     for path in sorted((runtime / UNWRITTEN).glob("*.json")):
         try:
             yield _read(path)
@@ -61,9 +61,9 @@ def left_behind(runtime: Path) -> Iterator[Left]:
             path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Left:
-    content = json.loads(path.read_bytes())
+def _read(path: Path) -> SpoolFile:
+    content = orjson.loads(path.read_bytes())
     if content["browserType"] not in BROWSER_TYPES:
         raise ValueError(f"{content['browserType']!r} is no browser type")
-    entries = tuple(Entry.read(each) for each in content["entries"])
-    return Left(content["browserType"], str(content["workerId"]), entries, path)
+    updates = tuple(SessionUpdate.read(each) for each in content["entries"])
+    return SpoolFile(content["browserType"], str(content["workerId"]), updates, path)

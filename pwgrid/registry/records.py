@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from pwgrid.common.types import BrowserType
 
@@ -57,7 +58,7 @@ class WorkerRecord:
             "handoff": self.handoff,
             "pid": str(self.pid),
             "rssMib": "" if self.rss_mib is None else str(self.rss_mib),
-            "labels": json.dumps(dict(self.labels), sort_keys=True),
+            "labels": orjson.dumps(dict(self.labels), option=orjson.OPT_SORT_KEYS).decode(),
         }
         return [text for pair in named.items() for text in pair]
 
@@ -199,25 +200,19 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
 
 def worker_fields(replies: list[Any]) -> list[str]:
     """The fields of all workers, whose hashes (`worker:{field}`) `read_snapshot` wants as HGETALL replies."""
-    return sorted({*replies[0][::2], *replies[1][::2]})
+    return sorted(replies[0].keys() | replies[1].keys())
 
 
-def read_snapshot(replies: list[Any], hashes: Iterable[list[str]]) -> RegistrySnapshot:
+def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> RegistrySnapshot:
     """Puts the replies to `snapshot_commands` and the workers' hashes together."""
-    fields = worker_fields(replies)
-    workers = {name: pairs(flat) for name, flat in zip(fields, hashes, strict=True)}
+    workers = zip(worker_fields(replies), hashes, strict=True)
     return RegistrySnapshot(
         active=counts(replies[0]),
         lifetime=counts(replies[1]),
-        workers={name: WorkerRecord.read(name, values) for name, values in workers.items() if values},
+        workers={name: WorkerRecord.read(name, values) for name, values in workers if values},
         outcomes=counts(replies[2]),
         counter_repairs=int(number(replies[3])),
     )
-
-
-def pairs(flat: list[str]) -> dict[str, str]:
-    """A hash from Redis' flat reply."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def number(text: str | None) -> float:
@@ -228,14 +223,14 @@ def number(text: str | None) -> float:
         return 0.0
 
 
-def counts(flat: list[str]) -> dict[str, int]:
-    """A hash of counters from Redis' flat reply."""
-    return {name: int(number(value)) for name, value in pairs(flat).items()}
+def counts(values: Mapping[str, str]) -> dict[str, int]:
+    """A hash of counters."""
+    return {name: int(number(value)) for name, value in values.items()}
 
 
 def _labels(text: str | None) -> dict[str, str]:
     try:
-        labels = json.loads(text or "{}")
+        labels = orjson.loads(text or "{}")
     except ValueError:
         return {}
     return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.registry import listing, records
-from pwgrid.registry.client import RedisClient
-from pwgrid.registry.entries import Entry
+from pwgrid.registry.client import Argument, RedisClient, Reply
 from pwgrid.registry.records import (
     HeartbeatReply,
     Reaped,
@@ -26,10 +26,9 @@ from pwgrid.registry.records import (
     SessionRecord,
     WorkerRecord,
 )
-from pwgrid.registry.redis_address import parse_url
-from pwgrid.registry.resp import Argument, Reply
 from pwgrid.registry.scripts import load
-from pwgrid.registry.subscriber import Subscriber
+from pwgrid.registry.session_updates import SessionUpdate
+from pwgrid.registry.subscription import Subscription
 from pwgrid.settings.model import Settings
 
 __all__ = [
@@ -41,12 +40,8 @@ __all__ = [
     "Selection",
     "SessionPage",
     "SessionRecord",
-    "Wish",
     "WorkerRecord",
 ]
-
-Wish = tuple[Argument, ...]
-"""A selection to be made, as `Registry.wish` has written it for the script."""
 
 SCRIPTS: Final = (
     "selector",
@@ -102,7 +97,7 @@ class Registry:
         lifetimes: Lifetimes | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.address = parse_url(url)
+        self._url = url
         self._prefix = prefix
         self._timeout_s = timeout_s
         self._lifetimes = lifetimes or Lifetimes()
@@ -112,12 +107,11 @@ class Registry:
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")
         life = self._lifetimes
-        self._selector = self._scripts["selector"]
         self._rule = (str(life.stale_threshold_s), prefix)
         record = (life.record_ttl_s, life.history_max, life.command_ttl_s)
         self._recording = (*map(str, record), "proxy", self._instance)
-        self._subscribers: list[Subscriber] = []
-        self.client = RedisClient(self.address, timeout_s=timeout_s, scripts=self._scripts.values())
+        self._subscriptions: list[Subscription] = []
+        self.client = RedisClient(url, timeout_s=timeout_s, scripts=self._scripts.values())
 
     @classmethod
     def of(cls, settings: Settings, url: str) -> Registry:
@@ -144,19 +138,19 @@ class Registry:
             await self.close()
             if isinstance(error, TimeoutError):
                 raise RegistryUnavailable(
-                    f"no Redis at {self.address} within {budget_s:g} s ({attempts} attempts): {reason}"
+                    f"no Redis at {shown(self._url)} within {budget_s:g} s ({attempts} attempts): {reason}"
                 ) from None
             raise
 
     async def close(self) -> None:
         """Ends all connections. Idempotent."""
-        for subscriber in self._subscribers:
-            await subscriber.close()
+        for subscription in self._subscriptions:
+            await subscription.close()
         await self.client.close()
 
     # Sessions
 
-    def wish(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
+    async def select(  # noqa: PLR0913 - a selection has that many sides; each is optional and named
         self,
         browser_type: BrowserType,
         *,
@@ -169,15 +163,15 @@ class Registry:
         version: str | None = None,
         worker_id: str | None = None,
         fields: Mapping[str, str] | None = None,
-    ) -> Wish:
-        """What `select` and `ask` shall choose: a slot that is held for `lease_s` seconds. Made anew for each attempt,
-        since it has the time in it.
+    ) -> Selection | None:
+        """Chooses a worker and takes one of its slots by a lease of `lease_s`; None when no worker is eligible.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
-        do, `fields` go into the session's record.
+        do, `fields` go into the session's record. A session that was selected before gets the same answer; if its
+        worker is excluded now, that lease is taken back. None also for a session that has run already.
         """
         extra = [text for pair in fields.items() for text in pair] if fields else ()
-        return (
+        arguments = (
             browser_type,
             max_concurrent,
             max_lifetime,
@@ -192,41 +186,23 @@ class Registry:
             *self._recording,
             *extra,
         )
-
-    async def select(self, wish: Wish) -> Selection | None:
-        """Chooses a worker and takes one of its slots; None when no worker is eligible.
-
-        A session that was selected before gets the same answer; if its worker is excluded now, that lease is taken
-        back. None also for a session that has run already.
-        """
-        endpoint: str | None = await self.client.run(self._selector, self._counters, wish)
+        endpoint: str | None = await self._run("selector", *arguments)
         return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
 
-    def ask(self, wish: Wish, on_selected: Callable[[Selection | Exception | None], None]) -> bool:
-        """As `select`, for the one moment where time is dear: the command is on its way when this returns, and its
-        answer, or the error, is told the moment it comes. False when there is no connection, and nothing will come.
-        """
-
-        def answered(reply: Reply) -> None:
-            on_selected(Selection(reply, _worker_id(reply)) if isinstance(reply, str) else reply)
-
-        return self.client.ask(self._selector, self._counters, wish, answered)
-
-    async def write(self, entry: Entry, worker: tuple[BrowserType, str] | None = None) -> bool:
+    async def write(self, update: SessionUpdate, worker: tuple[BrowserType, str] | None = None) -> bool:
         """Records that the session runs, or that it has ended, which frees its slot. False if that changed nothing: it
         is another worker's, had ended before, or is not known.
 
         It is `worker` (or who registered here) that says so, and knows best; without either the record must be there.
         """
-        owner, life, end = worker or self._own, self._lifetimes, entry.end
-        started_at = "" if entry.started_at is None else _text(entry.started_at)
+        owner, life, end = worker or self._own, self._lifetimes, update.end
+        started_at = "" if update.started_at is None else _text(update.started_at)
         if end is None:
             when = started_at or self._time()
-            return bool(
-                await self._run("start", entry.session_id, when, self._prefix, life.record_ttl_s, *owner, entry.client)
-            )
-        head = (entry.session_id, end.status, end.reason, _text(end.at), self._prefix, life.history_ttl_s)
-        return bool(await self._run("release", *head, end.bytes_in, end.bytes_out, *owner, started_at, entry.client))
+            tail = (*owner, update.client)
+            return bool(await self._run("start", update.session_id, when, self._prefix, life.record_ttl_s, *tail))
+        head = (update.session_id, end.status, end.reason, _text(end.at), self._prefix, life.history_ttl_s)
+        return bool(await self._run("release", *head, end.bytes_in, end.bytes_out, *owner, started_at, update.client))
 
     async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
         """Takes the lease of a failed handoff back, lifetime included. With `last` the session is recorded as failed
@@ -236,7 +212,7 @@ class Registry:
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """One session's record; None if there is none (any more)."""
-        values = records.pairs(await self.client.call("HGETALL", f"{self._prefix}session:{session_id}"))
+        values = await self.client.call("HGETALL", f"{self._prefix}session:{session_id}")
         return SessionRecord.read(session_id, values) if values else None
 
     async def sessions(
@@ -261,7 +237,9 @@ class Registry:
         )
         return reply
 
-    async def register(self, worker: WorkerRecord, *, lifetime: int = 0, sessions: Collection[Entry] = ()) -> None:
+    async def register(
+        self, worker: WorkerRecord, *, lifetime: int = 0, sessions: Collection[SessionUpdate] = ()
+    ) -> None:
         """Writes the worker's record and counters. When Redis had lost them, `lifetime` is what the worker itself
         counts, and `sessions` are those that run. From now on `write` on this registry speaks for this worker, also if
         this call fails."""
@@ -276,7 +254,7 @@ class Registry:
         worker_id: str,
         *,
         status: str,
-        sessions: Collection[Entry],
+        sessions: Collection[SessionUpdate],
         lifetime: int | None = None,
         rss_mib: int | None = None,
     ) -> HeartbeatReply:
@@ -336,14 +314,15 @@ class Registry:
         """`callback` is called with a browser type when a slot of it may have come free, and with None after each
         (re)connection to Redis, since anything may have happened before."""
         channels = {f"{self._prefix}slots:{browser_type}": browser_type for browser_type in BROWSER_TYPES}
-        subscriber = Subscriber(
-            self.address,
-            timeout_s=self._timeout_s,
-            on_message=lambda channel, _: callback(channels[channel]),
-            on_subscribed=lambda: callback(None),
-            channels=channels,
+        self._subscriptions.append(
+            Subscription(
+                self._url,
+                timeout_s=self._timeout_s,
+                channels=channels,
+                on_message=lambda channel: callback(channels[channel]),
+                on_subscribed=lambda: callback(None),
+            )
         )
-        self._subscribers.append(subscriber)
         # The two connections return in any order, and a wake-up before ours has would find no worker.
         self.client.on_connect(lambda: callback(None))
 
@@ -372,7 +351,7 @@ def _text(unix_s: float) -> str:
     return f"{unix_s:.3f}"
 
 
-def _flat(sessions: Collection[Entry]) -> list[str]:
+def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
     """Three arguments for each session that runs."""
     rows = ((each.session_id, each.started_at, each.client) for each in sessions)
     return [text for id_, at, client in rows for text in (id_, "" if at is None else _text(at), client)]

@@ -5,11 +5,12 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, GetCoreSchemaHandler, SecretStr
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_after_validator_function
+
+from pwgrid.common.redis_url import problem
 
 T = TypeVar("T")
 
@@ -99,20 +100,7 @@ def _runtime_dir(text: str) -> str:
 
 
 def _redis_url(text: str) -> str:
-    try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError:  # its text may hold a piece of a password
-        return "must be a URL like redis://:password@host:6379/0, with special characters of the password as %2F"
-    if not text:
-        return ""
-    if url.scheme == "unix":
-        return "" if len(url.path) > 1 else "must name a socket: unix:///path/to/redis.sock"
-    if url.scheme not in ("redis", "rediss"):
-        return "must begin with redis://, rediss:// or unix://"
-    if not url.hostname or port == 0:
-        return "must name a host: redis://host:port/database"
-    return "" if re.fullmatch(r"(/\d{0,5})?", url.path) else "must end in the number of a database: redis://host:port/0"
+    return problem(text) if text else ""
 
 
 _WORDS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)

@@ -9,10 +9,10 @@ import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.registry.entries import End, Entry
+from pwgrid.registry import outage_spool
 from pwgrid.registry.journal import Journal
-from pwgrid.registry.outage_spool import leave
 from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.slots import LiveSession, Slots
@@ -77,14 +77,14 @@ class RegistrySync:
 
     def started(self, session: LiveSession) -> None:
         """Puts on record that it runs."""
-        self._journal.note(_entry(session))
+        self._journal.note(_update(session))
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
         """The session is over: completed when its client ended it, else failed for the reason. `on_record` is called
         once Redis has it; a worker that dies before that leaves it to its successor."""
         status = "completed" if closed.by == "client" else "failed"
-        end = End(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out)
-        self._journal.note(_entry(session or LiveSession(closed.session_id), end), on_record)
+        end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out)
+        self._journal.note(_update(session or LiveSession(closed.session_id), end), on_record)
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
 
     async def due(self, interval_s: float) -> None:
@@ -132,7 +132,7 @@ class RegistrySync:
             unwritten = self._journal.unwritten()
             log.warning("left_without_leave", reason=str(error) or "Redis is away", unwritten=len(unwritten))
             try:
-                leave(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
+                outage_spool.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
             except OSError as problem:
                 log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
 
@@ -144,9 +144,9 @@ class RegistrySync:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
         self._is_back.clear()  # it knows all there is to know
 
-    def _live(self) -> list[Entry]:
-        return [_entry(session) for session in self._slots.live.values() if session.is_served]
+    def _live(self) -> list[SessionUpdate]:
+        return [_update(session) for session in self._slots.live.values() if session.is_served]
 
 
-def _entry(session: LiveSession, end: End | None = None) -> Entry:
-    return Entry(session.session_id, session.started_at, session.client, end)
+def _update(session: LiveSession, end: SessionEnd | None = None) -> SessionUpdate:
+    return SessionUpdate(session.session_id, session.started_at, session.client, end)

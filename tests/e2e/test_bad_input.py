@@ -31,8 +31,8 @@ async def page(grid: Grid, playwright: Playwright) -> AsyncIterator[Page]:
 
 def sessions_ever(grid: Grid) -> dict[bytes, bytes]:
     """Of each worker that has had any: a spare may come meanwhile."""
-    flat = grid.redis("HGETALL", "cluster:lifetime_connections")
-    return {worker: count for worker, count in zip(flat[::2], flat[1::2], strict=True) if count != b"0"}
+    counters = grid.redis("HGETALL", "cluster:lifetime_connections")
+    return {worker: count for worker, count in counters.items() if count != b"0"}
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,14 @@ def available(grid: Grid) -> int:
 def busy_worker(grid: Grid) -> str:
     (field,) = [
         field
-        for field, count in _pairs(grid.redis("HGETALL", "cluster:active_connections")).items()
+        for field, count in _decoded(grid.redis("HGETALL", "cluster:active_connections")).items()
         if int(count) and grid.redis("HGET", f"worker:{field}", "status") == b"available"
     ]
     return field.partition(":")[2]
 
 
-def _pairs(flat: list[bytes]) -> dict[str, str]:
-    text = [part.decode() for part in flat]
-    return dict(zip(text[::2], text[1::2], strict=True))
+def _decoded(values: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in values.items()}
 
 
 def is_draining(grid: Grid, worker: str) -> bool:

@@ -53,8 +53,7 @@ async def greedy_page(grid: Grid, playwright: Playwright, mib: int) -> Page:
 
 def only_session(grid: Grid) -> dict[str, Any]:
     (key,) = grid.redis("KEYS", "session:*")
-    flat = [part.decode() for part in grid.redis("HGETALL", key)]
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+    return {name.decode(): value.decode() for name, value in grid.redis("HGETALL", key).items()}
 
 
 @pytest.mark.usefixtures("ample_memory")

@@ -136,10 +136,10 @@ async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_noth
         hook.write_text("")
         with running_grid("--chromium", "1", environment={"PYTHONPATH": broken}) as grid:
             before = pids(grid)
-            hook.write_text("import sys\nsys.modules['hiredis'] = None\n")
+            hook.write_text("import sys\nsys.modules['redis'] = None\n")
             done = grid.command("upgrade")
             assert done.returncode == 1
-            assert "hiredis" in done.stderr
+            assert "redis" in done.stderr
             assert "the old one stays" in done.stderr
             hook.write_text("")
             assert pids(grid) == before

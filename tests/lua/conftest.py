@@ -14,6 +14,6 @@ __all__ = ["own_redis", "redis", "shared_redis"]
 def grid(redis: RedisServer, request: pytest.FixtureRequest) -> Iterator[LuaGrid]:
     grid = LuaGrid(redis.client(), request.param)
     yield grid
-    stray = [key for key in grid.client.command("KEYS", "*") if not key.startswith(request.param)]
+    stray = [key for key in grid.client.scan_iter() if not key.startswith(request.param)]
     grid.client.close()
     assert stray == []

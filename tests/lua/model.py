@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from pwgrid.registry.blocking import BlockingClient
+from redis import Redis
+
 from pwgrid.registry.scripts import load
 
 NOW = 1_700_000_000.0
@@ -20,14 +21,14 @@ def known(sessions: tuple[str, ...]) -> list[str]:
 class LuaGrid:
     """Workers, sessions and counters in Redis, moved by the scripts only."""
 
-    def __init__(self, client: BlockingClient, prefix: str = "") -> None:
+    def __init__(self, client: Redis, prefix: str = "") -> None:
         self.client = client
         self.prefix = prefix
         self.counters = [f"{prefix}cluster:active_connections", f"{prefix}cluster:lifetime_connections"]
 
     def eval(self, script: str, keys: list[str], *arguments: Any) -> Any:
         """A script by its file's name."""
-        return self.client.command("EVAL", load(script).source, len(keys), *keys, *map(str, arguments))
+        return self.client.eval(load(script).source, len(keys), *keys, *map(str, arguments))
 
     # The scripts
 
@@ -129,11 +130,10 @@ class LuaGrid:
 
     def get(self, *command: Any) -> Any:
         """A command; its first argument after the name is a key, which gets the prefix."""
-        return self.client.command(command[0], f"{self.prefix}{command[1]}", *command[2:])
+        return self.client.execute_command(command[0], f"{self.prefix}{command[1]}", *command[2:])
 
     def hash(self, key: str) -> dict[str, str]:
-        flat = self.get("HGETALL", key)
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+        return dict(self.get("HGETALL", key))
 
     def active(self, worker: str = "w1", browser: str = "chromium") -> int | None:
         value = self.get("HGET", "cluster:active_connections", f"{browser}:{worker}")

@@ -41,7 +41,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self, grid: LuaGrid) -> None:
         super().__init__()
         self.grid = grid
-        self.grid.client.command("FLUSHALL")
+        self.grid.client.flushall()
         self.now = NOW
         self.workers: dict[str, Worker] = {}
         self.serial = 0
@@ -126,7 +126,7 @@ class AnyOrder(RuleBasedStateMachine):
         elif trouble == "reaper":
             self.grid.reap(now=self.now)
         elif trouble == "flush":
-            self.grid.client.command("FLUSHALL")
+            self.grid.client.flushall()
         else:
             worker.alive = False
             worker.live.clear()
@@ -147,7 +147,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def live_records_and_leases_are_the_same(self) -> None:
         leased = {session for name in self.workers for session in self.grid.live(name)}
-        records = [key.rpartition(":")[2] for key in self.grid.client.command("KEYS", f"{self.grid.prefix}session:*")]
+        records = [key.rpartition(":")[2] for key in self.grid.client.keys(f"{self.grid.prefix}session:*")]
         statuses = {session: self.grid.status(session) for session in records}
         assert {session for session, status in statuses.items() if status in ("pending", "running")} == leased
         ended = [status for status in statuses.values() if status not in ("pending", "running")]

@@ -8,9 +8,9 @@ import pytest
 
 from pwgrid.proxy import dead_workers
 from pwgrid.proxy.dead_workers import DeadWorkers
-from pwgrid.registry.entries import End, Entry
-from pwgrid.registry.outage_spool import leave
+from pwgrid.registry import outage_spool
 from pwgrid.registry.registry import Registry
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from tests.lua.test_registry import WORKER, select
 from tests.support.redis import RedisServer
 
@@ -26,15 +26,16 @@ async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
 
 
 def left_by_the_worker(runtime: Path) -> None:
-    end = End("completed", "client disconnected", AT, 7, 9)
-    leave(runtime, "chromium", "aabbccdd", [Entry("s1", AT, "c:1", end), Entry("local", AT, "c:2", end)])
+    end = SessionEnd("completed", "client disconnected", AT, 7, 9)
+    updates = [SessionUpdate("s1", AT, "c:1", end), SessionUpdate("local", AT, "c:2", end)]
+    outage_spool.write(runtime, "chromium", "aabbccdd", updates)
 
 
 async def test_what_a_worker_left_is_written_before_the_worker_is_buried(registry: Registry, tmp_path: Path) -> None:
     await registry.register(WORKER)
     await select(registry, "s1")
     await select(registry, "s2")
-    await registry.write(Entry("s2", AT))
+    await registry.write(SessionUpdate("s2", AT))
     left_by_the_worker(tmp_path)
     cleared: list[bool] = []
     await DeadWorkers(registry, tmp_path, lambda: cleared.append(True)).clear()

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy import dead_workers
 from pwgrid.proxy.dead_workers import DeadWorkers
-from pwgrid.registry.blocking import BlockingClient
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.worker import registry_sync
@@ -59,8 +59,8 @@ class Cut:
 class World:
     """One worker's registry and one proxy's selections on a real Redis, under a clock of their own."""
 
-    def __init__(self, redis: RedisServer, client: BlockingClient, runtime: Path, *, outages: bool) -> None:
-        client.command("FLUSHALL")
+    def __init__(self, redis: RedisServer, client: Redis, runtime: Path, *, outages: bool) -> None:
+        client.flushall()
         self.client = client
         self.runtime = runtime
         self.outages = outages
@@ -106,10 +106,9 @@ class World:
         self.serial += 1
         session_id = f"s{self.serial}"
         try:
-            wish = self.proxy.wish(
+            await self.proxy.select(
                 "chromium", max_concurrent=50, max_lifetime=10_000, session_id=session_id, lease_s=LEASE_S, client="c:1"
             )
-            await self.proxy.select(wish)
         except RegistryUnavailable:
             self.ghosts.add(session_id)
             session_id += "local"
@@ -161,7 +160,7 @@ class World:
             self.tell(session_id)
 
     async def redis_loses_everything(self) -> None:
-        self.client.command("FLUSHALL")
+        self.client.flushall()
 
     # How it ends
 
@@ -183,14 +182,13 @@ class World:
         await self.proxy.close()
 
     def hash(self, key: str) -> dict[str, str]:
-        flat = self.client.command("HGETALL", key)
-        found = dict(zip(flat[::2], flat[1::2], strict=True))
+        found = dict(self.client.hgetall(key))
         found.pop("proxy", None)  # whose selection it was
         return found
 
     def sessions(self) -> dict[str, dict[str, str]]:
         """Those that somebody had; a ghost's record must have ended without a start."""
-        found = {key.partition(":")[2]: self.hash(key) for key in self.client.command("KEYS", "session:*")}
+        found = {key.partition(":")[2]: self.hash(key) for key in self.client.keys("session:*")}
         for ghost in self.ghosts & found.keys():
             assert (found[ghost]["status"], "startedAt" in found[ghost]) in (("expired", False), ("failed", False))
         return {name.removesuffix("local"): each for name, each in found.items() if name not in self.ghosts}
@@ -204,19 +202,15 @@ class World:
 
     def says(self) -> dict[str, Any]:
         """All that Redis says."""
-        live = self.client.command("ZRANGE", f"sessions:live:chromium:{WORKER}", 0, -1, "WITHSCORES")
-        index = self.client.command("ZRANGE", "sessions:index", 0, -1, "WITHSCORES")
+        live = self.client.zrange(f"sessions:live:chromium:{WORKER}", 0, -1, withscores=True)
+        index = self.client.zrange("sessions:index", 0, -1, withscores=True)
         return {
             "sessions": self.sessions(),
             "outcomes": self.outcomes(),
             "active": self.hash("cluster:active_connections"),
             "lifetime": self.hash("cluster:lifetime_connections"),
-            "live": {id_.removesuffix("local"): score for id_, score in zip(live[::2], live[1::2], strict=True)},
-            "index": sorted(
-                (float(score), id_.removesuffix("local"))
-                for id_, score in zip(index[::2], index[1::2], strict=True)
-                if id_ not in self.ghosts
-            ),
+            "live": {id_.removesuffix("local"): score for id_, score in live},
+            "index": sorted((score, id_.removesuffix("local")) for id_, score in index if id_ not in self.ghosts),
         }
 
 

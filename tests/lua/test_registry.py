@@ -9,10 +9,10 @@ import pytest
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
-from pwgrid.registry.blocking import snapshot
-from pwgrid.registry.entries import End, Entry
+from pwgrid.registry.reader import snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Lifetimes, Registry, Selection
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0
@@ -56,17 +56,15 @@ async def registry(own_redis: RedisServer, clock: Clock) -> AsyncIterator[Regist
 
 
 async def select(registry: Registry, session_id: str, **wish: Any) -> Selection | None:
-    return await registry.select(
-        registry.wish("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
-    )
+    return await registry.select("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
 
 
 async def start(registry: Registry, session_id: str) -> bool:
-    return await registry.write(Entry(session_id, registry.now()))
+    return await registry.write(SessionUpdate(session_id, registry.now()))
 
 
 async def end(registry: Registry, session_id: str, status: str, reason: str = "", **count: int) -> bool:
-    return await registry.write(Entry(session_id, end=End(status, reason, registry.now(), **count)))
+    return await registry.write(SessionUpdate(session_id, end=SessionEnd(status, reason, registry.now(), **count)))
 
 
 async def test_a_session_from_selection_to_end(registry: Registry, clock: Clock) -> None:
@@ -186,7 +184,7 @@ async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
 
     # What the worker does: the write that it kept, then its heartbeat.
     assert await end(registry, "s1", "completed")
-    running = [Entry("s2", 1_700_000_000.0, "1.2.3.4:5")]
+    running = [SessionUpdate("s2", 1_700_000_000.0, "1.2.3.4:5")]
     reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=running)
     assert not reply.known
     await registry.register(WORKER, lifetime=2, sessions=running)

@@ -4,9 +4,9 @@ import itertools
 from collections import Counter
 
 import pytest
+from redis import Redis
 
 from pwgrid.common.resources import resource_dir
-from pwgrid.registry.blocking import BlockingClient
 from pwgrid.registry.scripts import load
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
@@ -14,25 +14,23 @@ from tests.support.redis import RedisServer
 # The documented contract, alone: the file as it is, four arguments, keys that an outsider wrote
 
 
-def outsider_worker(client: BlockingClient, field: str, active: int = 0, lifetime: int = 0, **changes: str) -> None:
+def outsider_worker(client: Redis, field: str, active: int = 0, lifetime: int = 0, **changes: str) -> None:
     fields = {
         "browserType": field.partition(":")[0],
         "wsEndpoint": f"ws://{field}",
         "status": "available",
         "lastHeartbeat": str(int(NOW)),
     } | changes
-    client.command("HSET", f"worker:{field}", *[text for pair in fields.items() for text in pair])
-    client.command("EXPIRE", f"worker:{field}", 30)
-    client.command("HSET", "cluster:active_connections", field, active)
-    client.command("HSET", "cluster:lifetime_connections", field, lifetime)
+    client.hset(f"worker:{field}", mapping=fields)
+    client.expire(f"worker:{field}", 30)
+    client.hset("cluster:active_connections", field, active)
+    client.hset("cluster:lifetime_connections", field, lifetime)
 
 
-def outsider_select(
-    client: BlockingClient, browser: str = "chromium", active: int = 5, lifetime: int = 50
-) -> str | None:
+def outsider_select(client: Redis, browser: str = "chromium", active: int = 5, lifetime: int = 50) -> str | None:
     source = (resource_dir("lua") / "selector.lua").read_text()
     keys = ("cluster:active_connections", "cluster:lifetime_connections")
-    chosen: str | None = client.command("EVAL", source, 2, *keys, browser, active, lifetime, int(NOW))
+    chosen: str | None = client.eval(source, 2, *keys, browser, active, lifetime, int(NOW))
     return chosen
 
 
@@ -43,20 +41,20 @@ def client(redis: RedisServer):  # type: ignore[no-untyped-def]
     client.close()
 
 
-def test_four_arguments_suffice_and_the_endpoint_comes_back(client: BlockingClient) -> None:
+def test_four_arguments_suffice_and_the_endpoint_comes_back(client: Redis) -> None:
     outsider_worker(client, "chromium:abcd")
     assert outsider_select(client) == "ws://chromium:abcd"
-    assert client.command("HGET", "cluster:active_connections", "chromium:abcd") == "1"
-    assert client.command("HGET", "cluster:lifetime_connections", "chromium:abcd") == "1"
-    assert client.command("KEYS", "session*") == []
+    assert client.hget("cluster:active_connections", "chromium:abcd") == "1"
+    assert client.hget("cluster:lifetime_connections", "chromium:abcd") == "1"
+    assert client.keys("session*") == []
 
 
-def test_no_worker_is_nil_and_changes_nothing(client: BlockingClient) -> None:
+def test_no_worker_is_nil_and_changes_nothing(client: Redis) -> None:
     assert outsider_select(client) is None
-    assert client.command("DBSIZE") == 0
+    assert client.dbsize() == 0
 
 
-def test_another_type_is_not_chosen(client: BlockingClient) -> None:
+def test_another_type_is_not_chosen(client: Redis) -> None:
     outsider_worker(client, "firefox:abcd")
     assert outsider_select(client) is None
     assert outsider_select(client, "firefox") == "ws://firefox:abcd"
@@ -72,32 +70,32 @@ def test_another_type_is_not_chosen(client: BlockingClient) -> None:
         {"wsEndpoint": ""},
     ],
 )
-def test_a_worker_that_does_not_serve_is_not_chosen(client: BlockingClient, changes: dict[str, str]) -> None:
+def test_a_worker_that_does_not_serve_is_not_chosen(client: Redis, changes: dict[str, str]) -> None:
     outsider_worker(client, "chromium:abcd", **changes)
     if changes.get("wsEndpoint") == "":
-        client.command("HDEL", "worker:chromium:abcd", "wsEndpoint")
+        client.hdel("worker:chromium:abcd", "wsEndpoint")
     assert outsider_select(client) is None
-    assert client.command("HGET", "cluster:active_connections", "chromium:abcd") == "0"
+    assert client.hget("cluster:active_connections", "chromium:abcd") == "0"
 
 
-def test_a_heartbeat_as_old_as_the_threshold_is_still_fresh(client: BlockingClient) -> None:
+def test_a_heartbeat_as_old_as_the_threshold_is_still_fresh(client: Redis) -> None:
     outsider_worker(client, "chromium:abcd", lastHeartbeat=str(int(NOW) - 30))
     assert outsider_select(client) == "ws://chromium:abcd"
 
 
-def test_a_key_without_ttl_is_not_chosen(client: BlockingClient) -> None:
+def test_a_key_without_ttl_is_not_chosen(client: Redis) -> None:
     outsider_worker(client, "chromium:abcd")
-    client.command("PERSIST", "worker:chromium:abcd")
+    client.persist("worker:chromium:abcd")
     assert outsider_select(client) is None
 
 
-def test_counters_without_a_worker_key_are_not_chosen(client: BlockingClient) -> None:
+def test_counters_without_a_worker_key_are_not_chosen(client: Redis) -> None:
     outsider_worker(client, "chromium:abcd")
-    client.command("DEL", "worker:chromium:abcd")
+    client.delete("worker:chromium:abcd")
     assert outsider_select(client) is None
 
 
-def test_both_limits_hold(client: BlockingClient) -> None:
+def test_both_limits_hold(client: Redis) -> None:
     outsider_worker(client, "chromium:full", active=5, lifetime=10)
     outsider_worker(client, "chromium:spent", active=0, lifetime=50)
     assert outsider_select(client) is None
@@ -222,7 +220,7 @@ def test_a_selection_writes_the_session_and_its_lease(grid: LuaGrid) -> None:
         "run": "nightly",
         "proxy": "p1",
     }
-    assert grid.get("ZRANGE", "sessions:live:chromium:w1", 0, -1, "WITHSCORES") == ["s1", str(int(NOW + 7))]
+    assert grid.get("ZRANGE", "sessions:live:chromium:w1", 0, -1, "WITHSCORES") == [["s1", int(NOW + 7)]]
     assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s1"]
     assert 890 < grid.get("TTL", "session:s1") <= 900
 
@@ -271,15 +269,13 @@ def test_the_index_keeps_the_newest_sessions(grid: LuaGrid) -> None:
 
 def test_the_selection_that_reaches_the_lifetime_limit_sends_the_worker_home(grid: LuaGrid, redis: RedisServer) -> None:
     grid.register()
-    listener = redis.client()
-    listener.command("SUBSCRIBE", f"{grid.prefix}worker:cmd:chromium:w1")
-    grid.select("s1", max_lifetime=2)
-    assert grid.get("EXISTS", "worker:cmd:chromium:w1") == 0
-    grid.select("s2", max_lifetime=2, command_ttl=7)
-    assert grid.get("GET", "worker:cmd:chromium:w1") == "shutdown"
-    assert 0 < grid.get("TTL", "worker:cmd:chromium:w1") <= 7
-    assert listener.command("PING")[:1] == ["message"]
-    listener.close()
+    with redis.listening(f"{grid.prefix}worker:cmd:chromium:w1") as heard:
+        grid.select("s1", max_lifetime=2)
+        assert grid.get("EXISTS", "worker:cmd:chromium:w1") == 0
+        grid.select("s2", max_lifetime=2, command_ttl=7)
+        assert grid.get("GET", "worker:cmd:chromium:w1") == "shutdown"
+        assert 0 < grid.get("TTL", "worker:cmd:chromium:w1") <= 7
+        assert heard() == ["shutdown"]
     assert grid.heartbeat(sessions=("s1", "s2")) == (1, "shutdown", 0)
     assert grid.select("s3", max_lifetime=2) is None
 
@@ -297,11 +293,10 @@ def test_fifty_selections_in_one_pipeline_never_pass_a_limit(grid: LuaGrid) -> N
     for worker, slots in (("a", 5), ("b", 3), ("c", 9)):
         grid.register(worker, slots=slots)
     source = load("selector").source
-    calls = [
-        ("EVAL", source, 2, *grid.counters, "chromium", 5, 50, NOW, 30, grid.prefix, f"s{number}", 10)
-        for number in range(50)
-    ]
-    replies = grid.client.pipeline(*calls)
+    with grid.client.pipeline(transaction=False) as pipeline:
+        for number in range(50):
+            pipeline.eval(source, 2, *grid.counters, "chromium", 5, 50, NOW, 30, grid.prefix, f"s{number}", 10)
+        replies = pipeline.execute()
     assert Counter(reply is None for reply in replies) == {False: 13, True: 37}
     assert [grid.active(worker) for worker in "abc"] == [5, 3, 5]
     assert [len(grid.live(worker)) for worker in "abc"] == [5, 3, 5]
@@ -376,7 +371,7 @@ def test_a_spare_that_serves_wakes_who_waits(grid: LuaGrid) -> None:
     assert grid.get("EXISTS", "slots:wanted:chromium") == 0
 
 
-def test_a_spare_serves_by_the_documented_contract_alone(client: BlockingClient) -> None:
+def test_a_spare_serves_by_the_documented_contract_alone(client: Redis) -> None:
     outsider_worker(client, "chromium:old", lifetime=49)
     outsider_worker(client, "chromium:spare", status="spare")
     assert outsider_select(client) == "ws://chromium:old"

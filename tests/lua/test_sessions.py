@@ -103,7 +103,7 @@ def test_a_start_makes_the_lease_endless(grid: LuaGrid) -> None:
     grid.select("s1")
     assert [grid.start("s1", now=NOW + 1), grid.start("s1", now=NOW + 2)] == [1, 1]
     assert grid.session("s1")["startedAt"] == str(NOW + 1)
-    assert grid.get("ZSCORE", "sessions:live:chromium:w1", "s1") == "inf"
+    assert grid.get("ZSCORE", "sessions:live:chromium:w1", "s1") == float("inf")
     assert (grid.active(), grid.lifetime()) == (1, 1)
 
 
@@ -117,7 +117,7 @@ def test_another_worker_cannot_start_a_session(grid: LuaGrid) -> None:
 
 def test_an_unknown_session_is_not_started_by_an_unknown_worker(grid: LuaGrid) -> None:
     assert [grid.start("s1"), grid.start("s1", worker="w1")] == [0, 0]
-    assert grid.client.command("DBSIZE") == 0
+    assert grid.client.dbsize() == 0
 
 
 def test_a_start_after_the_lease_expired_counts_again_as_a_repair(grid: LuaGrid) -> None:
@@ -168,7 +168,7 @@ def test_the_counter_never_falls_below_zero(grid: LuaGrid) -> None:
 def test_a_release_after_the_counters_went_does_not_make_them(grid: LuaGrid) -> None:
     grid.register()
     grid.select("s1")
-    grid.client.command("DEL", *grid.counters)
+    grid.client.delete(*grid.counters)
     assert grid.release("s1", "failed") == 1
     assert grid.active() is None
 
@@ -182,7 +182,7 @@ def test_another_worker_cannot_release_a_session(grid: LuaGrid) -> None:
 
 def test_an_unknown_session_is_not_released(grid: LuaGrid) -> None:
     assert grid.release("s1") == 0
-    assert grid.client.command("DBSIZE") == 0
+    assert grid.client.dbsize() == 0
 
 
 def test_a_worker_s_session_that_redis_lost_is_recorded_and_moves_no_counter(grid: LuaGrid) -> None:
@@ -214,7 +214,7 @@ def test_an_end_that_tells_of_its_start_is_the_same_as_both(grid: LuaGrid, situa
 
     found = []
     for is_merged in (False, True):
-        grid.client.command("FLUSHALL")
+        grid.client.flushall()
         grid.register()
         SITUATIONS[situation](grid)
         end = {"now": NOW + 9, "worker": "w1", "client": "1.2.3.4:5"}
@@ -244,8 +244,8 @@ def test_release_stands_alone_with_four_arguments(redis: RedisServer) -> None:
     grid.select("s1")
     source = (resource_dir("lua") / "release.lua").read_text()
     arguments = ("cluster:active_connections", "s1", "failed", "ended by operator", int(NOW))
-    assert grid.client.command("EVAL", source, 1, *arguments) == 1
-    assert grid.client.command("EVAL", source, 1, *arguments) == 0
+    assert grid.client.eval(source, 1, *arguments) == 1
+    assert grid.client.eval(source, 1, *arguments) == 0
     assert (grid.status("s1"), grid.active()) == ("failed", 0)
     grid.client.close()
 
@@ -315,20 +315,9 @@ def test_a_rollback_after_its_worker_was_given_up_lets_the_session_be_selected_a
 
 @pytest.fixture
 def heard(grid: LuaGrid, redis: RedisServer):  # type: ignore[no-untyped-def]
-    """A function that gives the messages on slots:chromium since its last call."""
-    listener = redis.client()
-    listener.command("SUBSCRIBE", f"{grid.prefix}slots:chromium")
-
-    def messages() -> int:
-        count = 0
-        reply = listener.command("PING")
-        while reply[0] == "message":
-            count += 1
-            reply = listener._reply()  # what was published came before the answer to PING
-        return count
-
-    yield messages
-    listener.close()
+    """A function that counts the messages on slots:chromium since its last call."""
+    with redis.listening(f"{grid.prefix}slots:chromium") as messages:
+        yield lambda: len(messages())
 
 
 def test_a_registration_is_always_told(grid: LuaGrid, heard) -> None:  # type: ignore[no-untyped-def]

@@ -57,7 +57,7 @@ def test_a_heartbeat_renews_the_record(grid: LuaGrid) -> None:
 
 def test_a_heartbeat_of_an_unknown_worker_says_so_and_touches_nothing(grid: LuaGrid) -> None:
     assert grid.heartbeat(sessions=("s1",)) == (0, "", 0)
-    assert grid.client.command("DBSIZE") == 0
+    assert grid.client.dbsize() == 0
 
 
 def test_a_heartbeat_brings_the_operator_s_command(grid: LuaGrid) -> None:
@@ -157,7 +157,7 @@ def test_a_wrong_counter_is_repaired_and_counted(grid: LuaGrid, wrong: int) -> N
 def test_counters_that_somebody_deleted_come_back(grid: LuaGrid) -> None:
     grid.register()
     run(grid, "s1")
-    grid.client.command("DEL", *grid.counters)
+    grid.client.delete(*grid.counters)
     assert grid.heartbeat(sessions=("s1",), lifetime="7") == (1, "", 1)
     assert (grid.active(), grid.lifetime()) == (1, 7)
 
@@ -211,7 +211,7 @@ def test_after_redis_lost_everything_the_true_counts_come_back(grid: LuaGrid) ->
     """A peer counts down to -2 here, and then admits 7 on a limit of 5."""
     grid.register(slots=5)
     run(grid, "s1", "s2", "s3")
-    grid.client.command("FLUSHALL")
+    grid.client.flushall()
 
     # Two of them end while Redis knows nothing: nothing is counted below zero.
     assert [grid.release(session, worker="w1") for session in ("s1", "s2")] == [1, 1]
@@ -232,7 +232,7 @@ def test_a_worker_tells_since_when_its_sessions_run(grid: LuaGrid) -> None:
     grid.heartbeat(sessions=("s1@1699999990.5", "s2@1699999991"))
     for session, since in (("s1", "1699999990.5"), ("s2", "1699999991")):
         assert (grid.session(session)["createdAt"], grid.session(session)["startedAt"]) == (since, since)
-    assert grid.get("ZSCORE", "sessions:index", "s1") == "1699999990.5"
+    assert grid.get("ZSCORE", "sessions:index", "s1") == 1699999990.5
 
 
 def test_a_registration_with_the_bare_count_is_completed_by_the_next_heartbeat(grid: LuaGrid) -> None:
@@ -272,7 +272,7 @@ def test_a_draining_worker_is_not_chosen(grid: LuaGrid) -> None:
 
 def test_a_worker_that_is_not_there_is_not_made_by_draining(grid: LuaGrid) -> None:
     assert grid.drain() == 0
-    assert grid.client.command("DBSIZE") == 0
+    assert grid.client.dbsize() == 0
 
 
 def test_unregistering_leaves_nothing_of_the_worker(grid: LuaGrid) -> None:
@@ -285,7 +285,7 @@ def test_unregistering_leaves_nothing_of_the_worker(grid: LuaGrid) -> None:
         ("failed", "drain timeout"),
         ("failed", "drain timeout"),
     ]
-    left = sorted(key.removeprefix(grid.prefix) for key in grid.client.command("KEYS", "*"))
+    left = sorted(key.removeprefix(grid.prefix) for key in grid.client.keys("*"))
     assert left == ["session:s1", "session:s2", "sessions:index", "sessions:outcomes"]
 
 
@@ -355,8 +355,8 @@ def test_the_reaper_stands_alone_with_two_arguments(redis: RedisServer) -> None:
     run(grid, "s1")
     source = (resource_dir("lua") / "reaper.lua").read_text()
     keys = ("cluster:active_connections", "cluster:lifetime_connections")
-    assert grid.client.command("EVAL", source, 2, *keys, int(NOW) + 30, 30) == 0
-    assert grid.client.command("EVAL", source, 2, *keys, int(NOW) + 31, 30) == 1
+    assert grid.client.eval(source, 2, *keys, int(NOW) + 30, 30) == 0
+    assert grid.client.eval(source, 2, *keys, int(NOW) + 31, 30) == 1
     assert (grid.active(), grid.status("s1"), grid.session("s1")["reason"]) == (None, "failed", "worker lost")
     grid.client.close()
 

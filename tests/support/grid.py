@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+
 from pwgrid.cli.running_grid import ask
-from pwgrid.registry.blocking import BlockingClient
 from pwgrid.runtime.directory import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,8 +111,8 @@ class Grid:
 
     def redis(self, *arguments: str | int) -> Any:
         """One command on the grid's own Redis."""
-        with contextlib.closing(BlockingClient(self.redis_url, timeout_s=REDIS_TIMEOUT_S)) as client:
-            return client.command(*arguments)
+        with Redis.from_url(self.redis_url, socket_timeout=REDIS_TIMEOUT_S) as client:
+            return client.execute_command(*arguments)
 
     @property
     def redis_url(self) -> str:

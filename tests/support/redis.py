@@ -1,19 +1,20 @@
 """Private Redis servers for tests: on a Unix socket in a directory of their own, and proven gone afterwards."""
 
+import contextlib
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from redis import Redis
 
 from pwgrid.registry import embedded
-from pwgrid.registry.blocking import BlockingClient
 
 READY_S = 20.0
 
@@ -64,17 +65,28 @@ class RedisServer:
             self._process.wait()
             self._process = None
 
-    def client(self) -> BlockingClient:
-        """A new connection; the caller closes it."""
-        return BlockingClient(self.url, timeout_s=READY_S, decode=True)
+    def client(self) -> Redis:
+        """A new client; the caller closes it."""
+        return Redis.from_url(self.url, decode_responses=True, socket_timeout=READY_S)
 
     def command(self, *arguments: str | int | float) -> Any:
         """One command on a connection of its own."""
-        client = self.client()
-        try:
-            return client.command(*arguments)
-        finally:
-            client.close()
+        with self.client() as client:
+            return client.execute_command(*arguments)
+
+    @contextlib.contextmanager
+    def listening(self, channel: str) -> Iterator[Callable[[], list[str]]]:
+        """Gives a function that returns what was published on the channel since its last call."""
+        with self.client() as client, client.pubsub() as pubsub:
+            pubsub.subscribe(channel)
+            messages = (message["data"] for message in pubsub.listen())
+            next(messages)  # the subscription stands
+
+            def heard() -> list[str]:
+                client.publish(channel, "that is all")
+                return list(iter(lambda: next(messages), "that is all"))
+
+            yield heard
 
     def close(self) -> None:
         """Ends it and proves that nothing is left of it."""

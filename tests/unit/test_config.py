@@ -228,7 +228,14 @@ def test_a_setting_in_the_environment_has_its_name_in_upper_case_and_nothing_els
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://h", "rediss://u:p@h:6380/3", "unix:///run/redis.sock?db=1", "redis://[::1]:1/0"]
+    "url",
+    [
+        "redis://h",
+        "rediss://u:p@h:6380/3",
+        "unix:///run/redis.sock?db=1",
+        "redis://[::1]:1/0",
+        "redis+sentinel://u:p@a:26379,b/main/0",
+    ],
 )
 def test_redis_urls_of_every_form_are_taken(url: str) -> None:
     assert load(None, {"REDIS_URL": url}, {}).settings.redis_url.get_secret_value() == url

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.registry.entries import End, Entry
+from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.registry.journal import Journal
-from pwgrid.registry.resp import RegistryError
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 
 
 class Registry:
@@ -17,44 +16,44 @@ class Registry:
     def __init__(self) -> None:
         self.away = False
         self.refused: set[str] = set()
-        self.written: list[Entry] = []
+        self.written: list[SessionUpdate] = []
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def write(self, entry: Entry) -> None:
+    async def write(self, update: SessionUpdate) -> None:
         away = self.away
         await self.answers.wait()
         if away or self.away:
             raise RegistryUnavailable("away")
-        if entry.session_id in self.refused:
+        if update.session_id in self.refused:
             raise RegistryError("WRONGTYPE")
-        self.written.append(entry)
+        self.written.append(update)
 
     def told(self) -> list[str]:
         return [each.session_id + ("." if each.end else "") for each in self.written]
 
 
-def runs(session_id: str) -> Entry:
-    return Entry(session_id, 1.0, "client")
+def runs(session_id: str) -> SessionUpdate:
+    return SessionUpdate(session_id, 1.0, "client")
 
 
-def ended(session_id: str, reason: str = "why") -> Entry:
-    return Entry(session_id, 1.0, "client", End("completed", reason, 2.0, 3, 4))
+def ended(session_id: str, reason: str = "why") -> SessionUpdate:
+    return SessionUpdate(session_id, 1.0, "client", SessionEnd("completed", reason, 2.0, 3, 4))
 
 
-async def away(journal: Journal, registry: Registry, *entries: Entry) -> None:
+async def away(journal: Journal, registry: Registry, *updates: SessionUpdate) -> None:
     """Redis goes away, and these are noted one after the other."""
     registry.away = True
-    for entry in entries:
-        journal.note(entry)
+    for update in updates:
+        journal.note(update)
         assert not await journal.flush()
 
 
 async def test_writes_are_made_at_once_and_in_order() -> None:
     registry = Registry()
     journal = Journal(registry.write)
-    for entry in (runs("a"), ended("a"), runs("b")):
-        journal.note(entry)
+    for update in (runs("a"), ended("a"), runs("b")):
+        journal.note(update)
     assert await journal.flush()
     assert registry.told() == ["a", "a.", "b"]
 
@@ -154,11 +153,11 @@ async def test_two_flushes_at_once_make_each_write_once() -> None:
 async def test_more_than_one_batch_is_written() -> None:
     registry = Registry()
     journal = Journal(registry.write)
-    entries = [ended(f"{number:03}") for number in range(200)]
-    for entry in entries:
-        journal.keep(entry)
+    updates = [ended(f"{number:03}") for number in range(200)]
+    for update in updates:
+        journal.keep(update)
     assert await journal.flush()
-    assert registry.written == entries
+    assert registry.written == updates
 
 
 async def test_an_end_that_comes_while_its_start_is_written_is_written_after_it() -> None:
@@ -221,6 +220,6 @@ async def test_what_is_under_way_is_not_written_yet() -> None:
     assert journal.unwritten() == []
 
 
-def test_an_entry_is_the_same_after_a_file() -> None:
-    for entry in (runs("a"), ended("b"), Entry("c")):
-        assert Entry.read(entry.as_json()) == entry
+def test_an_update_is_the_same_after_a_file() -> None:
+    for update in (runs("a"), ended("b"), SessionUpdate("c")):
+        assert SessionUpdate.read(update.as_json()) == update

@@ -4,41 +4,42 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.registry.entries import End, Entry
-from pwgrid.registry.outage_spool import leave, left_behind
+from pwgrid.registry.outage_spool import read_all, write
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 
-ENTRIES = (Entry("a", 1.0, "client", End("completed", "client disconnected", 2.0, 3, 4)), Entry("b"))
+END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)
+UPDATES = (SessionUpdate("a", 1.0, "client", END), SessionUpdate("b"))
 
 
 def test_what_is_left_is_found_until_it_is_removed(tmp_path: Path) -> None:
-    leave(tmp_path, "chromium", "0000000a", ENTRIES)
-    leave(tmp_path, "firefox", "0000000b", ())
-    first, second = left_behind(tmp_path)
-    assert (first.browser_type, first.worker_id, first.entries) == ("chromium", "0000000a", ENTRIES)
-    assert (second.browser_type, second.worker_id, second.entries) == ("firefox", "0000000b", ())
-    for left in (first, second):
-        left.remove()
-        left.remove()
+    write(tmp_path, "chromium", "0000000a", UPDATES)
+    write(tmp_path, "firefox", "0000000b", ())
+    first, second = read_all(tmp_path)
+    assert (first.browser_type, first.worker_id, first.updates) == ("chromium", "0000000a", UPDATES)
+    assert (second.browser_type, second.worker_id, second.updates) == ("firefox", "0000000b", ())
+    for spooled in (first, second):
+        spooled.remove()
+        spooled.remove()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_in_a_grid_that_nobody_has_left_nothing_is_found(tmp_path: Path) -> None:
-    assert list(left_behind(tmp_path)) == []
+    assert list(read_all(tmp_path)) == []
 
 
 def test_what_is_not_finished_is_not_found(tmp_path: Path) -> None:
-    leave(tmp_path, "chromium", "0000000a", ENTRIES)
-    (found,) = left_behind(tmp_path)
+    write(tmp_path, "chromium", "0000000a", UPDATES)
+    (found,) = read_all(tmp_path)
     found.path.rename(found.path.with_suffix(".part"))
-    assert list(left_behind(tmp_path)) == []
+    assert list(read_all(tmp_path)) == []
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"browserType": "opera", "workerId": "a", "entries": []}'])
 def test_a_file_that_is_none_of_ours_holds_up_no_other(tmp_path: Path, content: str) -> None:
-    leave(tmp_path, "chromium", "0000000b", ENTRIES)
+    write(tmp_path, "chromium", "0000000b", UPDATES)
     stray = tmp_path / "unwritten" / "0000000a.json"
     stray.write_text(content)
-    (found,) = left_behind(tmp_path)
+    (found,) = read_all(tmp_path)
     assert found.worker_id == "0000000b"
     assert not stray.exists()
 
@@ -46,4 +47,4 @@ def test_a_file_that_is_none_of_ours_holds_up_no_other(tmp_path: Path, content: 
 def test_where_there_is_no_room_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "unwritten").write_text("in the way")
     with pytest.raises(OSError):
-        leave(tmp_path, "chromium", "0000000a", ENTRIES)
+        write(tmp_path, "chromium", "0000000a", UPDATES)

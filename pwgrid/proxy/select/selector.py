@@ -13,7 +13,7 @@ from pwgrid.proxy.connect.refusals import no_capacity
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.proxy.select.without_redis import LocalSelection
-from pwgrid.registry.registry import Registry, Selection, Wish
+from pwgrid.registry.registry import Registry, Selection
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
@@ -46,8 +46,19 @@ class Selector:
 
     async def select(self, ticket: Ticket[Selection]) -> Selection | None:
         """A worker with a slot for the ticket; None when there is none."""
+        settings = self._settings
         try:
-            selection = await self._registry.select(self._wish(ticket))
+            selection = await self._registry.select(
+                ticket.browser_type,
+                max_concurrent=settings.max_concurrent_sessions,
+                max_lifetime=settings.max_lifetime_sessions,
+                session_id=ticket.session_id,
+                lease_s=LEASE_S,
+                client=ticket.client,
+                exclude=ticket.excluded | self._not_to_choose(),
+                version=ticket.playwright_version,
+                worker_id=ticket.worker_id,
+            )
         except RegistryUnavailable as error:
             if not self._without_redis:
                 self._without_redis = True
@@ -55,20 +66,6 @@ class Selector:
             return self.local.choose(ticket, self._not_to_choose())
         self._without_redis = False
         return selection
-
-    def _wish(self, ticket: Ticket[Selection]) -> Wish:
-        settings = self._settings
-        return self._registry.wish(
-            ticket.browser_type,
-            max_concurrent=settings.max_concurrent_sessions,
-            max_lifetime=settings.max_lifetime_sessions,
-            session_id=ticket.session_id,
-            lease_s=LEASE_S,
-            client=ticket.client,
-            exclude=ticket.excluded | self._not_to_choose(),
-            version=ticket.playwright_version,
-            worker_id=ticket.worker_id,
-        )
 
     async def give_back(self, ticket: Ticket[Selection]) -> None:
         """The ticket's session has come to nothing: its slot is free again."""

@@ -1,4 +1,4 @@
-"""What is to be written of one session: that it runs, how it ended, or both at once. Talks to no Redis."""
+"""What a worker tells Redis of a session: since when it runs, how it ended, or both at once. Talks to no Redis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class SessionEnd:
     """How a session ended: `status` is completed, failed or expired, `at` is in Unix seconds."""
 
     status: str
@@ -19,20 +19,20 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SessionUpdate:
     """One session as its worker knows it; it runs where there is no `end`.
 
-    `started_at` (Unix seconds) is None and `client` empty where somebody else was told: the worker before this one.
+    `started_at` (Unix seconds) is None and `client` empty where only an earlier worker knows them.
     """
 
     session_id: str
     started_at: float | None = None
     client: str = ""
-    end: End | None = None
+    end: SessionEnd | None = None
 
-    def merged(self, other: Entry) -> Entry:
-        """Both in one, in whatever order they were said: an end is final, and a start is not forgotten for it."""
-        return Entry(
+    def merged(self, other: SessionUpdate) -> SessionUpdate:
+        """Both in one, whichever came first: an end is final, and a start is not forgotten for it."""
+        return SessionUpdate(
             self.session_id,
             other.started_at if self.started_at is None else self.started_at,
             self.client or other.client,
@@ -44,7 +44,7 @@ class Entry:
         return asdict(self)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Entry:
+    def read(cls, values: Mapping[str, Any]) -> SessionUpdate:
         """What `as_json` gave. Raises TypeError or KeyError for anything else."""
         end = values["end"]
-        return cls(**{**values, "end": None if end is None else End(**end)})
+        return cls(**{**values, "end": None if end is None else SessionEnd(**end)})

@@ -1,0 +1,92 @@
+"""What a Redis URL may say, and how one is shown. Opens nothing, and imports no Redis: the master uses it."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+SENTINEL_PORT: Final = 26379
+
+_DATABASE: Final = ("db",)
+_TLS: Final = ("ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile")
+_SENTINEL: Final = ("sentinel_password", "sentinel_username")
+OPTIONS: Final = {
+    "redis": _DATABASE,
+    "rediss": _DATABASE + _TLS,
+    "unix": _DATABASE,
+    "redis+sentinel": _DATABASE + _SENTINEL,
+    "rediss+sentinel": _DATABASE + _SENTINEL + _TLS,
+}
+"""What may stand behind the ? of a URL, by scheme: redis-py's own names, and the sentinels' user and password."""
+
+
+def problem(url: str) -> str:
+    """The rule that the URL breaks; empty for a good one. It repeats nothing of the URL, which may hold a password."""
+    try:
+        parts = urlsplit(url)
+        hosts = _hosts(parts)
+    except ValueError:
+        hosts = None
+    if hosts is None or parts.fragment:
+        return "must be a URL like redis://:password@host:6379/0, with special characters of the password as %2F"
+    if parts.scheme not in OPTIONS:
+        return "must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
+    if fault := _wrong_place(parts, hosts):
+        return fault
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not options.keys() <= set(OPTIONS[parts.scheme]):
+        return f"may have no other options behind its ? than {', '.join(OPTIONS[parts.scheme])}"
+    if options.get("ssl_cert_reqs", "none") not in ("none", "optional", "required"):
+        return "must say none, optional or required as ssl_cert_reqs"
+    return "" if _is_number(options.get("db", "")) else "must have a number as db"
+
+
+def is_sentinel(url: str) -> bool:
+    """Whether the URL names sentinels, which know where the Redis is."""
+    return url.partition("://")[0].endswith("+sentinel")
+
+
+def sentinels(url: str) -> list[tuple[str, int]]:
+    """Hosts and ports of the sentinels."""
+    return [(host, port or SENTINEL_PORT) for host, port in _hosts(urlsplit(url))]
+
+
+def service(url: str) -> tuple[str, str]:
+    """The name by which the sentinels know the Redis, and the database; "" where the URL names none."""
+    name, _, database = urlsplit(url).path.strip("/").partition("/")
+    return unquote(name), database
+
+
+def shown(url: str) -> str:
+    """A good URL without its user, password and options."""
+    parts = urlsplit(url)
+    database = dict(parse_qsl(parts.query)).get("db")
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{where}?db={database}" if database else where
+
+
+def _hosts(parts: SplitResult) -> list[tuple[str, int | None]]:
+    """Raises ValueError for a port that is none."""
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    return [(each.hostname or "", each.port) for each in (urlsplit(f"//{host}") for host in hosts)]
+
+
+def _wrong_place(parts: SplitResult, hosts: list[tuple[str, int | None]]) -> str:
+    if parts.scheme == "unix":
+        # Without an @ what stands before the path is the beginning of a password that has a / in it.
+        is_good = len(parts.path) > 1 and parts.netloc.rpartition("@")[2] == ""
+        return "" if is_good else "must name a socket: unix:///path/to/redis.sock"
+    has_hosts = all(host and port != 0 for host, port in hosts)
+    if parts.scheme.endswith("+sentinel"):
+        name, database = service(parts.geturl())
+        is_good = has_hosts and bool(name) and _is_number(database)
+        return "" if is_good else "must be like redis+sentinel://host:26379,host2:26379/name-of-the-master/0"
+    if not has_hosts or len(hosts) > 1:
+        return "must name a host: redis://host:port/database"
+    return (
+        "" if _is_number(parts.path.removeprefix("/")) else "must end in the number of a database: redis://host:port/0"
+    )
+
+
+def _is_number(database: str) -> bool:
+    return database == "" or (database.isdecimal() and len(database) <= 5)

@@ -1,0 +1,112 @@
+"""Makes redis-py's clients from a URL, Sentinel's included. The only place that knows their options."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import redis
+from redis import asyncio as aredis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import RedisError
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_url import is_sentinel, sentinels, service, shown
+
+_OPTIONS: Final = {
+    "decode_responses": True,
+    "encoding_errors": "replace",  # what other programs write must not end our connection
+    "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+}
+_REDIS_CLI: Final = {
+    "db": "-n",
+    "username": "--user",
+    "ssl_ca_certs": "--cacert",
+    "ssl_certfile": "--cert",
+    "ssl_keyfile": "--key",
+}
+_FROM_SENTINEL: Final = ("connection_class", "host", "port")
+
+
+def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.Redis:
+    """A client that has not connected yet, and repeats nothing by itself. It connects within `timeout_s`; each write or
+    read takes at most `step_s`, or as long as its caller lets it."""
+    options = {**_OPTIONS, **_times(timeout_s, step_s), "retry": AsyncRetry(NoBackoff(), 0)}
+    if not is_sentinel(url):
+        return aredis.Redis.from_url(url, **options)
+    manager = aredis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_of_sentinels(url, timeout_s)})
+    client: aredis.Redis = manager.master_for(service(url)[0], **{**options, **_of_master(url)})
+    return client
+
+
+async def close_async(client: aredis.Redis) -> None:
+    """Closes all connections of a client, those to sentinels, too. Idempotent."""
+    await client.aclose()
+    if isinstance(client.connection_pool, aredis.SentinelConnectionPool):
+        await client.connection_pool.sentinel_manager.aclose()
+
+
+def open_blocking(url: str, *, timeout_s: float) -> redis.Redis:
+    """As `open_async`, for a command that asks one thing and exits."""
+    options = {**_OPTIONS, **_times(timeout_s, timeout_s), "retry": Retry(NoBackoff(), 0)}
+    if not is_sentinel(url):
+        return redis.Redis.from_url(url, **options)
+    manager = redis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_of_sentinels(url, timeout_s)})
+    client: redis.Redis = manager.master_for(service(url)[0], **{**options, **_of_master(url)})
+    return client
+
+
+def redis_cli_arguments(url: str, *, timeout_s: float) -> tuple[list[str], str]:
+    """What redis-cli is told to reach that Redis, and the password, which must be no argument: ps shows those.
+
+    Behind sentinels it is the master that they name now. Raises RegistryUnavailable when there is none.
+    """
+    pool = open_blocking(url, timeout_s=timeout_s).connection_pool
+    options = pool.connection_kwargs
+    host, port = options.get("host", "localhost"), options.get("port", 6379)
+    if isinstance(pool, redis.SentinelConnectionPool):
+        try:
+            host, port = pool.get_master_address()
+        except RedisError as error:
+            raise RegistryUnavailable(f"{shown(url)}: {error}") from None
+    arguments = ["-s", options["path"]] if "path" in options else ["-h", host, "-p", str(port)]
+    if issubclass(pool.connection_class, redis.SSLConnection):
+        arguments += ["--tls", *["--insecure"] * (options.get("ssl_cert_reqs") == "none")]
+    for name, flag in _REDIS_CLI.items():
+        arguments += [flag, str(options[name])] if options.get(name) else []
+    return arguments, options.get("password") or ""
+
+
+def _times(connect_s: float, step_s: float | None) -> dict[str, Any]:
+    return {"socket_timeout": step_s, "socket_connect_timeout": connect_s}
+
+
+def _of_master(url: str) -> dict[str, Any]:
+    """The options of connections to the Redis behind sentinels, as redis-py reads them."""
+    parts = urlsplit(url)
+    userinfo, at, hosts = parts.netloc.rpartition("@")
+    query = [(name, value) for name, value in parse_qsl(parts.query) if not name.startswith("sentinel_")]
+    plain = parts._replace(
+        scheme=parts.scheme.removesuffix("+sentinel"),
+        netloc=f"{userinfo}{at}{hosts.partition(',')[0]}",
+        path=f"/{service(url)[1]}",
+        query=urlencode(query),
+    )
+    options = {name: value for name, value in parse_url(plain.geturl()).items() if name not in _FROM_SENTINEL}
+    return {**options, "ssl": True} if plain.scheme == "rediss" else options
+
+
+def _of_sentinels(url: str, timeout_s: float) -> dict[str, Any]:
+    """The options of connections to the sentinels. A frozen one leaves time for the others and for the Redis."""
+    query = dict(parse_qsl(urlsplit(url).query))
+    step_s = timeout_s / (len(sentinels(url)) + 1)
+    return {
+        **{name: value for name, value in _of_master(url).items() if name.startswith("ssl")},
+        **_times(step_s, step_s),
+        "username": query.get("sentinel_username"),
+        "password": query.get("sentinel_password"),
+    }

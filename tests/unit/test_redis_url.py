@@ -1,0 +1,88 @@
+"""What a Redis URL may say, and that nobody reads a password in it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pwgrid.common.redis_url import is_sentinel, problem, sentinels, service, shown
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("redis://h", "redis://h"),
+        ("redis://h:7/2", "redis://h:7/2"),
+        ("redis://h?db=3", "redis://h?db=3"),
+        (f"rediss://me:{SECRET}%40@[::1]:7/1", "rediss://[::1]:7/1"),
+        (f"rediss://:{SECRET}@h?ssl_ca_certs=/etc/ca.pem&ssl_cert_reqs=required", "rediss://h"),
+        (f"unix://:{SECRET}@/run/r%20s.sock?db=4", "unix:///run/r%20s.sock?db=4"),
+        ("unix:///run/some@where/redis.sock", "unix:///run/some@where/redis.sock"),
+        (
+            f"redis+sentinel://me:{SECRET}@a:1,b/main/2?sentinel_username=s&sentinel_password={SECRET}@x",
+            "redis+sentinel://a:1,b/main/2",
+        ),
+    ],
+)
+def test_a_good_url_is_shown_without_its_secrets(url: str, where: str) -> None:
+    assert problem(url) == ""
+    assert shown(url) == where
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("", "must begin with redis://"),
+        (
+            f"http://:{SECRET}@h",
+            "must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://",
+        ),
+        (f"redis://:{SECRET}@h/x", "must end in the number of a database: redis://host:port/0"),
+        (f"redis://:{SECRET}@h:port", "must be a URL like redis://:password@host:6379/0"),
+        (f"redis://:{SECRET}@h:0", "must name a host"),
+        (f"redis://:{SECRET}@", "must name a host"),
+        (f"redis://:{SECRET}@a,b", "must name a host"),
+        (f"redis://:{SECRET}@h?db=x", "must have a number as db"),
+        (f"redis://:{SECRET}@h?{SECRET}=1", "may have no other options behind its ? than db"),
+        (f"rediss://:{SECRET}@h?ssl_cert_reqs=maybe", "must say none, optional or required as ssl_cert_reqs"),
+        # Passwords that are not quoted
+        (f"redis://:{SECRET}/@h", "with special characters of the password as %2F"),
+        (f"redis://:{SECRET}?@h", "with special characters of the password as %2F"),
+        (f"redis://:{SECRET}#@h", "with special characters of the password as %2F"),
+        (f"redis://u:[{SECRET}@h", "with special characters of the password as %2F"),
+        (f"redis://:12/{SECRET}@h", "must name a host"),
+        (f"unix://{SECRET}/@/run/redis.sock", "must name a socket: unix:///path/to/redis.sock"),
+        ("unix://", "must name a socket"),
+        ("unix:///", "must name a socket"),
+        ("redis+sentinel://h", "must be like redis+sentinel://host:26379,host2:26379/name-of-the-master/0"),
+        ("redis+sentinel:///main", "must be like redis+sentinel://"),
+        ("redis+sentinel://a,/main", "must be like redis+sentinel://"),
+        ("redis+sentinel://a/main/x", "must be like redis+sentinel://"),
+        (
+            "redis+sentinel://a/main?ssl_ca_certs=/x",
+            "may have no other options behind its ? than db, sentinel_",
+        ),
+    ],
+)
+def test_a_bad_url_is_explained_without_its_secrets(url: str, sentence: str) -> None:
+    assert sentence in problem(url)
+    assert SECRET not in problem(url)
+
+
+def test_a_url_of_sentinels_names_them_and_the_service() -> None:
+    url = f"rediss+sentinel://me:{SECRET},@a:1,[::2],c:3/a%2Fb/4"
+    assert is_sentinel(url)
+    assert sentinels(url) == [("a", 1), ("::2", 26379), ("c", 3)]
+    assert service(url) == ("a/b", "4")
+    assert service("redis+sentinel://a/main") == ("main", "")
+    assert not is_sentinel("rediss://a")
+
+
+def test_the_master_s_part_imports_no_redis_library() -> None:
+    code = (
+        "import sys, pwgrid.common.redis_url; print([m for m in {'hiredis', 'redis', 'asyncio'} & sys.modules.keys()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
