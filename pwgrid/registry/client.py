@@ -1,4 +1,4 @@
-"""One connection to Redis, by redis-py, for all that a process asks of it. Knows no keys.
+"""The one connection to Redis for all that a process asks of it, kept up in the background. Knows no keys.
 
 What is asked in one turn of the loop goes as one pipeline, and what is asked while that is under way as the next.
 Nobody waits for a Redis that is known to be away.
@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final, NoReturn
 
 import structlog
-from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.registry.connect import close_async, open_async
+from pwgrid.registry.pipelined_connection import Argument, Command, PipelinedConnection, Reply, packed
 from pwgrid.registry.reconnect import keep_connected
 from pwgrid.registry.scripts import Script
 
 log = structlog.get_logger()
-
-Argument = str | bytes | int | float
-Command = tuple[Argument, ...]
-Reply = Any
-"""What hiredis makes of RESP3: text, a number, None, a list, a dictionary."""
 
 _PASSING_CODES: Final = (
     "BUSY",
@@ -49,26 +43,25 @@ _PASSING_CODES: Final = (
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    commands: Sequence[Command]
+    commands: list[bytes]
     replies: asyncio.Future[list[Reply]]
     deadline: float
 
 
 class RedisClient:
-    """Connects in the background, and again after each loss. Needs a running loop from its making on."""
+    """Connects at once, and again after each loss. Needs a running loop from its making on."""
 
     def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = ()) -> None:
         self.reason = "not connected yet"
         """Why there is no connection, while there is none."""
         self._name = shown(url)
         self._timeout_s = timeout_s
-        self._loads: list[Command] = [("SCRIPT", "LOAD", script.source) for script in scripts]
+        self._loads = packed(("SCRIPT", "LOAD", script.source) for script in scripts)
         self._loop = asyncio.get_running_loop()
-        # A deadline for each of redis-py's steps would cost a task each (asyncio.wait_for); here all have one.
         self._redis = open_async(url, timeout_s=timeout_s, step_s=None)
         self._requests: list[_Request] = []
         self._under_way: list[_Request] = []
-        self._idle: asyncio.Timeout | None = None
+        self._asked = asyncio.Event()
         self._tried = asyncio.Event()
         self._connected = asyncio.Event()
         self._on_connect: list[Callable[[], None]] = []
@@ -95,21 +88,18 @@ class RedisClient:
         return (await self.pipeline([arguments]))[0]
 
     async def run(self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]) -> Reply:
-        """Runs one of the scripts by its digest. Raises as `call` does."""
+        """Runs one of `scripts` by its digest. Raises as `call` does."""
         return (await self.pipeline([("EVALSHA", script.digest, len(keys), *keys, *arguments)]))[0]
 
     async def pipeline(self, commands: Iterable[Command]) -> list[Reply]:
-        """Several commands in one write; all replies in order. Raises as `call` does, for the first that fails."""
-        commands = list(commands)
-        if not commands:
+        """Several commands; all replies in order. Raises as `call` does, for the first that is refused."""
+        request = _Request(packed(commands), self._loop.create_future(), self._loop.time() + self._timeout_s)
+        if not request.commands:
             return []
-        if not self._connected.is_set():
+        if not self.connected:
             await self._first_attempt()
-        request = _Request(commands, self._loop.create_future(), self._loop.time() + self._timeout_s)
         self._requests.append(request)
-        if self._idle is not None:
-            self._idle.reschedule(self._loop.time())  # in the next turn, when others may have asked, too
-            self._idle = None
+        self._asked.set()
         replies = await request.replies
         _check(replies)
         return replies
@@ -138,14 +128,14 @@ class RedisClient:
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = await pool.get_connection()
-                _check(await _exchange(connection, self._loads))  # refused for example while it loads its data
-            self._connected.set()
-            self._tried.set()
-            for callback in self._on_connect:
-                callback()
-            await self._serve(connection)
+            pipelines = PipelinedConnection(connection, self._timeout_s)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(pipelines.read())
+                tasks.create_task(self._serve(pipelines))
         except TimeoutError:
-            self._lost(f"no reply within {self._timeout_s:g} s")
+            self._lost(f"it did not answer within {self._timeout_s:g} s")
+        except ExceptionGroup as errors:
+            self._lost(str(errors.exceptions[0]) or repr(errors.exceptions[0]))
         except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
             self._lost(str(error) or repr(error))
         finally:
@@ -165,57 +155,35 @@ class RedisClient:
             if not request.replies.done():
                 request.replies.set_exception(RegistryUnavailable(f"Redis did not answer: {reason}"))
 
-    async def _serve(self, connection: AbstractConnection) -> None:
-        """Sends what is asked, pipeline after pipeline. A late reply would be taken for that of a later request, so a
-        deadline that has passed ends the connection."""
+    async def _serve(self, pipelines: PipelinedConnection) -> NoReturn:
+        # Redis refuses the scripts, for example, while it loads its data: that is as good as away.
+        _check(await pipelines.exchange(self._loads, self._loop.time() + self._timeout_s))
+        self._connected.set()
+        self._tried.set()
+        for callback in self._on_connect:
+            callback()
         while True:
-            while not self._requests:
-                await self._wait_for_requests(connection)
-            self._under_way, self._requests = self._requests, []
-            async with asyncio.timeout_at(self._under_way[0].deadline):
-                await self._answer(connection)
+            await self._asked.wait()
+            self._asked.clear()
+            while self._requests:
+                self._under_way, self._requests = self._requests, []
+                await self._answer(pipelines)
 
-    async def _wait_for_requests(self, connection: AbstractConnection) -> None:
-        """Reads meanwhile: there is nothing to come but the connection's end, which is noticed at once that way."""
-        try:
-            async with asyncio.timeout(None) as self._idle:
-                await connection.read_response(timeout=math.inf, disconnect_on_error=False)
-        except TimeoutError:
-            return
-        finally:
-            self._idle = None
-        raise ConnectionError("it sent a reply that nobody asked for")
-
-    async def _answer(self, connection: AbstractConnection) -> None:
-        replies = await _exchange(connection, [each for request in self._under_way for each in request.commands])
+    async def _answer(self, pipelines: PipelinedConnection) -> None:
+        commands = [each for request in self._under_way for each in request.commands]
+        deadline = self._under_way[0].deadline
+        replies = await pipelines.exchange(commands, deadline)
         if any(isinstance(reply, NoScriptError) for reply in replies):
-            # redis-py would ask for each script before each pipeline whether it is there; here that costs nothing.
-            replies = await self._with_scripts(connection, replies)
-        each = iter(replies)
+            # redis-py's pipelines ask before each run whether their scripts are there; here that costs nothing.
+            failed = [each for each, reply in zip(commands, replies, strict=True) if isinstance(reply, NoScriptError)]
+            again = iter((await pipelines.exchange(self._loads + failed, deadline))[len(self._loads) :])
+            replies = [next(again) if isinstance(reply, NoScriptError) else reply for reply in replies]
+        rest = iter(replies)
         for request in self._under_way:
-            own = list(islice(each, len(request.commands)))
+            own = list(islice(rest, len(request.commands)))
             if not request.replies.done():  # else its caller was cancelled
                 request.replies.set_result(own)
         self._under_way = []
-
-    async def _with_scripts(self, connection: AbstractConnection, replies: list[Reply]) -> list[Reply]:
-        """Sends all that failed for want of a script once more, behind the scripts."""
-        commands = [each for request in self._under_way for each in request.commands]
-        failed = [each for each, reply in zip(commands, replies, strict=True) if isinstance(reply, NoScriptError)]
-        again = iter((await _exchange(connection, [*self._loads, *failed]))[len(self._loads) :])
-        return [next(again) if isinstance(reply, NoScriptError) else reply for reply in replies]
-
-
-async def _exchange(connection: AbstractConnection, commands: Sequence[Command]) -> list[Reply]:
-    """One pipeline; what Redis refuses is a ResponseError among the replies."""
-    await connection.send_packed_command(connection.pack_commands(commands))
-    replies: list[Reply] = []
-    for _ in commands:
-        try:
-            replies.append(await connection.read_response(timeout=math.inf))
-        except ResponseError as error:
-            replies.append(error)
-    return replies
 
 
 def _check(replies: list[Reply]) -> None:
@@ -228,7 +196,6 @@ def _check(replies: list[Reply]) -> None:
 
 def _may_pass(error: ResponseError) -> bool:
     text = str(error)
+    code = error.status_code or text.partition(" ")[0]
     # Redis 6 wraps what a script's own command said: "ERR Error running script (…): … -OOM command not allowed …".
-    return (error.status_code or text.partition(" ")[0]) in _PASSING_CODES or any(
-        f"-{code} " in text for code in _PASSING_CODES
-    )
+    return code in _PASSING_CODES or any(f"-{passing} " in text for passing in _PASSING_CODES)

@@ -16,7 +16,8 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.registry import listing, records
-from pwgrid.registry.client import Argument, RedisClient, Reply
+from pwgrid.registry.client import RedisClient
+from pwgrid.registry.pipelined_connection import Argument, Reply
 from pwgrid.registry.records import (
     HeartbeatReply,
     Reaped,
