@@ -139,7 +139,7 @@ class Settings(BaseModel, frozen=True):
     """A browser that is not ready after this time is given up."""
 
     redis_url: kinds.RedisAddress = setting(kinds.RedisUrl(""), "redis", "fixed")
-    """redis://, rediss:// or unix:// URL of the Redis to use."""
+    """redis://, rediss://, unix:// or redis+sentinel:// URL of the Redis to use."""
     redis_host: kinds.HostOrNone = setting("", "redis", "fixed")
     """Host of the Redis to use, where redis_url is not set."""
     redis_port: Annotated[int, kinds.Bounds(1, 65535)] = setting(6379, "redis", "fixed")
