@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from contextlib import closing
 from typing import Any
 
 from playwright.async_api import Error, Playwright
@@ -169,5 +168,4 @@ async def test_an_external_redis_is_used_and_left_clean(playwright: Playwright, 
     with running_grid("--chromium", "1", environment=environment, prefix="{pwgrid}:") as grid:
         assert grid.status()["redis"] == {"pid": None, "url": own_redis.url, "prefix": "{pwgrid}:"}
         await (await playwright.chromium.connect(grid.endpoint)).close()
-    with closing(own_redis.client()) as client:
-        assert {key for key in client.command("KEYS", "*") if not key.startswith("{pwgrid}:session")} == set()
+    assert {key for key in own_redis.command("KEYS", "*") if not key.startswith("{pwgrid}:session")} == set()
