@@ -93,11 +93,12 @@ class RedisClient:
 
     async def pipeline(self, commands: Iterable[Command]) -> list[Reply]:
         """Several commands; all replies in order. Raises as `call` does, for the first that is refused."""
-        request = _Request(packed(commands), self._loop.create_future(), self._loop.time() + self._timeout_s)
-        if not request.commands:
+        texts = packed(commands)
+        if not texts:
             return []
         if not self.connected:
             await self._first_attempt()
+        request = _Request(texts, self._loop.create_future(), self._loop.time() + self._timeout_s)
         self._requests.append(request)
         self._asked.set()
         replies = await request.replies
