@@ -19,8 +19,8 @@ from pwgrid.common.types import BrowserType
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
-from pwgrid.master.restart.leftovers import Former, Handover, sparing
-from pwgrid.master.restart.reexec import received
+from pwgrid.master.restart.leftovers import Leftovers, finding
+from pwgrid.master.restart.reexec import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded
 from pwgrid.runtime.child_arguments import WorkerArguments
@@ -48,27 +48,27 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
-    handover = received()
-    if handover is not None:
+    kept = kept_open()
+    if kept is not None:
         extras = replace(extras, ready_fd=None)
     browsers = _browsers(settings)
     if extras.check_only:
         _say("the code and the configuration load")
         return 0
     with contextlib.ExitStack() as held:
-        listeners = _inherited(settings, handover, held)
+        listeners = _inherited(settings, kept, held)
         if settings.port == 0 and not listeners:
             listeners = _open(settings, held)
         if listeners:
-            port = handover.port if handover else _port_of(listeners, settings)
+            port = kept.port if kept else _port_of(listeners, settings)
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
-        redis_url, former = _redis_url(settings, runtime), Former()
-        stock = sparing(registry_of(redis_url, settings), former, ["control.sock"] if handover else [])
-        held.enter_context(runtime.locked(base_url(settings), stock, handover.lock if handover else None))
-        if handover or former.spared():
+        redis_url, leftovers = _redis_url(settings, runtime), Leftovers()
+        find = finding(registry_of(redis_url, settings), leftovers, ["control.sock"] if kept else [])
+        held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
+        if kept or leftovers.paths():
             runtime.keep()  # a start that fails touches nothing that lives there
-        if not listeners and former.proxy is None:
+        if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
         config = MasterConfig(
             settings=settings,
@@ -83,8 +83,8 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             lifeline_fd=extras.lifeline_fd,
             on_progress=_say,
             on_ready=partial(_on_ready, settings, extras),
-            former=former,
-            handover=handover,
+            leftovers=leftovers,
+            kept_open=kept,
             prepare_pool=partial(_prepare_pool, browsers, settings),
             reload=partial(_reload, loaded, settings.port, browsers),
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
@@ -99,9 +99,9 @@ def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket
     return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
 
 
-def _inherited(settings: Settings, handover: Handover | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+def _inherited(settings: Settings, kept: KeptOpen | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
     """The listening sockets that came with us: over our own exec, from systemd, or from supervisord."""
-    found = [socket.socket(fileno=fd) for fd in handover.listeners] if handover else inherited_listeners(settings)
+    found = [socket.socket(fileno=fd) for fd in kept.listeners] if kept else inherited_listeners(settings)
     for listener in found:
         held.enter_context(listener)
     return tuple(found)

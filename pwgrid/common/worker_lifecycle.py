@@ -1,4 +1,4 @@
-"""The worker's states and what moves it from one to the next, as one table; decides nothing else."""
+"""Where a worker is in its life, as one table: what it says of itself, what Redis and the proxy show of it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BEFORE_A_DRAIN: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus
 class WorkerEvent(StrEnum):
     """What can happen to a worker."""
 
-    HELD = "held"  # it is warm, and a spare until it is told to serve
-    WARMED = "warmed"  # it is registered and serves
-    DRAIN_ASKED = "drain_asked"  # by the master, or it said that somebody else asked
-    STOP_ANNOUNCED = "stop_announced"  # it said that its drain is over
-    FAILED = "failed"  # it said that it cannot go on, and why
-    VANISHED = "vanished"  # exit or silence that it did not announce
+    WAITS = "waits"  # it is warm, and a spare until it is told to serve
+    SERVES = "serves"  # it is warm and registered
+    DRAINS = "drains"  # somebody asked it to, or it has a reason of its own
+    STOPS = "stops"  # it said that its drain is over
+    FAILS = "fails"  # it said that it cannot start, and why
+    VANISHES = "vanishes"  # it ended, or fell silent, without having said so
 
 
 class LifecycleError(ValueError):
@@ -39,34 +39,31 @@ class LifecycleError(ValueError):
 _S, _E = WorkerStatus, WorkerEvent
 
 TRANSITIONS: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
-    (_S.STARTING, _E.HELD): _S.SPARE,
-    (_S.STARTING, _E.WARMED): _S.AVAILABLE,
-    (_S.STARTING, _E.DRAIN_ASKED): _S.DRAINING,
-    (_S.STARTING, _E.FAILED): _S.STOPPED,
-    (_S.STARTING, _E.VANISHED): _S.LOST,
-    (_S.SPARE, _E.WARMED): _S.AVAILABLE,
-    (_S.SPARE, _E.DRAIN_ASKED): _S.DRAINING,
-    (_S.SPARE, _E.FAILED): _S.STOPPED,
-    (_S.SPARE, _E.VANISHED): _S.LOST,
-    (_S.AVAILABLE, _E.DRAIN_ASKED): _S.DRAINING,
-    (_S.AVAILABLE, _E.FAILED): _S.STOPPED,
-    (_S.AVAILABLE, _E.VANISHED): _S.LOST,
+    (_S.STARTING, _E.WAITS): _S.SPARE,
+    (_S.STARTING, _E.SERVES): _S.AVAILABLE,
+    (_S.STARTING, _E.DRAINS): _S.DRAINING,
+    (_S.STARTING, _E.FAILS): _S.STOPPED,
+    (_S.STARTING, _E.VANISHES): _S.LOST,
+    (_S.SPARE, _E.SERVES): _S.AVAILABLE,
+    (_S.SPARE, _E.DRAINS): _S.DRAINING,
+    (_S.SPARE, _E.FAILS): _S.STOPPED,
+    (_S.SPARE, _E.VANISHES): _S.LOST,
+    # A selection had made it available in Redis, and the master knew, before it heard so itself.
+    (_S.AVAILABLE, _E.SERVES): _S.AVAILABLE,
+    (_S.AVAILABLE, _E.DRAINS): _S.DRAINING,
+    (_S.AVAILABLE, _E.FAILS): _S.STOPPED,
+    (_S.AVAILABLE, _E.VANISHES): _S.LOST,
     # A drain that was asked for while the worker was launching crosses its announcement.
-    (_S.DRAINING, _E.HELD): _S.DRAINING,
-    (_S.DRAINING, _E.WARMED): _S.DRAINING,
+    (_S.DRAINING, _E.WAITS): _S.DRAINING,
+    (_S.DRAINING, _E.SERVES): _S.DRAINING,
     # The second request means now; it also arrives twice, by the link and through Redis.
-    (_S.DRAINING, _E.DRAIN_ASKED): _S.DRAINING,
-    (_S.DRAINING, _E.STOP_ANNOUNCED): _S.STOPPED,
-    (_S.DRAINING, _E.FAILED): _S.STOPPED,
-    (_S.DRAINING, _E.VANISHED): _S.LOST,
-    (_S.STOPPED, _E.VANISHED): _S.STOPPED,
-    (_S.LOST, _E.VANISHED): _S.LOST,
-    # What a worker that was given up as silent still had to say.
-    (_S.LOST, _E.HELD): _S.LOST,
-    (_S.LOST, _E.WARMED): _S.LOST,
-    (_S.LOST, _E.DRAIN_ASKED): _S.LOST,
-    (_S.LOST, _E.STOP_ANNOUNCED): _S.LOST,
-    (_S.LOST, _E.FAILED): _S.LOST,
+    (_S.DRAINING, _E.DRAINS): _S.DRAINING,
+    (_S.DRAINING, _E.STOPS): _S.STOPPED,
+    (_S.DRAINING, _E.FAILS): _S.STOPPED,
+    (_S.DRAINING, _E.VANISHES): _S.LOST,
+    # One that has failed stops like any other.
+    (_S.STOPPED, _E.STOPS): _S.STOPPED,
+    (_S.STOPPED, _E.VANISHES): _S.STOPPED,
 }
 
 

@@ -30,7 +30,7 @@ _PACKETS_A_TURN: Final = 64
 
 
 @dataclass(eq=False)
-class ControlClient:
+class ChildEnd:
     """The link to the master. Start `run()` as a task; everything else may be called before it, too.
 
     `hello` gives the child's own fields of the init frame (name, role, version, pid, slots …), `ping_data` its latest
@@ -152,7 +152,7 @@ class ControlClient:
         self._retry()
 
     def _retry(self) -> None:
-        # Jitter keeps a hundred orphans from knocking at a new master's door at the same instant.
+        # Jitter: not all workers of a large grid shall come to a new master at the same instant.
         delay_s = min(RECONNECT_CAP_S, RECONNECT_FIRST_S * 2.0 ** min(self._attempts, 16))
         self._attempts += 1
         self._after("reconnect", delay_s * random.uniform(0.5, 1.5), self._reconnect)
@@ -192,9 +192,7 @@ class ControlClient:
     # Frames
 
     def _ping(self) -> None:
-        now = time.monotonic()
-        self._link.tick(now)
-        self._link.ping(now, self.ping_data())
+        self._link.ping(time.monotonic(), self.ping_data())
         self._flush()
         self._after("ping", self.ping_s, self._ping)
 
@@ -205,7 +203,7 @@ class ControlClient:
                 return
             try:
                 packet = sock.recv(MAX_FRAME_BYTES + 1)
-                received = self._link.receive(packet, time.monotonic()) if packet else None
+                received = self._link.receive(packet) if packet else None
             except BlockingIOError:
                 break
             except (OSError, ProtocolError) as error:

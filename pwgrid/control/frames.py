@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+import orjson
+
 MAX_FRAME_BYTES: Final = 64 * 1024
 
 Frame = dict[str, Any]
@@ -32,9 +34,17 @@ _FIELDS: Final[dict[str, dict[str, type]]] = {
 }
 
 
+def to_json(frame: Mapping[str, Any]) -> bytes:
+    """`frame` however large it gets: an answer may name every worker."""
+    try:
+        return orjson.dumps(frame)
+    except TypeError:  # a file name in a sentence may hold bytes that are no text: they become "?"
+        return json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """One packet. Raises ValueError when it is larger than MAX_FRAME_BYTES."""
-    packet = json.dumps(frame, separators=(",", ":")).encode()
+    """One packet of a link. Raises ValueError when it is larger than MAX_FRAME_BYTES."""
+    packet = to_json(frame)
     if len(packet) > MAX_FRAME_BYTES:
         raise ValueError(f"a {frame.get('t')} frame of {len(packet)} bytes is over the limit of {MAX_FRAME_BYTES}")
     return packet
@@ -45,8 +55,8 @@ def decode(packet: bytes) -> Frame:
     if len(packet) > MAX_FRAME_BYTES:
         raise ProtocolError(f"frame is over {MAX_FRAME_BYTES} bytes")
     try:
-        frame = json.loads(packet)
-    except (ValueError, RecursionError) as error:
+        frame = orjson.loads(packet)
+    except orjson.JSONDecodeError as error:
         raise ProtocolError(f"frame is not JSON: {error}") from error
     if not isinstance(frame, dict):
         raise ProtocolError("frame is not a JSON object")

@@ -1,65 +1,97 @@
-"""A control link on a socket, without blocking; what the frames mean is for its owner."""
+"""The master's end of a control link: its socket, without blocking. What the frames mean is for its owner."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
+import structlog
+
+from pwgrid.common.loop import READ, WRITE, Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
-from pwgrid.control.poll import READ, WRITE, Loop
-from pwgrid.control.protocol import ClosedSeen, Link, Received
+from pwgrid.control.protocol import ClosedSeen, Link, LinkFullError, Received
+
+log = structlog.get_logger()
 
 _PACKETS_A_TURN: Final = 64
 
 
-class Channel:
-    """The master's end of one child's link. The link outlives the connection: `attach` resumes it on another one.
+class MasterEnd:
+    """The link to one child. It outlives the connection: `attach` resumes it on another one.
 
     `on_received(item)` may raise ValueError for what cannot be; that ends the connection, as a broken frame does.
-    `on_down(reason)` tells that the connection is gone.
+    `on_silent()` is called once nothing has come for `lost_s` seconds, over whatever connection.
     """
 
     def __init__(
-        self, loop: Loop, link: Link, on_received: Callable[[Received], None], on_down: Callable[[str], None]
+        self,
+        loop: Loop,
+        link: Link,
+        lost_s: float,
+        on_received: Callable[[Received], None],
+        on_silent: Callable[[], None],
     ) -> None:
-        self.link = link
-        self.heard_at = loop.now()
         self._loop = loop
+        self._link = link
+        self._lost_s = lost_s
         self._on_received = on_received
-        self._on_down = on_down
+        self._on_silent = on_silent
         self._sock: socket.socket | None = None
         self._waits_to_write = False
+        self._heard_at = loop.now()
+        self._silence = loop.call_at(self._heard_at + lost_s, self._look)
 
-    def attach(self, sock: socket.socket, greeting: Mapping[str, Any], first: bytes | None = None) -> None:
-        """Go on over `sock`; `first` is its init frame, if that was read already."""
+    def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
+        """Go on over `sock`; `first` is its init frame, if that was read already. Raises ProtocolError on a link that
+        the child has closed for good."""
         self._drop()
+        self._link.connect({"lostThresholdS": self._lost_s})
         sock.setblocking(False)
         self._sock = sock
-        self.link.connect(greeting)
         self._loop.add(sock.fileno(), self._on_ready)
         if first is not None:
             self._take(first)
-        self.flush()
+        self._flush()
 
     def send(self, name: str, data: dict[str, Any]) -> None:
-        """A command, exactly once. Raises LinkFullError when far too much is unacknowledged."""
-        self.link.send(name, data)
-        self.flush()
+        """A command, exactly once, on this connection or the next one."""
+        try:
+            self._link.send(name, data)
+        except LinkFullError as error:
+            log.error("command_dropped", process=self._link.ident, command=name, reason=str(error))
+        self._flush()
 
     def push_state(self, data: dict[str, Any]) -> None:
         """The latest state."""
-        self.link.state(data)
-        self.flush()
+        self._link.state(data)
+        self._flush()
 
-    def tick(self, now: float) -> None:
-        """Let pending acknowledgements go."""
-        self.link.tick(now)
-        self.flush()
+    def unacknowledged(self) -> list[tuple[str, dict[str, Any]]]:
+        """The commands that the child may not have heard."""
+        return self._link.unacknowledged()
 
-    def flush(self) -> None:
+    def read_what_is_left(self) -> None:
+        """Take what an ended child has said last."""
+        while self._sock is not None and self._read_once():
+            pass
+
+    def close(self) -> None:
+        """The child is not heard any more; it is not told. Idempotent."""
+        self._silence.cancel()
+        self._drop()
+
+    def _look(self) -> None:
+        """Each frame only notes the time: a timer armed anew for each of them would cost more than this one."""
+        silent_at = self._heard_at + self._lost_s
+        if self._loop.now() < silent_at:
+            self._silence.arm(silent_at)
+        else:
+            self._on_silent()
+
+    def _flush(self) -> None:
         """Write what the link has, as far as the child's buffer takes it."""
-        while self._sock is not None and (packet := self.link.next_packet()) is not None:
+        while self._sock is not None and (packet := self._link.next_packet()) is not None:
             try:
                 self._sock.send(packet)
             except BlockingIOError:
@@ -68,23 +100,14 @@ class Channel:
             except OSError:
                 # What the child wrote before it ended is still to be read; the read tells the end.
                 break
-            self.link.sent()
+            self._link.sent()
         self._wait_to_write(False)
-
-    def read_rest(self) -> None:
-        """Take what an ended child has left in the socket."""
-        while self._sock is not None and self._read_once():
-            pass
-
-    def close(self) -> None:
-        """End the connection. Idempotent; nobody is told."""
-        self._drop()
 
     def _on_ready(self) -> None:
         for _ in range(_PACKETS_A_TURN):
             if self._sock is None or not self._read_once():
                 break
-        self.flush()
+        self._flush()
 
     def _read_once(self) -> bool:
         assert self._sock is not None
@@ -101,9 +124,9 @@ class Channel:
         return self._take(packet)
 
     def _take(self, packet: bytes) -> bool:
-        self.heard_at = self._loop.now()
+        self._heard_at = self._loop.now()
         try:
-            for item in self.link.receive(packet, self.heard_at):
+            for item in self._link.receive(packet):
                 self._on_received(item)
                 if isinstance(item, ClosedSeen):
                     self._drop()
@@ -115,14 +138,14 @@ class Channel:
 
     def _down(self, reason: str) -> None:
         self._drop()
-        self._on_down(reason)
+        log.debug("control_link_down", process=self._link.ident, reason=reason)
 
     def _drop(self) -> None:
         sock, self._sock = self._sock, None
         if sock is not None:
             self._loop.remove(sock.fileno())
             sock.close()
-            self.link.disconnect()
+            self._link.disconnect()
         self._waits_to_write = False
 
     def _wait_to_write(self, waits: bool) -> None:

@@ -6,7 +6,6 @@ what the other side has not acknowledged, so commands and events are applied exa
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from typing import Any, Final, Literal
 from pwgrid.control.frames import Frame, ProtocolError, decode, encode
 
 MAX_UNACKNOWLEDGED: Final = 4096
-ACK_DELAY_S: Final = 300.0
 ACK_EVERY: Final = 32
+"""So many frames are acknowledged at once; fewer of them with the next ping."""
 
 Side = Literal["master", "child"]
 Phase = Literal["down", "greeting", "open", "closed"]
@@ -49,18 +48,13 @@ class StateSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class StoppingSeen:
-    """The peer announced a graceful end."""
-
-
-@dataclass(frozen=True, slots=True)
 class ClosedSeen:
     """The peer ended the link for good: no reconnect."""
 
     reason: str
 
 
-Received = Opened | Applied | StateSeen | StoppingSeen | ClosedSeen
+Received = Opened | Applied | StateSeen | ClosedSeen
 
 _INDEXED: Final[dict[Side, str]] = {"master": "command", "child": "event"}
 _PHASES: Final[dict[tuple[Phase, str], Phase]] = {
@@ -84,13 +78,11 @@ _AFTER_INDEXED: Final = ("state", "ping", "pong", "stopping", "close")
 
 
 class Outbox:
-    """What is sent with rising indices, kept until the peer has acknowledged it."""
+    """What is sent with rising indices, the first of which is `after` + 1, kept until the peer has acknowledged it."""
 
-    def __init__(self) -> None:
-        self.last = 0
-        self.acknowledged = 0
+    def __init__(self, after: int = 0) -> None:
+        self.last = self.acknowledged = self._sent = after
         self._kept: deque[tuple[int, bytes, str, Frame]] = deque()
-        self._sent = 0
 
     def add(self, kind: str, name: str, data: Frame) -> None:
         if len(self._kept) >= MAX_UNACKNOWLEDGED:
@@ -126,11 +118,10 @@ class Outbox:
 
 
 class Inbox:
-    """Which indices were applied, and which of these the peer has been told."""
+    """Which indices were applied (all up to `last`), and which of these the peer has been told."""
 
-    def __init__(self) -> None:
-        self.last = 0
-        self.told = 0
+    def __init__(self, last: int = 0) -> None:
+        self.last = self.told = last
 
     def take(self, idx: int) -> bool:
         """Whether to apply frame `idx`. Raises ProtocolError when frames before it are missing."""
@@ -143,34 +134,23 @@ class Inbox:
 
 
 class Link:
-    """One side of a link over all its connections. `ident` is the worker id, or "proxy"."""
+    """One side of a link over all its connections. `ident` is the worker id, or "proxy".
 
-    def __init__(self, side: Side, ident: str) -> None:
+    `adopts`: another master had the child until now. The child's first greeting tells where the two of them stood.
+    """
+
+    def __init__(self, side: Side, ident: str, *, adopts: bool = False) -> None:
         self.side: Final = side
         self.ident = ident
         self.phase: Phase = "down"
+        self._adopts = adopts
         self._out = Outbox()
         self._in = Inbox()
         self._greeting: Frame = {}
         self._slots: dict[str, bytes] = {}
         self._state: bytes | None = None
         self._offered = ""
-        self._ack_at = math.inf
         self._ack_now = False
-
-    @classmethod
-    def adopting(cls, ident: str, init: Mapping[str, Any]) -> Link:
-        """The master's side for a child that an earlier master had: goes on where the child's `init` says it stood.
-
-        Raises ProtocolError when `init` says something impossible.
-        """
-        link = cls("master", ident)
-        told = init.get("ackedEventIdx", 0)
-        if type(told) is not int or not 0 <= told <= init["lastEventIdx"]:
-            raise ProtocolError(f"init frame: ackedEventIdx is {told!r:.40}")
-        link._in.last = link._in.told = told
-        link._out.last = link._out.acknowledged = link._out._sent = init["lastCommandIdx"]
-        return link
 
     def __repr__(self) -> str:
         out = f"{self._out.acknowledged}/{self._out.last}"
@@ -222,11 +202,6 @@ class Link:
         """Commands or events, oldest first, that the peer has not acknowledged."""
         return self._out.unacknowledged()
 
-    def tick(self, now: float) -> None:
-        """Let a pending acknowledgement become due."""
-        if now >= self._ack_at:
-            self._ack_now = True
-
     def next_packet(self) -> bytes | None:
         """What to write now, None for nothing. Call `sent` once it is written; until then it may be replaced."""
         if "init" in self._slots:
@@ -250,27 +225,48 @@ class Link:
             self._out.sent()
         elif offered == "ack":
             self._in.told = self._in.last
-            self._ack_now, self._ack_at = False, math.inf
+            self._ack_now = False
         else:
             self._slots.pop(offered, None)
             if offered == "close":
                 self.phase = "closed"
 
-    def receive(self, packet: bytes, now: float) -> list[Received]:
+    def receive(self, packet: bytes) -> list[Received]:
         """What `packet` means to this side. Raises ProtocolError; the caller then ends this connection."""
         frame = decode(packet)
         kind: str = frame["t"]
         following = _PHASES.get((self.phase, kind))
         if following is None or kind in _NEVER_RECEIVED[self.side]:
             raise ProtocolError(f"a {kind} frame is not expected by the {self.side} while the link is {self.phase}")
-        received = _RECEIVE[kind](self, frame, now)
+        received = self._meaning(kind, frame)
         self.phase = following
         return received
 
-    def _greeted(self, frame: Frame, now: float) -> list[Received]:
+    def _meaning(self, kind: str, frame: Frame) -> list[Received]:
+        match kind:
+            case "init":
+                self._greet(frame)
+                return [Opened(frame)]
+            case "event" | "command":
+                return self._apply(frame)
+            case "ack":
+                self._out.acknowledge(frame["idx"])
+            case "ping":
+                self._ack_now = True
+                self._queue("pong", ts=frame.get("ts"))
+                return [StateSeen(frame["data"])]
+            case "state":
+                return [StateSeen(frame["data"])]
+            case "close":
+                return [ClosedSeen(frame["reason"])]
+        return []
+
+    def _greet(self, frame: Frame) -> None:
         theirs, seen = (
             ("lastEventIdx", "lastCommandIdx") if self.side == "master" else ("lastCommandIdx", "lastEventIdx")
         )
+        if self._adopts:
+            self._adopt(frame)
         if self.side == "child":
             ident = frame.get("workerId", self.ident)
             if ident != self.ident:
@@ -280,41 +276,28 @@ class Link:
             raise ProtocolError(f"init frame: {theirs} is {frame[theirs]}, but {self._in.last} were applied here")
         self._out.resume(frame[seen])
         self._in.told = self._in.last
-        self._ack_now, self._ack_at = False, math.inf
+        self._ack_now = False
         if self.side == "master":
             self._queue_init({"workerId": self.ident})
         if self._state is not None:
             self._slots["state"] = self._state
-        return [Opened(frame)]
 
-    def _applied(self, frame: Frame, now: float) -> list[Received]:
+    def _adopt(self, init: Frame) -> None:
+        """Go on after what the other master had acknowledged; what was to be said meanwhile gets the next indices."""
+        acknowledged = init.get("ackedEventIdx", 0)
+        if type(acknowledged) is not int or not 0 <= acknowledged <= init["lastEventIdx"]:
+            raise ProtocolError(f"init frame: ackedEventIdx is {acknowledged!r:.40}")
+        waiting = self._out.unacknowledged()
+        self._adopts, self._in, self._out = False, Inbox(acknowledged), Outbox(init["lastCommandIdx"])
+        for name, data in waiting:
+            self.send(name, data)
+
+    def _apply(self, frame: Frame) -> list[Received]:
         if not self._in.take(frame["idx"]):
             self._ack_now = True  # the peer does not know that we have it
             return []
-        self._ack_at = min(self._ack_at, now + ACK_DELAY_S)
         self._ack_now = self._ack_now or self._in.last - self._in.told >= ACK_EVERY
         return [Applied(frame["name"], frame["data"])]
-
-    def _acknowledged(self, frame: Frame, now: float) -> list[Received]:
-        self._out.acknowledge(frame["idx"])
-        return []
-
-    def _pinged(self, frame: Frame, now: float) -> list[Received]:
-        self._ack_now = True
-        self._queue("pong", ts=frame.get("ts"))
-        return [StateSeen(frame["data"])]
-
-    def _ponged(self, frame: Frame, now: float) -> list[Received]:
-        return []
-
-    def _state_seen(self, frame: Frame, now: float) -> list[Received]:
-        return [StateSeen(frame["data"])]
-
-    def _stopping_seen(self, frame: Frame, now: float) -> list[Received]:
-        return [StoppingSeen()]
-
-    def _closed(self, frame: Frame, now: float) -> list[Received]:
-        return [ClosedSeen(frame["reason"])]
 
     def _offer(self, kind: str, packet: bytes) -> bytes:
         self._offered = kind
@@ -330,16 +313,3 @@ class Link:
         if self.side == "child":
             indices = {"lastCommandIdx": applied, "lastEventIdx": sent}
         self._slots["init"] = encode({**self._greeting, **fields, **indices, "t": "init"})
-
-
-_RECEIVE: Final = {
-    "init": Link._greeted,
-    "event": Link._applied,
-    "command": Link._applied,
-    "ack": Link._acknowledged,
-    "ping": Link._pinged,
-    "pong": Link._ponged,
-    "state": Link._state_seen,
-    "stopping": Link._stopping_seen,
-    "close": Link._closed,
-}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
-from pwgrid.control.poll import Loop
+from pwgrid.common.loop import Loop
+from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode, to_json
 
 log = structlog.get_logger()
 
@@ -55,22 +55,34 @@ Request = Callable[[Frame], "Frame | Deferred"]
 """Answers a request's data. Raises ValueError with the sentence to answer instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """A child's new connection. `name` is what it says it is, `pid` what the kernel says; `init` is its first packet,
+    and `sockets` are those that it sent along."""
+
+    name: str
+    pid: int
+    sock: socket.socket
+    init: bytes
+    sockets: list[socket.socket]
+
+
 class ControlServer:
-    """Listens on `path`. `on_init(sock, frame, packet, pid, fds)` says whether it took the connection of a child, and
-    with it the descriptors that the child sent along. `listener` is one that listens there already."""
+    """Listens on `path`. `on_reconnect` says whether it took the connection of a child, with all sockets. `listener` is
+    one that listens there already."""
 
     def __init__(
         self,
         loop: Loop,
         path: Path,
         requests: Mapping[str, Request],
-        on_init: Callable[[socket.socket, Frame, bytes, int, list[int]], bool],
+        on_reconnect: Callable[[Reconnect], bool],
         listener: socket.socket | None = None,
     ) -> None:
         self._loop = loop
         self._path = path
         self._requests = requests
-        self._on_init = on_init
+        self._on_reconnect = on_reconnect
         self._visitors: dict[int, socket.socket] = {}
         self._is_inherited = listener is not None
         self._listener = listener or socket.socket(
@@ -123,21 +135,27 @@ class ControlServer:
         self._loop.add(sock.fileno(), lambda: self._on_packet(sock))
 
     def _on_packet(self, sock: socket.socket) -> None:
-        fds: list[int] = []
         try:
             packet, fds, _, _ = socket.recv_fds(sock, MAX_FRAME_BYTES + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            packet = b""
-        if not packet:
-            self._leave(sock)
-            return
+            packet, fds = b"", []
+        sockets = _sockets(fds)
         try:
+            if not packet:
+                self._leave(sock)
+                return
             frame = decode(packet)
             if frame["t"] == "init":
-                fds, taken = [], fds
-                self._init(sock, frame, packet, taken)
+                self._forget(sock)
+                pid, _ = _peer(sock)
+                if self._on_reconnect(Reconnect(str(frame.get("name")), pid, sock, packet, sockets)):
+                    sockets = []
+                else:
+                    log.warning("reconnect_refused", pid=pid, name=frame.get("name"))
+                    self._write(sock, encode({"t": "close", "reason": "this master has no such child"}))
+                    sock.close()
             elif frame["t"] == "request":
                 self._answer(sock, frame)
             else:
@@ -146,19 +164,8 @@ class ControlServer:
             log.warning("control_socket_protocol_error", pid=_peer(sock)[0], reason=str(error))
             self._leave(sock)
         finally:
-            for fd in fds:
-                os.close(fd)
-
-    def _init(self, sock: socket.socket, frame: Frame, packet: bytes, fds: list[int]) -> None:
-        pid, _ = _peer(sock)
-        self._forget(sock)
-        if self._on_init(sock, frame, packet, pid, fds):
-            return
-        for fd in fds:
-            os.close(fd)
-        log.warning("reconnect_refused", pid=pid, name=frame.get("name"))
-        self._write(sock, encode({"t": "close", "reason": "this master has no such child"}))
-        sock.close()
+            for each in sockets:
+                each.close()
 
     def _answer(self, sock: socket.socket, frame: Frame) -> None:
         handler = self._requests.get(frame["name"])
@@ -178,7 +185,7 @@ class ControlServer:
         if self._visitors.get(sock.fileno()) is not sock:
             return  # it went away before its answer was known
         # Replies may be larger than the frames of a link: a status names every worker.
-        if not self._write(sock, json.dumps(reply, separators=(",", ":")).encode()):
+        if not self._write(sock, to_json(reply)):
             self._leave(sock)
 
     def _write(self, sock: socket.socket, packet: bytes) -> bool:
@@ -197,6 +204,17 @@ class ControlServer:
     def _leave(self, sock: socket.socket) -> None:
         self._forget(sock)
         sock.close()
+
+
+def _sockets(fds: Sequence[int]) -> list[socket.socket]:
+    """The descriptors that a child sent, as sockets of ours. Those that are none are closed."""
+    found = []
+    for fd in fds:
+        try:
+            found.append(socket.socket(fileno=fd))
+        except OSError:
+            os.close(fd)
+    return found
 
 
 def _peer(sock: socket.socket) -> tuple[int, int]:

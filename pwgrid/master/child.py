@@ -1,32 +1,31 @@
-"""One process that this master or a former one forked: its end, and what brings it about; restarts nothing."""
+"""One process that this master or the one before it forked: its end, and what brings it about; restarts nothing."""
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+
+from pwgrid.common.loop import Loop
 
 TERM_GRACE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: a code, or a signal's number; neither for one that a former master had forked."""
+    """How a process ended: a code, or a signal's number; neither for one that another master had forked.
+
+    `was_killed`: by us, because its time was over.
+    """
 
     code: int | None
     signum: int | None = None
-
-    @classmethod
-    def of(cls, wait_status: int) -> Exit:
-        """From what waitpid returned."""
-        if os.WIFSIGNALED(wait_status):
-            return cls(None, os.WTERMSIG(wait_status))
-        return cls(os.waitstatus_to_exitcode(wait_status))
+    was_killed: bool = False
 
     @property
     def is_clean(self) -> bool:
@@ -50,58 +49,59 @@ class Exit:
 
 
 class Child:
-    """A forked process. `pidfd` becomes readable when it ends."""
+    """A process whose `pidfd` becomes readable when it ends. Its signals are sent by timers."""
 
-    def __init__(self, name: str, pid: int, pidfd: int, started_at: float | None = None) -> None:
-        self.name: Final = name
+    def __init__(self, loop: Loop, pid: int, pidfd: int, started_at: float | None = None) -> None:
         self.pid: Final = pid
-        self.pidfd: Final = pidfd
         self.started_at: Final = time.time() if started_at is None else started_at
-        self._term_at = math.inf
-        self._kill_at = math.inf
-        self.was_killed = False
-        self._closed = False
+        self._loop = loop
+        self._pidfd = pidfd
+        self._term = loop.timer(lambda: self.send(signal.SIGTERM))
+        self._kill = loop.timer(self._kill_now)
+        self._was_killed = False
+
+    def watch(self, on_exit: Callable[[Exit], None]) -> None:
+        """Call `on_exit` when it has ended; by then it is reaped, and nothing of it is held any more."""
+        self._loop.add(self._pidfd, lambda: self._look(on_exit))
 
     def end_by(self, term_at: float, kill_at: float) -> None:
         """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win."""
-        self._term_at = min(self._term_at, term_at)
-        self._kill_at = min(self._kill_at, kill_at)
+        self._term.arm(min(self._term.when, term_at))
+        self._kill.arm(min(self._kill.when, kill_at))
 
-    def end_now(self, now: float) -> None:
+    def end_now(self) -> None:
         """SIGTERM at once, SIGKILL after a grace."""
+        now = self._loop.now()
         self.end_by(now, now + TERM_GRACE_S)
-
-    def tick(self, now: float) -> None:
-        """Send what is due."""
-        if now >= self._kill_at:
-            self._kill_at = self._term_at = math.inf
-            self.was_killed = True
-            self.send(signal.SIGKILL)
-        elif now >= self._term_at:
-            self._term_at = math.inf
-            self.send(signal.SIGTERM)
-
-    def deadline(self) -> float:
-        """When `tick` has something to do, or infinity."""
-        return min(self._term_at, self._kill_at)
 
     def send(self, signum: int) -> None:
         """Send a signal; an ended process takes none."""
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signum)
+            signal.pidfd_send_signal(self._pidfd, signum)
 
-    def reap(self) -> Exit | None:
+    def _kill_now(self) -> None:
+        self._was_killed = True
+        self.send(signal.SIGKILL)
+
+    def _look(self, on_exit: Callable[[Exit], None]) -> None:
+        ended = self._reap()
+        if ended is not None:
+            self._loop.remove(self._pidfd)
+            os.close(self._pidfd)
+            self._term.cancel()
+            self._kill.cancel()
+            on_exit(ended)
+
+    def _reap(self) -> Exit | None:
         """Take the process out of the table; None while it still runs."""
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:  # adopted: its parent is init, or another subreaper
             ended = select.poll()
-            ended.register(self.pidfd, select.POLLIN)
-            return Exit(None) if ended.poll(0) else None
-        return Exit.of(status) if pid else None
-
-    def close(self) -> None:
-        """Close the pidfd. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            os.close(self.pidfd)
+            ended.register(self._pidfd, select.POLLIN)
+            return Exit(None, was_killed=self._was_killed) if ended.poll(0) else None
+        if not pid:
+            return None
+        if os.WIFSIGNALED(status):
+            return Exit(None, os.WTERMSIG(status), self._was_killed)
+        return Exit(os.waitstatus_to_exitcode(status), was_killed=self._was_killed)

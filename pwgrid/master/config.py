@@ -9,7 +9,8 @@ from socket import socket
 from typing import Any
 
 from pwgrid.common.types import BrowserType
-from pwgrid.master.restart.leftovers import Former, Handover
+from pwgrid.master.restart.leftovers import Leftovers
+from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
@@ -39,14 +40,14 @@ def _ignore(*_arguments: object) -> None:
 class MasterConfig:
     """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
 
-    `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy of a former master has
-    them; `open_listeners` then makes new ones, should that proxy not give them. `former` is what is to be adopted, and
-    `handover` what this process kept when it executed itself. `reload` reads the configuration again and
+    `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy has them that another
+    master forked; `open_listeners` then makes new ones, should that proxy not give them. `leftovers` is what is to be
+    adopted, and `kept_open` what this process kept when it executed itself. `reload` reads the configuration again and
     gives it with what is to be called if it is taken. `check_argv` tries the code that `exec_argv` would run.
 
     `prepare_pool(browser_type)` raises GridError when a pool that is scaled up from nothing cannot have workers.
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
-    to; `on_problem(browser_type, reason)` when a pool cannot start. When `lifeline_fd` ends (EOF), the grid stops.
+    to. When `lifeline_fd` ends (EOF), the grid stops.
     """
 
     settings: Settings
@@ -59,12 +60,11 @@ class MasterConfig:
     endpoint: str
     lifeline_fd: int | None = None
     open_listeners: Callable[[], tuple[socket, ...]] = tuple
-    former: Former = field(default_factory=Former)
-    handover: Handover | None = None
+    leftovers: Leftovers = field(default_factory=Leftovers)
+    kept_open: KeptOpen | None = None
     reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
     prepare_pool: Callable[[BrowserType], None] = _ignore
     on_progress: Callable[[str], None] = _ignore
     on_ready: Callable[[dict[str, Any]], None] = _ignore
-    on_problem: Callable[[str, str], None] = _ignore

@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 import structlog
 
+from pwgrid.common.loop import Loop
 from pwgrid.master.child import Child
 from pwgrid.master.signals import HANDLED
 
@@ -25,14 +26,14 @@ _IGNORED: Final = (signal.SIGINT, signal.SIGHUP)
 
 
 def become_subreaper() -> None:
-    """Let orphans of our descendants come to this process instead of init. Raises OSError."""
+    """Have descendants whose parents ended come to this process instead of init. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
-def fork_role(name: str, run: Callable[[], int], keep: Iterable[int]) -> Child:
+def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
     """Fork a child that runs `run` and exits with what it returns; of our descriptors it has `keep` and 0 to 2.
 
     Raises OSError when there is no process or descriptor to be had.
@@ -52,10 +53,10 @@ def fork_role(name: str, run: Callable[[], int], keep: Iterable[int]) -> Child:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
-    return Child(name, pid, pidfd)
+    return Child(loop, pid, pidfd)
 
 
-def fork_command(name: str, argv: Sequence[str], directory: Path, output: Path) -> Child:
+def fork_command(loop: Loop, argv: Sequence[str], directory: Path, output: Path) -> Child:
     """Fork a child that executes `argv` in `directory` with its output in the file `output`. Raises OSError."""
 
     def execute() -> int:
@@ -72,7 +73,7 @@ def fork_command(name: str, argv: Sequence[str], directory: Path, output: Path) 
             sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
         return EXIT_CANNOT_EXECUTE
 
-    return fork_role(name, execute, ())
+    return fork_role(loop, execute, ())
 
 
 def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:

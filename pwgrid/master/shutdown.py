@@ -52,6 +52,11 @@ class Shutdown:
         """Whether the end was asked for."""
         return self.phase is not Phase.RUNNING
 
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing more to end, or the children live on for the next master."""
+        return self.phase is Phase.DONE
+
     def ask(self, now: float) -> bool:
         """Somebody wants the end; whether that changed anything."""
         if self.phase is Phase.RUNNING:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pwgrid.common.redis_url import shown
+from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.disk import disk_problem
@@ -16,76 +17,62 @@ from pwgrid.master.redis import RedisChild
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 
+_SHOWN_TO_PROXY = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
 
+
+@dataclass(frozen=True, slots=True)
 class Reporter:
-    """Reads the other parts and puts their figures together."""
+    """Reads the other parts and puts their figures together. `started_at` in Unix seconds."""
 
-    def __init__(
-        self,
-        config: MasterConfig,
-        pools: Iterable[Pool],
-        workers: Workers,
-        memory: MemoryMeter,
-        started_at: float,
-    ) -> None:
-        self._config = config
-        self._pools = list(pools)
-        self._workers = workers
-        self._memory = memory
-        self._started_at = started_at
+    config: MasterConfig
+    pools: dict[BrowserType, Pool]
+    workers: Workers
+    proxies: Proxies
+    redis: RedisChild | None
+    memory: MemoryMeter
+    started_at: float
 
-    def status(self, proxy: Proxies, redis: RedisChild, stopping: bool) -> dict[str, Any]:
+    def status(self, *, stopping: bool) -> dict[str, Any]:
         """The reply to `status`; it holds no secret."""
-        config = self._config
+        config = self.config
+        problem = disk_problem(config.runtime.directory)
         return {
             "endpoint": config.endpoint,
             "version": config.version,
-            "master": {"pid": os.getpid(), "startedAt": self._started_at},
-            "proxy": {"pid": proxy.pid, "beingReplaced": proxy.is_being_replaced},
-            "redis": {
-                "pid": redis.pid,
-                "url": shown(config.redis_url),
-                "prefix": config.settings.redis_key_prefix,
-                **({"error": redis.problem} if redis.problem else {}),
-            },
-            "host": self._memory.status_reply(),
-            "pools": [
-                {
-                    **pool.status_reply(self._workers.of(pool.browser_type)),
-                    "drainTimeouts": self._workers.drains.timeouts[pool.browser_type],
-                }
-                for pool in self._pools
-            ],
-            "workers": [record.status_reply() for record in self._workers.records.values()],
-            "drained": list(self._workers.drains.recent),
-            "problems": [problem for problem in (disk_problem(config.runtime.directory),) if problem],
+            "master": {"pid": os.getpid(), "startedAt": self.started_at},
+            "proxy": {"pid": self.proxies.pid, "beingReplaced": self.proxies.is_being_replaced},
+            "redis": self._redis(),
+            "host": self.memory.status_reply(),
+            "pools": [pool.status_reply(self.workers.of(name)) for name, pool in self.pools.items()],
+            "workers": [record.status_reply() for record in self.workers.records.values()],
+            "drained": list(self.workers.drained),
+            "problems": [problem] if problem else [],
             "stopping": stopping,
         }
 
-    def roster(self, stopping: bool) -> dict[str, Any]:
+    def roster(self, *, stopping: bool) -> dict[str, Any]:
         """What the proxy chooses from."""
         return {
             "stopping": stopping,
-            "hostGuard": self._memory.guard.reason,
-            "pools": {pool.browser_type: self._pool(pool) for pool in self._pools},
+            "hostGuard": self.memory.guard.reason,
+            "pools": {name: pool.roster_entry(self.workers.of(name)) for name, pool in self.pools.items()},
             "workers": [
                 {
                     "id": record.worker_id,
                     "browserType": record.browser_type,
-                    "status": record.status.value,
+                    "status": record.life.status.value,
                     "playwrightVersion": record.launched.get("playwrightVersion"),
                 }
-                for record in self._workers.records.values()
-                if record.is_live or record.status is WorkerStatus.DRAINING
+                for record in self.workers.records.values()
+                if record.life.status in _SHOWN_TO_PROXY
             ],
         }
 
-    def _pool(self, pool: Pool) -> dict[str, Any]:
-        records = self._workers.of(pool.browser_type)
-        available = sum(1 for record in records if record.status is WorkerStatus.AVAILABLE)
-        return {
-            "wanted": pool.workers,
-            "available": available,
-            "reason": pool.reason,
-            "drainTimeouts": self._workers.drains.timeouts[pool.browser_type],
+    def _redis(self) -> dict[str, Any]:
+        config, redis = self.config, self.redis
+        found = {
+            "pid": redis.pid if redis else None,
+            "url": shown(config.redis_url),
+            "prefix": config.settings.redis_key_prefix,
         }
+        return {**found, "error": redis.problem} if redis and redis.problem else found

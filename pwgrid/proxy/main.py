@@ -19,7 +19,7 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
-from pwgrid.control.child_end import ControlClient
+from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
@@ -73,7 +73,7 @@ class Proxy:
         self._told = asyncio.Event()
         self._server: GridServer | None = None
         self._side_tasks = SideTasks(self._side_task_failed)
-        self.control = ControlClient(
+        self.control = ChildEnd(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=self._hello,
@@ -188,7 +188,7 @@ class Proxy:
             self.dead_workers.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
             self.handoffs.drop(data["workerId"], "the worker is gone")
             self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
-        elif name == "worker_orphaned":
+        elif name == "worker_taken_over":
             self.selector.process_died(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
             self._side_tasks.start(self._mark_draining(data["workerId"], data["browserType"]), "mark draining")

@@ -19,7 +19,7 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.waiting import first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
-from pwgrid.control.child_end import ControlClient
+from pwgrid.control.child_end import ChildEnd
 from pwgrid.registry.registry import Registry, WorkerRecord
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
@@ -71,7 +71,7 @@ class Worker:
         self._drain = DrainRequest()
         self._stop_s = STOP_S
         self._side_tasks = SideTasks(self._side_task_failed)
-        self.control = ControlClient(
+        self.control = ChildEnd(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=self._hello,
@@ -96,6 +96,7 @@ class Worker:
             await self._start()
         except (BrowserLaunchError, RegistryUnavailable) as error:
             log.error("worker_cannot_start", reason=str(error))
+            self._step(WorkerEvent.FAILS)
             self.control.event("failed", {"reason": str(error)})
             await self._stop()
             return EXIT_FAILED
@@ -140,16 +141,16 @@ class Worker:
         """Registers, to serve or as a spare, which serves once it is told to, or offered a session."""
         assert self.server is not None
         is_spare = self.boot.spare and not self._serve.is_set()
-        self._step(WorkerEvent.HELD if is_spare else WorkerEvent.WARMED)
+        self._step(WorkerEvent.WAITS if is_spare else WorkerEvent.SERVES)
         await self.registry_sync.register()
         self._side_tasks.start(self._beat(), "heartbeat")
         if is_spare:
-            self.control.event("held", {})
-            log.info("worker_held")
+            self.control.event("spare", {})
+            log.info("worker_spare")
             await first_of(self._serve.wait(), self._drain.asked())
             if self._drain.is_asked:
                 return
-            self._step(WorkerEvent.WARMED)
+            self._step(WorkerEvent.SERVES)
             if not self.slots.live:  # else the selection that chose it has made it available
                 await self._beat_once()
         self.control.event("available", {})
@@ -175,7 +176,7 @@ class Worker:
             self.slots.adopt(session_id)
         self._tell_launched(server)
         self.ask_drain("its worker died")
-        self._step(WorkerEvent.DRAIN_ASKED)
+        self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
         log.warning("browser_server_taken_over", node=server.pid, sessions=len(live))
 
@@ -197,7 +198,7 @@ class Worker:
         return path
 
     async def _drain_sessions(self, drain: Drain) -> None:
-        self._step(WorkerEvent.DRAIN_ASKED)
+        self._step(WorkerEvent.DRAINS)
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         heir = await self.registry_sync.heir() if drain.reason == LIFETIME_LIMIT else None
         self.control.event("draining", {"reason": drain.reason, "heir": heir})
@@ -218,6 +219,7 @@ class Worker:
         await self.registry_sync.leave()
         await self.registry_sync.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
+        self._step(WorkerEvent.STOPS)
         self.control.event("stopped", self._drain.outcome())
         await self.control.close("stopped")
         if self.control.is_lost:

@@ -1,4 +1,4 @@
-"""The ledger on a disk that is full: what the kernel refuses to write is written when there is room again."""
+"""The files of children on a disk that is full: what the kernel refuses is written when there is room again."""
 
 import os
 import resource
@@ -11,9 +11,10 @@ import pytest
 import structlog
 
 from pwgrid.common import log
+from pwgrid.common.loop import Loop
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig, Roles
-from pwgrid.master.restart.child_file_writer import AGAIN_S, Ledger
+from pwgrid.master.restart.child_file_writer import AGAIN_S, ChildFileWriter
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
@@ -28,11 +29,29 @@ def runtime() -> Iterator[RuntimeDir]:
         yield made
 
 
+class HandMovedLoop(Loop):
+    """A loop whose time the test decides."""
+
+    time = 10.0
+
+    def now(self) -> float:
+        return self.time
+
+    def move_to(self, time: float) -> None:
+        self.time = time
+        self.scheduler.run(blocking=False)
+
+
 @pytest.fixture
-def ledger(runtime: RuntimeDir) -> Iterator[Ledger]:
+def loop() -> HandMovedLoop:
+    return HandMovedLoop()
+
+
+@pytest.fixture
+def writer(runtime: RuntimeDir, loop: HandMovedLoop) -> Iterator[ChildFileWriter]:
     log.configure("info", "text", "master")  # as in a master: its log raises nothing when there is no room
     roles = Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0)
-    yield Ledger(MasterConfig(Settings(), "", None, runtime, (), roles, "1", ""))
+    yield ChildFileWriter(loop, MasterConfig(Settings(), "", None, runtime, (), roles, "1", ""))
     structlog.reset_defaults()
 
 
@@ -55,31 +74,39 @@ def files(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("proxy/*"))
 
 
-def test_what_there_was_no_room_for_is_written_later(runtime: RuntimeDir, ledger: Ledger) -> None:
-    me = Child("proxy", os.getpid(), -1)
+def test_what_there_was_no_room_for_is_written_later(
+    runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
+) -> None:
+    me = Child(loop, os.getpid(), -1)
     with no_room():
-        ledger.service("proxy", me)
+        writer.service("proxy", me)
         assert files(runtime.directory) == []
-        ledger.tick(10.0)
+        loop.move_to(10.0 + AGAIN_S)
         assert files(runtime.directory) == []
-    ledger.tick(10.0 + AGAIN_S / 2)
+    loop.move_to(10.0 + AGAIN_S * 1.5)
     assert names(runtime) == []
-    ledger.tick(10.0 + AGAIN_S)
+    loop.move_to(10.0 + AGAIN_S * 2)
     assert names(runtime) == [str(os.getpid())]
+    assert loop.scheduler.empty()
 
 
-def test_who_has_ended_meanwhile_is_not_written_any_more(runtime: RuntimeDir, ledger: Ledger) -> None:
+def test_who_has_ended_meanwhile_is_not_written_any_more(
+    runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
+) -> None:
     with no_room():
-        ledger.service("proxy", Child("proxy", os.getpid(), -1))
-    ledger.strike("proxy", str(os.getpid()))
-    ledger.tick(10.0)
+        writer.service("proxy", Child(loop, os.getpid(), -1))
+    writer.remove("proxy", str(os.getpid()))
+    loop.move_to(10.0 + AGAIN_S)
     assert names(runtime) == []
+    assert loop.scheduler.empty()
 
 
-def test_what_was_written_before_stays_while_there_is_no_room(runtime: RuntimeDir, ledger: Ledger) -> None:
-    me = Child("proxy", os.getpid(), -1)
-    ledger.service("proxy", me)
+def test_what_was_written_before_stays_while_there_is_no_room(
+    runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
+) -> None:
+    me = Child(loop, os.getpid(), -1)
+    writer.service("proxy", me)
     with no_room():
-        ledger.service("proxy", me)
+        writer.service("proxy", me)
     assert names(runtime) == [str(os.getpid())]
     assert files(runtime.directory) == [f"{os.getpid()}.json"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pwgrid.control.child_end import ControlClient
-from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, decode, encode
+from pwgrid.control.child_end import ChildEnd
+from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, encode
 from pwgrid.control.protocol import Applied, ClosedSeen, Link, Opened, Received, StateSeen
 
 PATIENCE_S = 30.0
@@ -46,7 +46,7 @@ class FakeMaster:
         self.die()
 
     def take(self, packet: bytes) -> None:
-        for item in self.link.receive(packet, 0.0):
+        for item in self.link.receive(packet):
             self.received.put_nowait(item)
         self.flush()
 
@@ -80,14 +80,14 @@ class FakeMaster:
 
 
 class Child:
-    """A ControlClient and what it was told."""
+    """A ChildEnd and what it was told."""
 
     def __init__(self, sock: socket.socket, control_path: Path, lost_threshold_s: float = 30.0) -> None:
         self.commands: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue()
         self.states: asyncio.Queue[Frame] = asyncio.Queue()
         self.lost = asyncio.Event()
         self.times_lost = 0
-        self.client = ControlClient(
+        self.client = ChildEnd(
             sock=sock,
             control_path=control_path,
             hello=lambda: {"name": "a1b2c3d4", "role": "worker", "pid": 1, "slots": 5, "version": "0"},
@@ -223,7 +223,7 @@ async def test_a_master_that_knows_nothing_of_it_can_adopt_it(control_path: Path
         sock = await soon(connections.get())
         sock.setblocking(False)
         packet = await soon(asyncio.get_running_loop().sock_recv(sock, MAX_FRAME_BYTES))
-        second = FakeMaster(Link.adopting("a1b2c3d4", decode(packet)))
+        second = FakeMaster(Link("master", "a1b2c3d4", adopts=True))
         second.attach(sock, packet)
         # Only what the first one never acknowledged is news to the second one.
         told = [await second.next(Applied)]

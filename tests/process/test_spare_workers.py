@@ -30,7 +30,7 @@ def nearly_used_up(grid: MasterGrid, worker: Line) -> Line:
     os.kill(worker["pid"], signal.SIGUSR1)
     spare = grid.expect("forked", at)
     assert spare["spare"] is True
-    grid.expect("held", at, worker=spare["worker"])
+    grid.expect("spare", at, worker=spare["worker"])
     while status_of(grid)[spare["worker"]] != "spare":
         pass
     return spare

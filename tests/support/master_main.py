@@ -23,7 +23,7 @@ import uvloop
 from pwgrid.common import log as logging
 from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
-from pwgrid.control.child_end import ControlClient
+from pwgrid.control.child_end import ChildEnd
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import open_listener
 from pwgrid.master.workers.workers import Workers
@@ -67,7 +67,7 @@ class FakeWorker:
         limit = boot.settings.max_lifetime_sessions
         loop.add_signal_handler(signal.SIGUSR1, lambda: self.count(limit * 99 // 100))
         loop.add_signal_handler(signal.SIGUSR2, lambda: self.count(limit))
-        self.control = ControlClient(
+        self.control = ChildEnd(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=lambda: {"name": boot.worker_id, "role": "worker", "pid": os.getpid(), "slots": 5, "version": "0"},
@@ -128,8 +128,8 @@ class FakeWorker:
             self.control.event("launched", {**pids, "playwrightVersion": "1.65.1"})
             if self.boot.spare:
                 self.status = "spare"
-                self.control.event("held", {})
-                say("held", worker=self.boot.worker_id)
+                self.control.event("spare", {})
+                say("spare", worker=self.boot.worker_id)
                 await first_of(self.serve.wait(), self.asked_to_end())
         if self.behaviour != "mute" and not self.drain.done():
             self.control.event("available", {})
@@ -159,7 +159,7 @@ class FakeProxy:
     def __init__(self, boot: ProxyArguments) -> None:
         self.stopped = asyncio.Event()
         self.roster = Roster()
-        self.control = ControlClient(
+        self.control = ChildEnd(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=lambda: {"name": "proxy", "role": "proxy", "pid": os.getpid(), "version": "0"},
@@ -286,7 +286,6 @@ def main(spec: dict[str, Any]) -> int:
             lifeline_fd=spec.get("lifeline_fd"),
             on_progress=lambda text: say("progress", text=text),
             on_ready=lambda status: say("ready", status=status),
-            on_problem=lambda pool, reason: say("problem", pool=pool, reason=reason),
         )
         if "explode_on" in spec:
             explode_on(spec["explode_on"])

@@ -1,24 +1,6 @@
-"""What a new master does with what a former one has left, and what an adopted worker's words mean."""
+"""What a master does with what the one before it has left. What an adopted worker says: test_worker_life.py."""
 
-import itertools
-
-import pytest
-
-from pwgrid.common.worker_lifecycle import TRANSITIONS, WorkerEvent, WorkerStatus
-from pwgrid.master.policy.adoption import (
-    Adopt,
-    End,
-    Found,
-    Remove,
-    Retire,
-    caught_up,
-    heard_again,
-    judge,
-    missed_its_drain,
-    written_status,
-)
-
-BEFORE_A_DRAIN = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
+from pwgrid.master.policy.adoption import Adopt, End, Found, Remove, Retire, judge
 
 
 def found(kind: str, name: str, *, alive: bool = True, registry: str = "r", start: float = 1.0) -> Found:
@@ -49,55 +31,3 @@ def test_of_several_proxies_the_newest_is_adopted_and_the_others_retire() -> Non
 def test_a_dead_proxy_does_not_count_as_the_newest() -> None:
     proxies = [found("proxy", "1", start=1), found("proxy", "2", start=2, alive=False)]
     assert judge(proxies, "r") == [Adopt("proxy", "1"), Remove("proxy", "2")]
-
-
-@pytest.mark.parametrize(
-    ("was", "told", "now"),
-    [
-        ("starting", "starting", "starting"),
-        ("starting", "available", "available"),
-        ("starting", "spare", "spare"),
-        ("spare", "spare", "spare"),
-        ("spare", "available", "available"),
-        ("available", "spare", "available"),
-        ("starting", "draining", "draining"),
-        ("available", "draining", "draining"),
-        ("available", "starting", "available"),
-        ("draining", "available", "draining"),
-        ("stopped", "draining", "stopped"),
-        ("lost", "available", "lost"),
-        ("available", None, "available"),
-        ("available", ["nonsense"], "available"),
-    ],
-)
-def test_an_adopted_worker_is_where_it_says_it_is(was: str, told: object, now: str) -> None:
-    assert caught_up(WorkerStatus(was), told) is WorkerStatus(now)
-
-
-@pytest.mark.parametrize(("status", "event"), list(itertools.product(WorkerStatus, WorkerEvent)))
-def test_news_move_an_adopted_worker_as_any_other_and_old_news_do_not(status: WorkerStatus, event: WorkerEvent) -> None:
-    if event is WorkerEvent.STOP_ANNOUNCED and status in BEFORE_A_DRAIN:
-        assert heard_again(status, event) is WorkerStatus.STOPPED
-    else:
-        assert heard_again(status, event) is TRANSITIONS.get((status, event), status)
-
-
-@pytest.mark.parametrize(
-    ("written", "told", "missed"),
-    [
-        ("draining", "available", True),
-        ("draining", "starting", True),
-        ("draining", "spare", True),
-        ("draining", "draining", False),
-        ("available", "available", False),
-        ("stopped", "available", False),
-        ("draining", None, False),
-    ],
-)
-def test_a_drain_that_never_arrived_is_noticed(written: str, told: object, missed: bool) -> None:
-    assert missed_its_drain(WorkerStatus(written), told) is missed
-
-
-@pytest.mark.parametrize("written", ["draining", "stopped", "lost", "", "nonsense"])
-def test_one_that_was_on_its_way_out_still_is(written: str) -> None:
-    assert written_status(written) is WorkerStatus.DRAINING

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError, decode, encode
 from pwgrid.control.protocol import (
-    ACK_DELAY_S,
     ACK_EVERY,
     MAX_UNACKNOWLEDGED,
     Applied,
@@ -33,7 +32,6 @@ class Wire:
         self.to_child: list[bytes] = []
         self.events: list[int] = []
         self.commands: list[int] = []
-        self.now = 0.0
 
     def connect(self) -> None:
         self.cut()
@@ -56,7 +54,7 @@ class Wire:
         """What a broken frame does to a connection is part of the protocol."""
         applied = self.events if link is self.master else self.commands
         try:
-            received = link.receive(packet, self.now)
+            received = link.receive(packet)
         except ProtocolError:
             self.cut()
             return
@@ -95,7 +93,7 @@ OPERATIONS = st.sampled_from(
         "drop to master",
         "drop to child",
         "ping",
-        "acknowledge",
+        "ping",
         "cut",
         "reconnect",
     ]
@@ -117,11 +115,7 @@ def test_commands_and_events_are_applied_exactly_once_and_in_order_whatever_the_
         elif operation == "write":
             wire.write()
         elif operation == "ping":
-            wire.child.ping(wire.now, {})
-        elif operation == "acknowledge":
-            wire.now += ACK_DELAY_S
-            wire.child.tick(wire.now)
-            wire.master.tick(wire.now)
+            wire.child.ping(0.0, {})
         elif operation == "cut":
             wire.cut()
         elif operation == "reconnect":
@@ -168,7 +162,7 @@ def test_a_greeting_says_where_both_sides_stand() -> None:
         "ackedEventIdx": 0,
     }
     wire.master.connect({"lostThresholdS": 30.0})
-    (opened,) = wire.master.receive(packet, 0.0)
+    (opened,) = wire.master.receive(packet)
     assert isinstance(opened, Opened)
     assert opened.init["slots"] == 5
     reply = wire.master.next_packet()
@@ -200,13 +194,14 @@ def test_an_acknowledgement_goes_with_the_next_ping() -> None:
     assert wire.master.unacknowledged() == []
 
 
-def test_an_acknowledgement_goes_after_five_minutes_at_the_latest() -> None:
+def test_the_master_acknowledges_when_it_is_pinged() -> None:
     wire = open_wire()
     wire.child.send("launched", {"n": 1})
     wire.pump()
-    wire.master.tick(ACK_DELAY_S - 0.1)
     assert wire.master.next_packet() is None
-    wire.master.tick(ACK_DELAY_S)
+    wire.child.ping(3.0, {})
+    wire.write()
+    wire.master.receive(wire.to_master.pop())
     assert wire.master.next_packet() == encode({"t": "ack", "idx": 1})
 
 
@@ -224,7 +219,7 @@ def test_only_the_latest_state_is_sent() -> None:
     wire.master.state({"stopping": True})
     wire.write()
     (packet,) = wire.to_child
-    assert wire.child.receive(packet, 0.0) == [StateSeen({"stopping": True})]
+    assert wire.child.receive(packet) == [StateSeen({"stopping": True})]
 
 
 def test_the_latest_state_is_told_on_each_new_connection() -> None:
@@ -234,9 +229,9 @@ def test_the_latest_state_is_told_on_each_new_connection() -> None:
     for _ in range(2):
         wire.connect()
         wire.write()
-        wire.master.receive(wire.to_master.pop(), 0.0)
+        wire.master.receive(wire.to_master.pop())
         wire.write()
-        told = [item for packet in wire.to_child for item in wire.child.receive(packet, 0.0)]
+        told = [item for packet in wire.to_child for item in wire.child.receive(packet)]
         assert told[1:] == [StateSeen({"stopping": True})]
 
 
@@ -244,7 +239,7 @@ def test_a_ping_is_answered_and_carries_the_state() -> None:
     wire = open_wire()
     wire.child.ping(4.5, {"active": 3})
     wire.write()
-    assert wire.master.receive(wire.to_master.pop(), 0.0) == [StateSeen({"active": 3})]
+    assert wire.master.receive(wire.to_master.pop()) == [StateSeen({"active": 3})]
     assert wire.master.next_packet() == encode({"t": "pong", "ts": 4.5})
 
 
@@ -253,7 +248,7 @@ def test_a_closed_link_is_never_resumed() -> None:
     wire.child.send("stopped", {"n": 9})
     wire.child.close("stopped")
     wire.write()
-    assert [wire.master.receive(packet, 0.0) for packet in wire.to_master] == [
+    assert [wire.master.receive(packet) for packet in wire.to_master] == [
         [Applied("stopped", {"n": 9})],
         [ClosedSeen("stopped")],
     ]
@@ -270,7 +265,7 @@ def test_another_identity_clears_the_history() -> None:
     assert child.next_packet() is not None
     child.sent()
     child.receive(
-        encode({"t": "init", "workerId": "ffffffff", "lastCommandIdx": 0, "lastEventIdx": 0, "lostThresholdS": 30}), 0.0
+        encode({"t": "init", "workerId": "ffffffff", "lastCommandIdx": 0, "lastEventIdx": 0, "lostThresholdS": 30})
     )
     assert child.ident == "ffffffff"
     assert child.unacknowledged() == []
@@ -293,20 +288,37 @@ def test_a_new_master_goes_on_where_the_old_one_had_acknowledged() -> None:
     packet = wire.child.next_packet()
     assert packet is not None
     wire.child.sent()
-    wire.master = Link.adopting("a1b2c3d4", decode(packet))
+    wire.master = Link("master", "a1b2c3d4", adopts=True)
+    wire.master.send("drain", {"n": 1})
     wire.master.connect({})
     wire.events.clear()
     wire.deliver(wire.master, packet)
-    wire.master.send("drain", {"n": 1})
+    wire.master.send("drain", {"n": 2})
     wire.pump()
     assert wire.events == [1]
-    assert wire.commands == [0, 1]
+    assert wire.commands == [0, 1, 2]
 
 
 @pytest.mark.parametrize("told", [-1, 5, "2", True])
 def test_an_adoption_with_an_impossible_history_is_refused(told: Any) -> None:
+    master = Link("master", "a1b2c3d4", adopts=True)
+    master.connect({})
     with pytest.raises(ProtocolError):
-        Link.adopting("a1b2c3d4", {"lastEventIdx": 4, "lastCommandIdx": 0, "ackedEventIdx": told})
+        master.receive(encode({"t": "init", "lastEventIdx": 4, "lastCommandIdx": 0, "ackedEventIdx": told}))
+
+
+def test_an_announced_end_is_no_news_and_no_error() -> None:
+    wire = open_wire()
+    wire.child.stopping()
+    wire.write()
+    assert [wire.master.receive(packet) for packet in wire.to_master] == [[]]
+
+
+def test_a_sentence_with_bytes_that_are_no_text_still_arrives() -> None:
+    wire = open_wire()
+    wire.child.send("failed", {"reason": "no file \udcff"})
+    wire.write()
+    assert [wire.master.receive(packet) for packet in wire.to_master] == [[Applied("failed", {"reason": "no file ?"})]]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +363,7 @@ def test_a_corrupt_frame_is_a_protocol_error(packet: bytes) -> None:
 def test_a_frame_that_an_open_master_does_not_expect_is_a_protocol_error(frame: dict[str, Any]) -> None:
     wire = open_wire()
     with pytest.raises(ProtocolError):
-        wire.master.receive(encode(frame), 0.0)
+        wire.master.receive(encode(frame))
 
 
 @pytest.mark.parametrize(
@@ -366,21 +378,21 @@ def test_a_greeting_that_contradicts_the_history_is_a_protocol_error(last_comman
     wire.master.disconnect()
     wire.master.connect({})
     with pytest.raises(ProtocolError):
-        wire.master.receive(encode({"t": "init", "lastCommandIdx": last_command, "lastEventIdx": last_event}), 0.0)
+        wire.master.receive(encode({"t": "init", "lastCommandIdx": last_command, "lastEventIdx": last_event}))
 
 
 def test_a_frame_before_the_greeting_is_a_protocol_error() -> None:
     master = Link("master", "a1b2c3d4")
     master.connect({})
     with pytest.raises(ProtocolError):
-        master.receive(encode({"t": "ping", "data": {}}), 0.0)
+        master.receive(encode({"t": "ping", "data": {}}))
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_anything_but_a_frame_or_a_protocol_error(packet: bytes) -> None:
     wire = open_wire()
     try:
-        wire.master.receive(packet, 0.0)
+        wire.master.receive(packet)
     except ProtocolError:
         assert wire.master.phase == "open"
 

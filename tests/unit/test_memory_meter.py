@@ -14,11 +14,12 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.memory import meter as memory
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.plan import Limits
+from pwgrid.master.policy.worker_life import Purpose, WorkerLife
 from pwgrid.runtime.process_tree import Table, Tree, process_table
 from pwgrid.settings.model import Settings
 
 
-class OneChannel:
+class OneLink:
     def __init__(self) -> None:
         self.pushed: list[dict[str, Any]] = []
 
@@ -31,28 +32,27 @@ class FakeWorkers:
 
     def __init__(self, *, started_at: float = 0.0) -> None:
         self.killed: list[tuple[str, str]] = []
-        self.channel = OneChannel()
-        self.record = memory_record(started_at, self.channel)
+        self.link = OneLink()
+        self.record = memory_record(started_at, self.link)
         self.records: dict[str, Any] = {"w": self.record}
 
     def learn_trees(self) -> Table:
         return process_table()
 
     def kill(self, record: Any, reason: str) -> None:
-        record.status = WorkerStatus.LOST
+        record.life.status = WorkerStatus.LOST
         self.killed.append((record.worker_id, reason))
 
 
-def memory_record(started_at: float, channel: OneChannel) -> Any:
+def memory_record(started_at: float, link: OneLink) -> Any:
     from pwgrid.master.workers.record import WorkerRecord
 
     class OneChild:
         pid = os.getpid()
 
-    arguments: tuple[Any, ...] = ("w", "chromium", OneChild(), None, None, Tree(os.getpid(), Path("/nowhere")))
-    record = WorkerRecord(*arguments, started_at)
-    record.status, record.channel, record.slots = WorkerStatus.AVAILABLE, channel, 5  # type: ignore[assignment]
-    return record
+    life = WorkerLife(Purpose.SERVE, WorkerStatus.AVAILABLE)
+    arguments: tuple[Any, ...] = ("w", "chromium", life, OneChild(), Tree(os.getpid(), Path("/nowhere")))
+    return WorkerRecord(*arguments, started_at, "1", link=link, slots=5)  # type: ignore[arg-type]
 
 
 def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> MemoryMeter:
@@ -65,8 +65,8 @@ def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
     meter = metered(workers)
     meter.tick(100.0)
     meter.tick(104.9)  # not due
-    assert [list(state) for state in workers.channel.pushed] == [["rssMib"]]
-    assert workers.record.memory.rss_mib == workers.channel.pushed[0]["rssMib"] > 10
+    assert [list(state) for state in workers.link.pushed] == [["rssMib"]]
+    assert workers.record.memory.rss_mib == workers.link.pushed[0]["rssMib"] > 10
     assert meter.deadline() == 105.0
 
 
@@ -105,7 +105,7 @@ def test_not_all_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     monkeypatch.setattr(memory, "memory_bytes", lambda _process, _metric: read.append(1) or 17 << 20)
     workers = FakeWorkers()
-    workers.records = {name: memory_record(0.0, workers.channel) for name in "abcdefghijklmnopqrst"}
+    workers.records = {name: memory_record(0.0, workers.link) for name in "abcdefghijklmnopqrst"}
     for name, record in workers.records.items():
         record.worker_id = name
     meter = metered(workers)
@@ -173,5 +173,5 @@ def test_workers_that_started_since_the_sample_use_up_the_room() -> None:
     meter = metered(workers)
     meter.tick(100.0)
     room = meter.limits(Limits()).memory_for
-    workers.records["new"] = memory_record(101.0, workers.channel)
+    workers.records["new"] = memory_record(101.0, workers.link)
     assert meter.limits(Limits()).memory_for == room - 1

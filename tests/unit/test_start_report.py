@@ -8,19 +8,22 @@ import pytest
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.start_report import StartReport
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.workers import Workers
 
 
 def report(pool: SimpleNamespace, told: list[Any]) -> StartReport:
-    config = SimpleNamespace(on_ready=told.append, on_progress=lambda _: None, on_problem=lambda *_: None)
-    workers = SimpleNamespace(records={})
-    return StartReport(cast(MasterConfig, config), [cast(Pool, pool)], cast(Workers, workers), lambda: {"pid": 7})
+    config = SimpleNamespace(on_ready=told.append, on_progress=lambda _: None)
+    return StartReport(cast(MasterConfig, config), [cast(Pool, pool)], lambda: {"pid": 7})
 
 
-def pool(*, workers: int = 2, complete: bool = True, held: str | None = None, fails: bool = False) -> SimpleNamespace:
+def pool(*, workers: int = 2, complete: bool = True, guard: str | None = None, fails: bool = False) -> SimpleNamespace:
     backoff = SimpleNamespace(reason="it fails" if fails else None)
     return SimpleNamespace(
-        browser_type="chromium", workers=workers, is_complete=complete, held=held, cannot_start=fails, backoff=backoff
+        browser_type="chromium",
+        workers=workers,
+        is_complete=complete,
+        host_guard=guard,
+        cannot_start=fails,
+        backoff=backoff,
     )
 
 
@@ -34,8 +37,8 @@ def pool(*, workers: int = 2, complete: bool = True, held: str | None = None, fa
         (pool(), True, True, True),
         (pool(complete=False, fails=True), False, False, False),
         (pool(complete=False, fails=True), True, False, True),
-        (pool(complete=False, held="the host is short of memory"), True, False, True),
-        (pool(held="the host is short of memory"), True, False, True),
+        (pool(complete=False, guard="the host is short of memory"), True, False, True),
+        (pool(guard="the host is short of memory"), True, False, True),
         (pool(workers=0), True, False, True),
     ],
 )
@@ -45,5 +48,5 @@ def test_the_grid_is_called_ready_once_the_proxy_would_say_the_same(
     heard: list[Any] = []
     start = report(found, heard)
     for _ in range(2):
-        start.tell(listens=listens, ready=ready)
+        start.tell([], listens=listens, ready=ready)
     assert heard == [{"pid": 7}] * told

@@ -56,16 +56,16 @@ class MemoryMeter:
         is_sample = now >= self._sample_at()
         if not is_sample and now < self._age_at():
             return
-        records = [record for record in self._workers.records.values() if not record.ended]
+        records = [record for record in self._workers.records.values() if record.life.has_process]
         if is_sample:
             self._sampled_at = now
             self._meter(records, self._workers.learn_trees())
             self._look_at_host(records)
         for record in records:
-            if over_hard(self._limits, record.memory) and record.status in _RUNNING:
+            if over_hard(self._limits, record.memory) and record.life.status in _RUNNING:
                 log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=self._limits.hard_mib)
                 self._workers.kill(record, MEMORY_LIMIT)
-            elif record.is_live and record.recycle is None:
+            elif record.life.is_capacity and record.recycle is None:
                 self._mark(record, now)
 
     def _follow(self, settings: Settings) -> None:
@@ -97,7 +97,7 @@ class MemoryMeter:
         ages = (
             expires_at(self._limits, record.forked_at)
             for record in self._workers.records.values()
-            if record.is_live and record.recycle is None
+            if record.life.is_capacity and record.recycle is None
         )
         return min(ages, default=math.inf)
 
@@ -115,8 +115,8 @@ class MemoryMeter:
             elif record.memory.needs_reading(self._limits, rss_mib) or record.worker_id in renewed:
                 memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
             record.memory = record.memory.sampled(self._limits, rss_mib, memory_mib)
-            if rss_mib != before and record.channel is not None:
-                record.channel.push_state({"rssMib": rss_mib})
+            if rss_mib != before and record.link is not None:
+                record.link.push_state({"rssMib": rss_mib})
 
     def _mark(self, record: WorkerRecord, now: float) -> None:
         record.recycle = recycle_reason(self._limits, WorkerFigures(record.forked_at, record.memory), now)
@@ -125,7 +125,9 @@ class MemoryMeter:
 
     def _look_at_host(self, records: Iterable[WorkerRecord]) -> None:
         self.host_available_mib = self._available()
-        sizes = [record.memory.memory_mib or record.memory.rss_mib or 0 for record in records if record.status in _WARM]
+        sizes = [
+            record.memory.memory_mib or record.memory.rss_mib or 0 for record in records if record.life.status in _WARM
+        ]
         self._room = room_for(self.host_available_mib, self.guard.floor_mib, sizes)
         was = self.guard.reason
         reason = self.guard.observe(self.host_available_mib)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from pwgrid.common.loop import Loop
 from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.reload import concerning
-from pwgrid.runtime.child_files import ChildState, digest, state_path
+from pwgrid.master.policy.worker_life import Process, Purpose
+from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
 from pwgrid.runtime.processes import create_time
 from pwgrid.settings.model import CONCERNS, Settings
 
@@ -25,26 +27,17 @@ log = structlog.get_logger()
 AGAIN_S: Final = 3.0
 
 
-class Ledger:
+class ChildFileWriter:
     """One file for each child, below the runtime directory. What a full disk refuses is written when it has room."""
 
-    def __init__(self, config: MasterConfig) -> None:
+    def __init__(self, loop: Loop, config: MasterConfig) -> None:
+        self._loop = loop
         self._config = config
         self._runtime = config.runtime.directory
+        self._boot_id = boot_id()
+        self._workers: dict[str, ChildState] = {}
         self._refused: dict[Path, ChildState] = {}
-        self._again_at = 0.0
-
-    def tick(self, now: float) -> None:
-        """Try again what was refused: until then the next master would not know that child."""
-        if self._refused and now >= self._again_at:
-            self._again_at = now + AGAIN_S
-            for state in list(self._refused.values()):
-                self._write(state)
-
-    @property
-    def registry(self) -> str:
-        """Names the Redis that the children use."""
-        return registry_of(self._config.redis_url, self._config.settings)
+        self._again = loop.timer(self._write_refused)
 
     def settings_of(self, kind: ChildKind, browser_type: str = "") -> str:
         """The fingerprint of the settings that concern such a child, as they are now."""
@@ -53,24 +46,27 @@ class Ledger:
         return digest(concerning(CONCERNS, self._config.settings.plain(), *parts[kind], *extra))
 
     def worker(self, record: WorkerRecord) -> None:
-        """Write down a worker as it is now."""
-        if record.ended:
+        """Write down a worker as it is now, if that is news."""
+        if not record.life.has_process:
+            self._workers.pop(record.worker_id, None)
             return
         state = self._state("worker", record.worker_id, record.child, record.forked_at, record.settings)
         state.browser_type = record.browser_type
         state.version = record.version
         state.launched = record.launched
-        state.status, state.reason = record.status.value, record.reason
+        state.status, state.reason = record.life.status.value, record.life.reason
         state.recycle = record.recycle
-        state.spare = record.spare
-        state.is_successor = record.is_successor
-        self._write(state)
+        state.spare = record.life.purpose is Purpose.SPARE
+        state.is_successor = record.life.process is Process.SUCCESSOR
+        if self._workers.get(record.worker_id) != state:
+            self._workers[record.worker_id] = state
+            self._write(state)
 
     def service(self, kind: ChildKind, child: Child) -> None:
         """Write down a proxy or the embedded Redis."""
         self._write(self._state(kind, str(child.pid), child, time.monotonic(), self.settings_of(kind)))
 
-    def strike(self, kind: ChildKind, name: str) -> None:
+    def remove(self, kind: ChildKind, name: str) -> None:
         """It ended. Idempotent."""
         path = state_path(self._runtime, kind, name)
         self._refused.pop(path, None)
@@ -83,11 +79,12 @@ class Ledger:
             name=name,
             pid=child.pid,
             create_time=create_time(child.pid) or 0.0,
-            registry=self.registry,
+            registry=registry_of(self._config.redis_url, self._config.settings),
             settings=settings,
             version=self._config.version,
             forked_at=forked_at,
             started_at=child.started_at,
+            boot_id=self._boot_id,
         )
 
     def _write(self, state: ChildState) -> None:
@@ -101,6 +98,13 @@ class Ledger:
             self._refused[path] = state
             if known is None:
                 log.warning("child_not_written_down", process=state.name, reason=error.strerror or str(error))
+        if self._refused:
+            self._again.arm(min(self._again.when, self._loop.now() + AGAIN_S))
+
+    def _write_refused(self) -> None:
+        """Until it is written, the next master would not know that child."""
+        for state in list(self._refused.values()):
+            self._write(state)
 
 
 def registry_of(redis_url: str, settings: Settings) -> str:

@@ -1,4 +1,5 @@
-"""Takes stock of what a former master has left in the runtime directory; ends what cannot be used, adopts nothing."""
+"""Looks through what the master before this one left in the runtime directory: ends what cannot be used, and lists what
+is to be adopted; adopts nothing itself."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Adopt, End, Found, Retire, judge
@@ -26,7 +28,7 @@ END_S: Final = 3.0
 
 
 @dataclass(slots=True)
-class Former:
+class Leftovers:
     """What there is to adopt. `dead` are the workers whose records must go: id and browser type."""
 
     workers: list[ChildState] = field(default_factory=list)
@@ -35,38 +37,24 @@ class Former:
     redis: ChildState | None = None
     dead: list[tuple[str, BrowserType]] = field(default_factory=list)
 
-    def spared(self) -> list[str]:
+    def paths(self) -> list[str]:
         """The paths in the runtime directory that must stay."""
         proxies = ["proxy"] if self.proxy or self.retiring else []
-        spared = [f"w/{state.name}" for state in self.workers] + proxies + (["redis"] if self.redis else [])
-        return [*spared, UNWRITTEN, CODE_CACHE] if spared else []
+        paths = [f"w/{state.name}" for state in self.workers] + proxies + (["redis"] if self.redis else [])
+        return [*paths, UNWRITTEN, CODE_CACHE] if paths else []
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """What this very process kept open when it executed itself anew. Numbers are descriptors."""
+def finding(registry: str, leftovers: Leftovers, kept: Collection[str] = ()) -> Callable[[Path], list[str]]:
+    """What fills `leftovers` from the directory that it is given, and says what of that must stay, with `kept`."""
 
-    listeners: tuple[int, ...]
-    lock: int
-    control: int
-    ipc: dict[str, int]
-    lifeline: int | None
-    pools: dict[str, int]
-    port: int
-    started_at: float
+    def find(runtime: Path) -> list[str]:
+        _find(runtime, registry, leftovers)
+        return [*leftovers.paths(), *kept]
+
+    return find
 
 
-def sparing(registry: str, former: Former, kept: Collection[str] = ()) -> Callable[[Path], list[str]]:
-    """Takes stock into `former` of the directory that it is given, and says what of it must stay (`kept`, too)."""
-
-    def take_stock(runtime: Path) -> list[str]:
-        _take_stock(runtime, registry, former)
-        return [*former.spared(), *kept]
-
-    return take_stock
-
-
-def open_child(state: ChildState) -> Child | None:
+def open_child(loop: Loop, state: ChildState) -> Child | None:
     """The process as a child of ours; None when it has ended since."""
     try:
         pidfd = os.pidfd_open(state.pid)
@@ -75,35 +63,34 @@ def open_child(state: ChildState) -> Child | None:
     if state.process is None:  # only now is it certain that the descriptor means the process that was written down
         os.close(pidfd)
         return None
-    return Child(f"{state.kind} {state.name}", state.pid, pidfd, state.started_at)
+    return Child(loop, state.pid, pidfd, state.started_at)
 
 
-def _take_stock(runtime: Path, registry: str, former: Former) -> None:
+def _find(runtime: Path, registry: str, leftovers: Leftovers) -> None:
     states = {(state.kind, state.name): state for state in read_states(runtime)}
     for verdict in judge((_found(state) for state in states.values()), registry):
         kind = "proxy" if isinstance(verdict, Retire) else verdict.kind
         state = states[kind, verdict.name]
         match verdict:
             case Adopt(kind="worker"):
-                former.workers.append(state)
+                leftovers.workers.append(state)
             case Adopt(kind="proxy"):
-                former.proxy = state
+                leftovers.proxy = state
             case Adopt(kind="redis"):
-                former.redis = state
+                leftovers.redis = state
             case Retire():
-                former.retiring.append(state)
+                leftovers.retiring.append(state)
             case _:
                 if isinstance(verdict, End) and (process := state.process) is not None:
-                    log.warning("former_child_ended", kind=kind, pid=state.pid, reason=verdict.reason)
+                    log.warning("leftover_child_ended", kind=kind, pid=state.pid, reason=verdict.reason)
                     end(process, time.monotonic() + END_S, signal.SIGTERM)
                 if kind == "worker":
-                    former.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
+                    leftovers.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
                 state_path(runtime, kind, state.name).unlink(missing_ok=True)
-    adopted = {state.name for state in former.workers}
-    left = [path for path in runtime.glob("w/*") if path.name not in adopted]
-    killed = kill_below(left)
+    adopted = {state.name for state in leftovers.workers}
+    killed = kill_below([path for path in runtime.glob("w/*") if path.name not in adopted])
     if killed:
-        log.warning("orphans_killed", processes=killed)
+        log.warning("leftover_processes_killed", processes=killed)
 
 
 def _found(state: ChildState) -> Found:

@@ -27,13 +27,15 @@ class Pool:
         self.browser_type: Final = browser_type
         self.workers = workers
         self.backoff = Backoff()
-        self.held: str | None = None
+        self.host_guard: str | None = None
         """Why nothing is started in any pool just now."""
         self.is_complete = workers == 0
         self.rate = SessionRate(now, expected_rate)
         self.starts = StartTimes()
         self.spares = 0
         """How many workers should be warm beside those that serve."""
+        self.drain_timeouts = 0
+        """How many drains ran out of time and cut sessions."""
 
     @property
     def cannot_start(self) -> bool:
@@ -46,7 +48,7 @@ class Pool:
         if self.is_complete:
             return None
         if self.backoff.reason is None:
-            return self.held
+            return self.host_guard
         deaths = self.backoff.deaths
         return self.backoff.reason + (f" ({deaths} early deaths in a row)" if deaths > 1 else "")
 
@@ -62,8 +64,8 @@ class Pool:
 
     def failed(self, record: WorkerRecord, now: float) -> None:
         """Count a worker that ended unplanned."""
-        served_s = max(0.0, now - record.served_since)
-        self.died(record.reason or "ended without a reason", now, Run(record.forked_at, served_s, record.lifetime))
+        served_s = max(0.0, now - record.warm_since)
+        self.died(record.life.reason or "ended without a reason", now, Run(record.forked_at, served_s, record.lifetime))
 
     def died(self, reason: str, now: float, run: Run) -> None:
         """Count an early death, or a start that failed before there was a process."""
@@ -75,7 +77,7 @@ class Pool:
 
     def observe(self, records: Collection[WorkerRecord], now: float) -> None:
         """See whether it is complete, and whether a run since the last death was healthy."""
-        available = [record for record in records if record.status is WorkerStatus.AVAILABLE]
+        available = [record for record in records if record.life.status is WorkerStatus.AVAILABLE]
         self.is_complete = len(available) >= self.workers
         if self.is_complete and not self.backoff.deaths:
             self.backoff = self.backoff.healthy()
@@ -85,7 +87,7 @@ class Pool:
 
     def told(self, record: WorkerRecord, lifetime: int, now: float) -> None:
         """Take in how many sessions one of its workers has had."""
-        if lifetime > record.lifetime and record.counted_at <= now:  # what an adopted one had before is no news
+        if lifetime > record.lifetime and record.counted_at <= now:  # what it had under another master is no news
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
         record.lifetime, record.counted_at = lifetime, now
 
@@ -97,11 +99,11 @@ class Pool:
             settings.max_lifetime_sessions,
             settings.max_concurrent_sessions,
         )
-        self.spares = spares(outlook, [record.lifetime for record in records if record.is_live])
+        self.spares = spares(outlook, [record.lifetime for record in records if record.life.is_capacity])
 
     def status_reply(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
         """What an operator is told."""
-        count = {status: sum(1 for record in records if record.status is status) for status in WorkerStatus}
+        count = {status: sum(1 for record in records if record.life.status is status) for status in WorkerStatus}
         return {
             "browserType": self.browser_type,
             "wanted": self.workers,
@@ -109,11 +111,21 @@ class Pool:
             "starting": count[WorkerStatus.STARTING],
             "spare": count[WorkerStatus.SPARE],
             "draining": count[WorkerStatus.DRAINING],
-            "slots": sum(record.slots for record in records if record.status is WorkerStatus.AVAILABLE),
+            "drainTimeouts": self.drain_timeouts,
+            "slots": sum(record.slots for record in records if record.life.status is WorkerStatus.AVAILABLE),
             "reason": self.reason,
         }
 
+    def roster_entry(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
+        """What the proxy is told."""
+        return {
+            "wanted": self.workers,
+            "available": sum(record.life.status is WorkerStatus.AVAILABLE for record in records),
+            "reason": self.reason,
+            "drainTimeouts": self.drain_timeouts,
+        }
+
     def _is_proof(self, record: WorkerRecord, now: float) -> bool:
-        served_s = now - record.served_since
+        served_s = now - record.warm_since
         started_since = record.forked_at >= self.backoff.died_at
         return started_since and self.backoff.policy.is_healthy(served_s, record.lifetime)

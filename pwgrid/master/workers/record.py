@@ -1,95 +1,66 @@
-"""What the master knows of one worker, and how it is forked; decides nothing about it."""
+"""What the master knows of one worker; decides nothing about it: what becomes of it does its `life`."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import secrets
 import socket
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from pwgrid.common.loop import Timer
 from pwgrid.common.types import BrowserType
-from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerEvent, WorkerStatus, advance
-from pwgrid.control.master_end import Channel
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.control.master_end import MasterEnd
 from pwgrid.master.child import Child
-from pwgrid.master.config import MasterConfig
-from pwgrid.master.fork import fork_role
-from pwgrid.master.policy.adoption import heard_again
 from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.recycle import Footprint
-from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.master.policy.worker_life import Purpose, WorkerLife
 from pwgrid.runtime.process_tree import Tree
+
+WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 
 
 @dataclass(eq=False, slots=True)
 class WorkerRecord:
-    """One worker from its fork until nothing of it is left. Times are monotonic seconds.
+    """One worker. Times are monotonic seconds.
 
-    `ipc` is the master's copy of the browser server's channel: it outlives the worker. `ended` is set once the process
-    was reaped and only its tree may be left. `planned`: its end was wanted; `asked`: an operator asked for it.
-    `is_successor`: the process took a dead worker's browser server over. `doomed`: its whole tree is to go.
-    `adopted`: a former master forked it; until it has come back to us (`claimed`) there is no `control`, and no `ipc`
-    until it has sent it. `settings` is what it was forked with. `spare`: it is not counted on (yet), though
-    a selection may have let it serve. `counted_at`: when it last told how many sessions it had had.
+    `child` is its process, `link` the control link to it, and `ipc` the master's copy of the channel to its browser
+    server, which outlives the process; another master's worker brings it when it comes back. `settings` and `version`
+    are what it was forked with, `launched` what it said of its browser. `counted_at`: when it last told how many
+    sessions it had had. `recycle`: why it should be replaced. `late` watches `life.ready_by`.
     """
 
     worker_id: str
     browser_type: BrowserType
+    life: WorkerLife
     child: Child
-    control: socket.socket | None
-    ipc: socket.socket | None
     tree: Tree
     forked_at: float
-    status: WorkerStatus = WorkerStatus.STARTING
-    channel: Channel | None = None
+    version: str
+    settings: str = ""
+    ipc: socket.socket | None = None
+    link: MasterEnd | None = None
+    late: Timer = field(init=False)
     launched: dict[str, Any] = field(default_factory=dict)
-    served_since: float = math.inf
-    available_by: float = math.inf
-    drain_by: float = math.inf
+    warm_since: float = math.inf
     active: int = 0
     lifetime: int = 0
-    slots: int = 0
-    reason: str | None = None
-    recycle: str | None = None
-    spare: bool = False
     counted_at: float = math.inf
-    planned: bool = False
-    asked: bool = False
-    counted: bool = False
-    ended: bool = False
-    is_successor: bool = False
-    doomed: bool = False
-    sweep_at: float = math.inf
-    sessions_until: float = math.inf
+    slots: int = 0
     memory: Footprint = field(default_factory=Footprint)
-    settings: str = ""
-    version: str = ""
-    adopted: bool = False
-    claimed: bool = True
-    told_again: bool = False
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it counts as capacity, now or soon."""
-        return self.status in BEFORE_A_DRAIN
-
-    def advance(self, event: WorkerEvent) -> None:
-        """Step through the table. Raises LifecycleError (a ValueError)."""
-        self.status = heard_again(self.status, event) if self.adopted else advance(self.status, event)
+    recycle: str | None = None
 
     def view(self) -> WorkerView:
         """What the plan needs to know."""
         return WorkerView(
             self.worker_id,
             self.browser_type,
-            self.status,
+            self.life.status,
             self.active,
             started_at=self.forked_at,
             recycle=self.recycle,
-            spare=self.spare,
+            spare=self.life.purpose is Purpose.SPARE,
         )
 
     def status_reply(self) -> dict[str, Any]:
@@ -99,8 +70,8 @@ class WorkerRecord:
             "browserType": self.browser_type,
             "pid": self.child.pid,
             "nodePid": self.launched.get("nodePid"),
-            "status": self.status.value,
-            "claimed": self.claimed,
+            "status": self.life.status.value,
+            "contact": self.life.contact.value,
             "active": self.active,
             "lifetime": self.lifetime,
             "slots": self.slots,
@@ -108,73 +79,11 @@ class WorkerRecord:
             "rssMib": self.memory.rss_mib,
             "memoryMib": self.memory.memory_mib,
             "drainLeftS": self._drain_left_s(),
-            "reason": self.reason or self.recycle,
+            "reason": self.life.reason or self.recycle,
         }
 
     def _drain_left_s(self) -> float | None:
         """How long its sessions may still go on; None when it does not drain."""
-        if self.sessions_until == math.inf:
+        if self.life.sessions_until == math.inf:
             return None
-        return round(max(0.0, self.sessions_until - time.monotonic()), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """What a worker process is to be: who, where, and with which ends of the browser server's channel.
-
-    `ipc_child` is None and `adopt_node_pid` given where the browser server lives already. See also WorkerArguments.
-    """
-
-    worker_id: str
-    browser_type: BrowserType
-    directory: Path
-    ipc: socket.socket
-    ipc_child: socket.socket | None = None
-    adopt_node_pid: int | None = None
-    registry_seen: bool = False
-    spare: bool = False
-
-
-def fork_worker(config: MasterConfig, name: str, post: Post) -> tuple[Child, socket.socket]:
-    """Fork a worker process; the child, and our end of its control link. Raises OSError, with nothing left behind."""
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    boot = WorkerArguments(
-        settings=config.settings,
-        redis_url=config.redis_url,
-        runtime=config.runtime.directory,
-        control=theirs,
-        worker_id=post.worker_id,
-        browser_type=post.browser_type,
-        directory=post.directory,
-        ipc=post.ipc,
-        ipc_child=post.ipc_child,
-        adopt_node_pid=post.adopt_node_pid,
-        registry_seen=post.registry_seen,
-        spare=post.spare,
-    )
-    keep = [part.fileno() for part in (theirs, post.ipc, post.ipc_child) if part is not None]
-    try:
-        return fork_role(name, lambda: config.roles.worker(boot), keep), control
-    except BaseException:
-        control.close()
-        raise
-    finally:
-        theirs.close()
-
-
-def start_worker(
-    config: MasterConfig, browser_type: BrowserType, now: float, *, registry_seen: bool, spare: bool
-) -> WorkerRecord:
-    """Fork a worker with its directory and sockets. Raises OSError, with nothing left behind."""
-    worker_id = secrets.token_hex(4)
-    with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
-        directory = config.runtime.make_worker_dir(worker_id)
-        undo.callback(config.runtime.remove_worker_dir, worker_id)
-        ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        undo.callback(ipc.close)
-        theirs.callback(ipc_child.close)
-        post = Post(worker_id, browser_type, directory, ipc, ipc_child, registry_seen=registry_seen, spare=spare)
-        child, control = fork_worker(config, f"worker {worker_id}", post)
-        undo.pop_all()
-        tree = Tree(child.pid, directory)
-        return WorkerRecord(worker_id, browser_type, child, control, ipc, tree, now, spare=spare)
+        return round(max(0.0, self.life.sessions_until - time.monotonic()), 1)

@@ -1,211 +1,364 @@
-"""All workers: starts, adopts and drains them as it is told. The plan is not made here; what they say is taken in by
-`Reports`, and what becomes of them when they end is up to `Ends`."""
+"""All workers: hears what they say, sees them end, has each one's `life` decide what is to be done, and does it."""
 
 from __future__ import annotations
 
-import math
 import socket
+from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus
-from pwgrid.control.frames import Frame
-from pwgrid.control.master_end import Channel
-from pwgrid.control.protocol import Link
+from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen
+from pwgrid.control.server import Reconnect
+from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.loop import Loop
 from pwgrid.master.policy.backoff import Run
-from pwgrid.master.workers.adopt import adopt_worker, resumed_link, sockets
-from pwgrid.master.workers.drain_history import DrainBook
+from pwgrid.master.policy.worker_life import (
+    Action,
+    Contact,
+    Do,
+    EndProcess,
+    ForkSuccessor,
+    Process,
+    Purpose,
+    PurposeEvent,
+    TellLost,
+    TellProxy,
+)
+from pwgrid.master.proxy.proxies import Proxies
+from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.record import WorkerRecord, start_worker
-from pwgrid.master.workers.reports import Reports
-from pwgrid.master.workers.roll import Data, Roll, Tell
-from pwgrid.master.workers.worker_exit import Ends
+from pwgrid.master.workers.processes import adopt_worker, browser_server_lives, fork_successor, fork_worker, times_of
+from pwgrid.master.workers.record import WARM, WorkerRecord
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_tree import Table, process_table
 
 log = structlog.get_logger()
 
-LAUNCH_GRACE_S: Final = 15.0
-DRAIN_NOW_S: Final = 5.0
+CLEAN_UP_AGAIN_S: Final = 0.02
+DRAINED_KEPT: Final = 256
+
+Data = dict[str, Any]
+
+_EVENTS: Final = {
+    "spare": WorkerEvent.WAITS,
+    "available": WorkerEvent.SERVES,
+    "draining": WorkerEvent.DRAINS,
+    "stopped": WorkerEvent.STOPS,
+    "failed": WorkerEvent.FAILS,
+}
+"""What a worker says that concerns its life."""
 
 
 class Workers:
-    """The workers by id. `tell(what, record)` tells the proxy what it must know of one at once."""
+    """The workers by id (`records`).
 
-    def __init__(self, loop: Loop, config: MasterConfig, pools: dict[BrowserType, Pool], tell: Tell) -> None:
-        self._roll = Roll(loop, config, pools)
-        self._reports = Reports(self._roll)
-        self._ends = Ends(self._roll, tell, self._follow)
+    `registry_seen`: Redis has been there, since a worker has registered; from then on the grid goes on without it, too.
+    `drained` has the last ends of workers, the newest last: sessions that were `cut`, whether because the drain
+    `timedOut` (and not because somebody wanted the end now), and the reason when the worker was `lost` instead.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        pools: dict[BrowserType, Pool],
+        files: ChildFileWriter,
+        proxies: Proxies,
+    ) -> None:
+        self.records: dict[str, WorkerRecord] = {}
+        self.registry_seen = False
+        self.drained: deque[Data] = deque(maxlen=DRAINED_KEPT)
         self._loop = loop
         self._config = config
         self._pools = pools
-        self._tell = tell
-
-    @property
-    def records(self) -> dict[str, WorkerRecord]:
-        """All of them, by id."""
-        return self._roll.records
-
-    @property
-    def registry_seen(self) -> bool:
-        """Whether Redis has been there: a worker has registered. From then on the grid goes on without it, too."""
-        return self._roll.registry_seen
-
-    @property
-    def drains(self) -> DrainBook:
-        """How the last drains ended."""
-        return self._roll.drains
+        self._files = files
+        self._proxies = proxies
+        self._trees = loop.timer(self.learn_trees)
+        self._cleaning = loop.timer(self._clean_up)
 
     def of(self, browser_type: BrowserType) -> list[WorkerRecord]:
         """Those of one pool."""
         return [record for record in self.records.values() if record.browser_type == browser_type]
 
+    # What is done with them
+
     def start(self, browser_type: BrowserType, *, spare: bool = False) -> None:
         """Fork one; where that fails the pool backs off."""
-        now = self._loop.now()
         try:
-            record = start_worker(self._config, browser_type, now, registry_seen=self._roll.registry_seen, spare=spare)
+            record, control = fork_worker(
+                self._loop, self._config, browser_type, spare=spare, registry_seen=self.registry_seen
+            )
         except OSError as error:
-            reason = f"cannot start a worker: {error.strerror or error}"
+            now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"
             self._pools[browser_type].died(reason, now, Run(now))
             log.error("worker_not_started", pool=browser_type, reason=reason)
             return
-        record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
-        record.settings = self._roll.ledger.settings_of("worker", browser_type)
-        record.version = self._config.version
-        self._follow(record)
+        record.settings = self._files.settings_of("worker", browser_type)
+        self._follow(record, control)
         log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid, spare=spare)
+
+    def adopt(self, state: ChildState) -> None:
+        """Go on with one that another master forked; it has the lost threshold to come back."""
+        record = adopt_worker(self._loop, self._config, state)
+        if record is not None:
+            self.registry_seen |= record.life.status is not WorkerStatus.STARTING
+            self._follow(record)
+            log.info("worker_adopted", worker=record.worker_id, pool=record.browser_type, pid=record.child.pid)
+
+    def attach(self, reconnect: Reconnect) -> bool:
+        """Take a worker's new connection; False when there is no such worker any more.
+
+        Raises ProtocolError when its first frame says something impossible.
+        """
+        record = self.records.get(reconnect.name)
+        if record is None or record.link is None or record.child.pid != reconnect.pid:
+            return False
+        for each in reconnect.sockets:
+            if record.ipc is None:
+                record.ipc = each
+            else:
+                each.close()
+        record.link.attach(reconnect.sock, reconnect.init)
+        return True
 
     def serve(self, record: WorkerRecord) -> None:
         """Let a spare serve, at once or as soon as it is warm, and count on it."""
-        self._roll.serve(record)
+        self._do(record, record.life.serve(self._loop.now()))
+
+    def drain(self, record: WorkerRecord, reason: str, by: PurposeEvent = PurposeEvent.END_ASKED) -> None:
+        """Ask for the end: the command goes over the link, and what does not follow it is ended."""
+        actions = record.life.drain(by, reason, self._loop.now(), times_of(self._config.settings))
+        if actions:
+            is_now = record.life.purpose is Purpose.END_NOW
+            log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=is_now, active=record.active)
+        self._do(record, actions)
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Have a worker end one of its sessions; nothing when either is gone."""
         record = self.records.get(worker_id)
-        if record is not None and not record.ended:
-            self._roll.send(record, "end_session", {"sessionId": session_id, "reason": reason})
-
-    def adopt(self, state: ChildState) -> None:
-        """Go on with one that a former master forked; it has the lost threshold to come back."""
-        record = adopt_worker(self._config, state)
-        if record is None:
-            return
-        now = self._loop.now()
-        self._roll.registry_seen |= record.status is not WorkerStatus.STARTING
-        record.available_by = now + self._config.settings.launch_timeout + LAUNCH_GRACE_S
-        if record.status is WorkerStatus.DRAINING:
-            self._roll.limit_drain(record)
-        elif record.status in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE):
-            record.available_by = math.inf
-        self._follow(record)
-        log.info("worker_adopted", worker=record.worker_id, pool=record.browser_type, pid=record.child.pid)
-
-    def drain(self, record: WorkerRecord, reason: str, *, now: bool = False) -> None:
-        """Ask for the end: the command goes over the link, and what does not follow it is ended.
-
-        A worker that drains already is told again only when it is to end `now`.
-        """
-        if record.ended or record.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
-            return
-        if record.status is WorkerStatus.DRAINING and not now:
-            record.planned = True
-            return
-        record.advance(WorkerEvent.DRAIN_ASKED)
-        record.planned = True
-        record.doomed = record.doomed or now
-        record.reason = record.reason or reason
-        timeout_s = self._config.settings.drain_timeout
-        record.sessions_until = min(record.sessions_until, self._loop.now() + (0.0 if now else timeout_s))
-        if now:
-            self._roll.end_drain_in(record, DRAIN_NOW_S)
-        else:
-            self._roll.limit_drain(record)
-        self._roll.ledger.worker(record)
-        log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=now, active=record.active)
-        self._roll.send(record, "drain", {"reason": reason, "timeoutS": 0.0 if now else timeout_s, "now": now})
-        self._tell("leave_drain", record)
-
-    def attach(self, record: WorkerRecord, sock: socket.socket, frame: Frame, init: bytes, fds: list[int]) -> bool:
-        """Take a reconnect; False when the worker has ended. `fds` has its end of the browser server's channel.
-
-        Raises ProtocolError when `frame`, the init, says something impossible.
-        """
-        if record.ended or record.channel is None:
-            return False
-        if not record.claimed:
-            record.channel.link = resumed_link(record.channel.link, frame)
-            record.claimed = True
-            log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
-        for spare in sockets(fds):
-            if record.ipc is None:
-                record.ipc = spare
-            else:
-                spare.close()
-        record.channel.attach(sock, self._greeting(), init)
-        return True
+        if record is not None:
+            self._send(record, "end_session", {"sessionId": session_id, "reason": reason})
 
     def kill(self, record: WorkerRecord, reason: str) -> None:
         """End one with its tree at once; its sessions fail for `reason`."""
-        now = self._loop.now()
-        record.doomed = True
-        record.child.end_by(now, now)
-        record.child.tick(now)
-        self._ends.lose(record, reason)
+        self._do(record, record.life.give_up(reason, self._loop.now(), grace_s=0.0))
 
     def kill_all(self) -> None:
         """Last resort: end every process at once, without waiting for anything."""
         for record in self.records.values():
-            record.doomed = True
-            record.child.end_by(0.0, 0.0)
-
-    def tick(self, now: float) -> None:
-        """Do what is due: see who has ended or should, write down what could not be, learn the trees."""
-        self._ends.tick(now)
-        self._roll.ledger.tick(now)
-        if now >= self._roll.trees_at:
-            self.learn_trees()
-
-    def deadline(self) -> float:
-        """When `tick` has something to do, or infinity."""
-        ends = min((self._ends.deadline(record) for record in self.records.values()), default=math.inf)
-        return min(self._roll.trees_at, ends) if self.records else math.inf
+            self._do(record, record.life.kill(self._loop.now()))
 
     def learn_trees(self) -> Table:
         """See which processes belong to whom now; the table that told it (empty without workers)."""
-        live = [record for record in self.records.values() if not record.ended]
+        live = [record for record in self.records.values() if record.life.has_process]
         table = process_table() if live else Table()
         for record in live:
             record.tree.note(table)
-        self._roll.trees_at = math.inf  # the memory meter asks again, at each of its samples
+        self._trees.cancel()  # the memory meter asks again, at each of its samples
         return table
 
-    def _follow(self, record: WorkerRecord) -> None:
-        """Watch its process and its link from here on."""
-        record.channel = Channel(
-            self._loop,
-            Link("master", record.worker_id),
-            lambda item: self._reports.received(record, item),
-            lambda reason: self._link_down(record, reason),
+    # What they say. What no worker can mean raises ValueError: that ends the connection it came over
+
+    def _heard(self, record: WorkerRecord, item: Received) -> None:
+        now, life = self._loop.now(), record.life
+        match item:
+            case Opened():
+                if life.contact is Contact.AWAITED:
+                    log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
+                life.opens()
+                record.slots = _count(item.init.get("slots"))
+            case StateSeen():
+                is_first = life.contact is Contact.REPEATING
+                self._do(record, life.tells_state(item.data.get("status"), now, times_of(self._config.settings)))
+                self._note_warm(record, is_repeated=is_first)
+                record.active = _count(item.data.get("active"))
+                self._pools[record.browser_type].told(record, _count(item.data.get("lifetime")), now)
+            case Applied(name="launched"):
+                record.launched = item.data
+                self._files.worker(record)
+                self._trees.arm(now)  # learn the browser's processes while they are still below the worker
+            case Applied() if item.name in _EVENTS:
+                self._said(record, item.name, item.data)
+            case Applied():
+                log.warning("event_unknown", worker=record.worker_id, name=item.name)
+
+    def _said(self, record: WorkerRecord, name: str, data: Data) -> None:
+        now, life = self._loop.now(), record.life
+        if name == "stopped":
+            cut, timed_out = _count(data.get("cut")), bool(data.get("timedOut"))
+            self._pools[record.browser_type].drain_timeouts += timed_out
+            self.drained.append({"id": record.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
+        was, is_repeated = life.status, life.contact is Contact.REPEATING
+        reason = str(data.get("reason", "asked"))
+        self._do(record, life.says(_EVENTS[name], reason, now, times_of(self._config.settings)))
+        self._note_warm(record, is_repeated=is_repeated)
+        if name == "draining" and (heir := self.records.get(str(data.get("heir")))) is not None:
+            self._do(heir, heir.life.serves_in_place(now))
+        elif name == "available" and life.status is WorkerStatus.AVAILABLE:
+            log.info(
+                "worker_available",
+                worker=record.worker_id,
+                after_s=round(now - record.forked_at, 3),
+                was_spare=was is not WorkerStatus.STARTING,
+            )
+        elif name == "failed":
+            log.error("worker_failed", worker=record.worker_id, pool=record.browser_type, reason=reason)
+
+    def _note_warm(self, record: WorkerRecord, *, is_repeated: bool) -> None:
+        self.registry_seen |= record.life.status is WorkerStatus.AVAILABLE
+        if record.life.status not in WARM or record.warm_since <= self._loop.now():
+            return
+        if is_repeated:  # how long it waited for its master is no start time
+            record.warm_since = record.forked_at
+        else:
+            record.warm_since = self._loop.now()
+            self._pools[record.browser_type].starts.took(record.warm_since - record.forked_at)
+
+    # How they end
+
+    def _give_up(self, record: WorkerRecord, reason: str) -> None:
+        now = self._loop.now()
+        taken_over = record.life.may_be_taken_over(now) and browser_server_lives(record)
+        self._do(record, record.life.give_up(reason, now, taken_over=taken_over))
+
+    def _exited(self, record: WorkerRecord, ended: Exit) -> None:
+        if record.link is not None:
+            record.link.read_what_is_left()
+        record.tree.worker_pid = 0  # may be somebody else's from here on
+        life, was, reason = record.life, record.life.status, _why(record, ended)
+        # How an adopted one ended only its parent was told; but removing its directory is the last thing that it does.
+        is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
+        taken_over = life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
+        actions = life.exits(reason, is_clean=is_clean, taken_over=taken_over)
+        tell = log.info if TellProxy("worker_gone") in actions else log.error
+        tell(
+            "worker_exited",
+            worker=record.worker_id,
+            pid=record.child.pid,
+            exit=str(ended),
+            was=was.value,
+            reason=life.reason,
         )
-        self.records[record.worker_id] = record
-        self._loop.add(record.child.pidfd, lambda: self._ends.exited(record))
-        self._roll.trees_at = min(self._roll.trees_at, self._loop.now() + self._config.settings.rss_check_interval)
-        self._roll.ledger.worker(record)
-        if record.control is not None:
-            record.channel.attach(record.control, self._greeting())
+        self._do(record, actions)
+
+    def _succeed(self, record: WorkerRecord, reason: str) -> None:
+        """Its browser server lives: another process sees its sessions to their end."""
+        try:
+            control = fork_successor(self._loop, self._config, record)
+        except OSError as error:
+            log.error("successor_not_started", worker=record.worker_id, reason=str(error))
+            self._do(record, record.life.is_not_succeeded(reason))
+            return
+        actions = record.life.is_succeeded(self._loop.now(), times_of(self._config.settings))
+        self._follow(record, control)
+        self._do(record, actions)
+        log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
+
+    def _clean_up(self) -> None:
+        """Kill what ended workers have left, until nothing is; then their directories go."""
+        now = self._loop.now()
+        table = process_table()
+        for record in [record for record in self.records.values() if record.life.process is Process.GONE]:
+            killed = record.tree.kill(table)
+            if killed:
+                log.info("tree_killed", worker=record.worker_id, processes=killed)
+                self._cleaning.arm(now + CLEAN_UP_AGAIN_S)
+                continue
+            if record.ipc is not None:
+                record.ipc.close()
+            if self._config.runtime.remove_worker_dir(record.worker_id):
+                log.debug("worker_directory_removed", worker=record.worker_id)
+            record.life.is_cleaned_up()
+            del self.records[record.worker_id]
+
+    # What was decided
+
+    def _do(self, record: WorkerRecord, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case EndProcess():
+                    record.child.end_by(action.term_at, action.kill_at)
+                case ForkSuccessor():
+                    self._succeed(record, action.reason)
+                case TellLost():
+                    self._tell_lost(record, action.was)
+                case TellProxy():
+                    self._tell_proxy(record, action.command)
+                case Do():
+                    _DOING[action](self, record)
+        record.late.arm(record.life.ready_by)
+        self._files.worker(record)
+
+    def _count_death(self, record: WorkerRecord) -> None:
+        self._pools[record.browser_type].failed(record, self._loop.now())
+
+    def _send_serve(self, record: WorkerRecord) -> None:
+        self._send(record, "serve", {})
+
+    def _send_drain(self, record: WorkerRecord) -> None:
+        is_now = record.life.purpose is Purpose.END_NOW
+        timeout_s = 0.0 if is_now else self._config.settings.drain_timeout
+        self._send(record, "drain", {"reason": record.life.reason, "timeoutS": timeout_s, "now": is_now})
+
+    def _cut_link(self, record: WorkerRecord) -> None:
+        if record.link is not None:
+            record.link.close()
+            record.link = None
+
+    def _clean_up_soon(self, _record: WorkerRecord) -> None:
+        self._cleaning.arm(self._loop.now())
+
+    def _tell_lost(self, record: WorkerRecord, was: WorkerStatus) -> None:
+        reason = record.life.reason
+        log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, was=was.value, reason=reason)
+        self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
+        self._tell_proxy(record, "worker_lost")
+
+    def _tell_proxy(self, record: WorkerRecord, command: str) -> None:
+        about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.life.reason}
+        self._proxies.send(command, about)
 
     @staticmethod
-    def _link_down(record: WorkerRecord, reason: str) -> None:
-        log.debug("control_link_down", worker=record.worker_id, pid=record.child.pid, reason=reason)
+    def _send(record: WorkerRecord, name: str, data: Data) -> None:
+        """A command over its link; what an adopted one that has not come back is told waits there."""
+        if record.link is not None:
+            record.link.send(name, data)
 
-    def _greeting(self) -> Data:
-        return {"lostThresholdS": self._config.settings.worker_lost_threshold}
+    def _follow(self, record: WorkerRecord, control: socket.socket | None = None) -> None:
+        """Watch its process and its link from here on."""
+        lost_s = self._config.settings.worker_lost_threshold
+        record.link = MasterEnd(
+            self._loop,
+            Link("master", record.worker_id, adopts=record.life.contact is Contact.AWAITED),
+            lost_s,
+            lambda item: self._heard(record, item),
+            lambda: self._give_up(record, f"silent for {lost_s:g} s"),
+        )
+        if control is not None:
+            record.link.attach(control)
+        record.child.watch(lambda ended: self._exited(record, ended))
+        record.late = self._loop.timer(lambda: self._is_late(record))
+        self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.rss_check_interval))
+        self.records[record.worker_id] = record
+        self._do(record, [EndProcess(record.life.drain_by)])
+
+    def _is_late(self, record: WorkerRecord) -> None:
+        self._give_up(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
+
+
+_DOING: Final = {
+    Do.COUNT_DEATH: Workers._count_death,
+    Do.SEND_SERVE: Workers._send_serve,
+    Do.SEND_DRAIN: Workers._send_drain,
+    Do.CUT_LINK: Workers._cut_link,
+    Do.CLEAN_UP: Workers._clean_up_soon,
+}
 
 
 def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
@@ -216,3 +369,18 @@ def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
     if data.get("pool") is not None:
         return [record for record in records if record.browser_type == data["pool"]]
     return list(records) if data.get("all") else []
+
+
+def _why(record: WorkerRecord, ended: Exit) -> str:
+    if ended.was_killed:
+        return f"{record.life.reason or 'asked to end'}: did not end in time, killed"
+    return record.life.reason or f"worker ended with {ended}"
+
+
+def _count(value: object) -> int:
+    """A figure that a child reports. Raises ValueError for anything else."""
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is not a count")
+    return value

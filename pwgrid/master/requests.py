@@ -1,0 +1,107 @@
+"""What operators ask of the master, by the command line or by the proxy's API: checks it, and has it done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from pwgrid.common import systemd
+from pwgrid.common.errors import GridError
+from pwgrid.common.types import BrowserType
+from pwgrid.control.frames import Frame
+from pwgrid.control.server import Deferred, Request
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.policy.worker_life import PurposeEvent
+from pwgrid.master.restart.reload import Reload
+from pwgrid.master.restart.version_change import VersionChange
+from pwgrid.master.shutdown import Shutdown
+from pwgrid.master.workers.pool import Pool
+from pwgrid.master.workers.workers import Workers, select
+from pwgrid.settings.kinds import MAX_WORKERS
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Each method raises ValueError with the sentence that says what is wrong."""
+
+    config: MasterConfig
+    pools: Mapping[BrowserType, Pool]
+    workers: Workers
+    shutdown: Shutdown
+    reload_settings: Reload
+    version_change: VersionChange
+    status: Callable[[], dict[str, Any]]
+
+    def by_name(self) -> dict[str, Request]:
+        """The requests that come over the control socket."""
+        return {
+            "status": lambda _data: self.status(),
+            "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
+            "drain": self.drain,
+            "scale": self.scale,
+            "reload": lambda _data: self.reload(),
+            "upgrade": lambda _data: self.upgrade(),
+        }
+
+    def from_proxy(self, name: str, data: Frame) -> None:
+        """A request that came to the proxy's API. Nobody waits for an answer."""
+        if name == "drain_asked":
+            for record in select(self.workers.records.values(), data):
+                self.workers.drain(record, str(data.get("reason", "asked by the proxy")), PurposeEvent.OPERATOR_ASKED)
+        elif name == "end_session":
+            self.workers.end_session(str(data["workerId"]), str(data["sessionId"]), str(data["reason"]))
+        else:
+            log.warning("event_unknown", process="proxy", name=name)
+
+    def drain(self, data: Frame) -> Frame:
+        """Drain one worker, a pool, or all."""
+        records = select(self.workers.records.values(), data)
+        if not records and not data.get("all"):
+            raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
+        by = PurposeEvent.NOW_ASKED if data.get("now") else PurposeEvent.OPERATOR_ASKED
+        for record in records:
+            self.workers.drain(record, str(data.get("reason", "operator")), by)
+        return {"draining": [record.worker_id for record in records]}
+
+    def scale(self, data: Frame) -> Frame:
+        """Want other numbers of workers, until the next reload that changes them."""
+        self._refuse_while_stopping()
+        figures: dict[BrowserType, int] = {}
+        for name, workers in data.items():
+            pool = self.pools.get(name)  # type: ignore[call-overload]
+            if pool is None:
+                raise ValueError(f"there is no pool {name!r:.40}; pools are {', '.join(self.pools)}")
+            if type(workers) is not int or not 0 <= workers <= MAX_WORKERS:
+                raise ValueError(f"{name}: {workers!r:.40} is not a number of workers from 0 to {MAX_WORKERS}")
+            if workers > pool.workers == 0:
+                try:
+                    self.config.prepare_pool(pool.browser_type)
+                except GridError as error:
+                    raise ValueError(str(error)) from None
+            figures[pool.browser_type] = workers
+        for browser_type, workers in figures.items():
+            self.pools[browser_type].scale(workers)
+        return {"wanted": {name: pool.workers for name, pool in self.pools.items()}}
+
+    def reload(self) -> Frame:
+        """Take the configuration as it is now."""
+        self._refuse_while_stopping()
+        systemd.reloading()
+        try:
+            return self.reload_settings.run()
+        finally:
+            systemd.ready("serving")
+
+    def upgrade(self) -> Deferred:
+        """Run the code that is installed now."""
+        self._refuse_while_stopping()
+        return self.version_change.start(self.reload_settings)
+
+    def _refuse_while_stopping(self) -> None:
+        if self.shutdown.is_stopping:
+            raise ValueError("the grid is stopping")

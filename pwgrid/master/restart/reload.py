@@ -1,0 +1,98 @@
+"""New settings for a running grid: what has changed is scaled, recycled, replaced; or all of it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from pwgrid.common.errors import GridError
+from pwgrid.common.types import BrowserType
+from pwgrid.control.frames import Frame
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.policy.reload import Change, compare
+from pwgrid.master.proxy.proxies import Proxies
+from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.workers.pool import Pool
+from pwgrid.master.workers.workers import Workers
+from pwgrid.settings.model import CONCERNS
+
+log = structlog.get_logger()
+
+CONFIGURATION: Final = "configuration"
+UPGRADE: Final = "upgrade"
+
+
+class Reload:
+    """Reads the configuration again. What a setting concerns is a table in policy/reload.py."""
+
+    def __init__(
+        self,
+        config: MasterConfig,
+        files: ChildFileWriter,
+        pools: dict[BrowserType, Pool],
+        workers: Workers,
+        proxies: Proxies,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._pools = pools
+        self._workers = workers
+        self._proxies = proxies
+
+    def run(self) -> Frame:
+        """Read the configuration again and do what it takes. Raises ValueError with all that is wrong with it."""
+        change, accept = self.read()
+        accept()
+        for browser_type, workers in change.scale.items():
+            self._pools[browser_type].scale(workers)
+        recycled = self.recycle_outdated() if change.recycle else []
+        if change.replace_proxy:
+            self._proxies.replace(CONFIGURATION)
+        log.info("reloaded", changed=change.changed, recycled=recycled, proxy=change.replace_proxy)
+        return {
+            "changed": list(change.changed),
+            "scaled": dict(change.scale),
+            "recycled": recycled,
+            "proxy": change.replace_proxy,
+        }
+
+    def recycle_outdated(self) -> list[str]:
+        """Have the workers recycled that run with other settings or other code than is wanted now; their ids."""
+        found = []
+        for record in self._workers.records.values():
+            wanted = self._files.settings_of("worker", record.browser_type)
+            if record.recycle == CONFIGURATION and record.settings == wanted:
+                record.recycle = None  # changed back before its turn came
+            elif record.life.is_capacity and record.settings != wanted:
+                record.recycle = record.recycle or CONFIGURATION
+                found.append(record.worker_id)
+            elif record.life.is_capacity and record.version != self._config.version:
+                record.recycle = record.recycle or UPGRADE
+                found.append(record.worker_id)
+        return found
+
+    def read(self) -> tuple[Change, Callable[[], None]]:
+        """What the configuration asks for now, and what to call if that is to be done. Raises ValueError."""
+        config = self._config
+        if config.reload is None:
+            raise ValueError("this master does not know where its configuration came from")
+        try:
+            settings, accept_browsers = config.reload()
+        except GridError as error:
+            log.error("configuration_refused", reason=str(error))
+            raise ValueError(str(error)) from None
+        change = compare(CONCERNS, config.settings.plain(), settings.plain())
+        if change.refused:
+            sentence = (
+                f"cannot change while the grid runs: {', '.join(change.refused)}; stop the grid and start it again"
+            )
+            log.error("configuration_refused", reason=sentence)
+            raise ValueError(sentence)
+
+        def accept() -> None:
+            config.settings = settings
+            accept_browsers()
+
+        return change, accept

@@ -1,0 +1,83 @@
+"""New code for a running grid: a child tries it, the master executes itself, then the proxy and the workers are
+replaced, one after the other. Forks only the check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from pwgrid.common.loop import Loop
+from pwgrid.control.server import Deferred
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.proxy.proxies import Proxies
+from pwgrid.master.restart.reexec import Check
+from pwgrid.master.restart.reload import UPGRADE, Reload
+from pwgrid.master.workers.workers import Workers
+
+log = structlog.get_logger()
+
+
+class VersionChange:
+    """One at a time. `execute()` becomes the new code, or raises OSError."""
+
+    def __init__(
+        self, loop: Loop, config: MasterConfig, workers: Workers, proxies: Proxies, execute: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._workers = workers
+        self._proxies = proxies
+        self._execute = execute
+        self._check: Check | None = None
+        self._answer = Deferred()
+
+    def pids(self) -> set[int]:
+        """The check's pid while it runs."""
+        return {self._check.pid} if self._check else set()
+
+    def start(self, reload: Reload) -> Deferred:
+        """Try the new code; once it has loaded, become it. Raises ValueError when it cannot be done now."""
+        if self._check is not None or self._proxies.is_being_replaced:
+            raise ValueError("an upgrade is under way already")
+        if not self._config.check_argv:
+            raise ValueError("this master does not know how it was started")
+        reload.read()  # the new code will read the configuration, too: what it cannot take is refused here
+        answer = self._answer = Deferred()
+        try:
+            self._check = Check(self._loop, self._config.check_argv, self._config.runtime.directory, self._checked)
+        except OSError as error:
+            raise ValueError(f"cannot start the check of the new code: {error.strerror or error}") from None
+        log.info("upgrade_checking")
+        return answer
+
+    def cancel(self) -> None:
+        """The grid stops: nothing is changed any more."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+            self._answer.refuse("the grid is stopping")
+
+    def replace_children(self) -> None:
+        """In the new code: the proxy is replaced, then the workers, one after the other, replacement first."""
+        old = [record for record in self._workers.records.values() if record.life.is_capacity]
+
+        def recycle() -> None:
+            for record in old:
+                record.recycle = record.recycle or UPGRADE
+
+        self._proxies.replace(UPGRADE, then=recycle)
+
+    def _checked(self, problem: str | None) -> None:
+        self._check = None
+        if problem is not None:
+            log.error("upgrade_refused", reason=problem)
+            self._answer.refuse(f"the new code does not load, so the old one stays: {problem}")
+            return
+        log.info("upgrade_executing")
+        workers = sum(record.life.is_capacity for record in self._workers.records.values())
+        self._answer.reply({"workers": workers, "from": self._config.version})
+        try:
+            self._execute()
+        except OSError as error:
+            log.error("upgrade_failed", reason=f"cannot execute: {error.strerror or error}")
