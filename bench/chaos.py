@@ -91,7 +91,7 @@ class Chaos:
         workers = [
             each
             for each in status["workers"]
-            if each["status"] == "available" and each["contact"] == "kept" and each["id"] not in self._hurt
+            if each["status"] == "available" and each["phase"] == "running" and each["id"] not in self._hurt
         ]
         return len(workers) == WORKERS and bool(status["proxy"]["pid"] and status["redis"]["pid"])
 

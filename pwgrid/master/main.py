@@ -20,7 +20,7 @@ from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.plan import Drain, Limits, Serve, Spawn, next_start, plan
 from pwgrid.master.policy.spares import expected_rate
-from pwgrid.master.policy.worker_life import PurposeEvent
+from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis import RedisChild
 from pwgrid.master.requests import Requests
@@ -117,9 +117,9 @@ class Master:
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is Phase.WORKERS:
             self._proxies.push_state(self._reporter.roster(stopping=True))
-            by = PurposeEvent.NOW_ASKED if self._shutdown.is_hurried else PurposeEvent.END_ASKED
+            wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
             for record in self._workers.records.values():
-                self._workers.drain(record, "shutdown", by)
+                self._workers.drain(record, "shutdown", wanted)
 
     def detach(self) -> None:
         """Leave at once; the children serve on for the next master, or end after the lost threshold."""

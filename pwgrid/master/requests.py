@@ -14,7 +14,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy.worker_life import PurposeEvent
+from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.version_change import VersionChange
 from pwgrid.master.shutdown import Shutdown
@@ -52,7 +52,7 @@ class Requests:
         """A request that came to the proxy's API. Nobody waits for an answer."""
         if name == "drain_asked":
             for record in select(self.workers.records.values(), data):
-                self.workers.drain(record, str(data.get("reason", "asked by the proxy")), PurposeEvent.OPERATOR_ASKED)
+                self.workers.drain(record, str(data.get("reason", "asked by the proxy")), Purpose.END_FOR_OPERATOR)
         elif name == "end_session":
             self.workers.end_session(str(data["workerId"]), str(data["sessionId"]), str(data["reason"]))
         else:
@@ -63,9 +63,9 @@ class Requests:
         records = select(self.workers.records.values(), data)
         if not records and not data.get("all"):
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
-        by = PurposeEvent.NOW_ASKED if data.get("now") else PurposeEvent.OPERATOR_ASKED
+        wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
         for record in records:
-            self.workers.drain(record, str(data.get("reason", "operator")), by)
+            self.workers.drain(record, str(data.get("reason", "operator")), wanted)
         return {"draining": [record.worker_id for record in records]}
 
     def scale(self, data: Frame) -> Frame:

@@ -14,7 +14,7 @@ from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.reload import concerning
-from pwgrid.master.policy.worker_life import Process, Purpose
+from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
 from pwgrid.runtime.processes import create_time
 from pwgrid.settings.model import CONCERNS, Settings
@@ -57,7 +57,7 @@ class ChildFileWriter:
         state.status, state.reason = record.life.status.value, record.life.reason
         state.recycle = record.recycle
         state.spare = record.life.purpose is Purpose.SPARE
-        state.is_successor = record.life.process is Process.SUCCESSOR
+        state.is_successor = record.life.successors > 0
         if self._workers.get(record.worker_id) != state:
             self._workers[record.worker_id] = state
             self._write(state)

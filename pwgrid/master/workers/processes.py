@@ -3,17 +3,19 @@ master. Watches none of them, and decides nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
 from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_role
-from pwgrid.master.policy.worker_life import Process, Purpose, Times, WorkerLife
+from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
 from pwgrid.master.restart.leftovers import open_child
 from pwgrid.master.workers.record import WARM, WorkerRecord
 from pwgrid.runtime.child_arguments import WorkerArguments
@@ -28,36 +30,34 @@ def times_of(settings: Settings) -> Times:
 
 
 def fork_worker(
-    loop: Loop, config: MasterConfig, browser_type: BrowserType, *, spare: bool, registry_seen: bool
+    loop: Loop, config: MasterConfig, browser_type: BrowserType, purpose: Purpose, *, registry_seen: bool
 ) -> tuple[WorkerRecord, socket.socket]:
     """A new worker with its directory, and our end of its control link. Raises OSError, with nothing left behind."""
     worker_id = secrets.token_hex(4)
-    with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+    with ExitStack() as undo:
         directory = config.runtime.make_worker_dir(worker_id)
         undo.callback(config.runtime.remove_worker_dir, worker_id)
-        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        for ours in (control, ipc):
-            undo.callback(ours.close)
-        for each in (their_control, ipc_child):
-            theirs.callback(each.close)
-        boot = WorkerArguments(
-            settings=config.settings,
-            redis_url=config.redis_url,
-            runtime=config.runtime.directory,
-            directory=directory,
-            worker_id=worker_id,
-            browser_type=browser_type,
-            control=their_control,
-            ipc=ipc,
-            ipc_child=ipc_child,
-            registry_seen=registry_seen,
-            spare=spare,
-        )
-        child = _fork(loop, config, boot)
+        undo.callback(ipc.close)
+        with ipc_child:
+            child, control = _fork(
+                loop,
+                config,
+                lambda control: WorkerArguments(
+                    *_common(config),
+                    directory,
+                    worker_id,
+                    browser_type,
+                    control,
+                    ipc,
+                    ipc_child,
+                    registry_seen=registry_seen,
+                    spare=purpose is Purpose.SPARE,
+                ),
+            )
         undo.pop_all()
     now = loop.now()
-    life = WorkerLife.forked(now, times_of(config.settings), spare=spare)
+    life = WorkerLife.forked(purpose, now, times_of(config.settings))
     tree = Tree(child.pid, directory)
     return WorkerRecord(worker_id, browser_type, life, child, tree, now, config.version, ipc=ipc), control
 
@@ -67,27 +67,23 @@ def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord) -> so
 
     Raises OSError, with nothing left behind.
     """
-    assert record.ipc is not None
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        boot = WorkerArguments(
-            settings=config.settings,
-            redis_url=config.redis_url,
-            runtime=config.runtime.directory,
-            directory=record.tree.directory,
-            worker_id=record.worker_id,
-            browser_type=record.browser_type,
-            control=theirs,
-            ipc=record.ipc,
+    ipc = record.ipc
+    assert ipc is not None
+    record.child, control = _fork(
+        loop,
+        config,
+        lambda control: WorkerArguments(
+            *_common(config),
+            record.tree.directory,
+            record.worker_id,
+            record.browser_type,
+            control,
+            ipc,
             ipc_child=None,
             adopt_node_pid=record.launched["nodePid"],
             registry_seen=True,  # its sessions are worth more than a registration
-        )
-        try:
-            record.child = _fork(loop, config, boot)
-        except OSError:
-            control.close()
-            raise
+        ),
+    )
     record.tree.worker_pid = record.child.pid
     return control
 
@@ -99,9 +95,8 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
         return None
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
-    process = Process.SUCCESSOR if state.is_successor else Process.FIRST
-    life = WorkerLife.adopted(state.status, purpose, process, loop.now(), times_of(config.settings))
-    life.reason = state.reason
+    life = WorkerLife.adopted(state.status, purpose, loop.now(), times_of(config.settings))
+    life.reason, life.successors = state.reason, int(state.is_successor)
     ipc = config.kept_open.ipc.get(state.name) if config.kept_open else None
     return WorkerRecord(
         worker_id=state.name,
@@ -127,6 +122,19 @@ def browser_server_lives(record: WorkerRecord) -> bool:
     return record.tree.has(node_pid, process_table())
 
 
-def _fork(loop: Loop, config: MasterConfig, boot: WorkerArguments) -> Child:
-    keep = [part.fileno() for part in (boot.control, boot.ipc, boot.ipc_child) if part is not None]
-    return fork_role(loop, lambda: config.roles.worker(boot), keep)
+def _common(config: MasterConfig) -> tuple[Settings, str, Path]:
+    return config.settings, config.redis_url, config.runtime.directory
+
+
+def _fork(
+    loop: Loop, config: MasterConfig, boot_with: Callable[[socket.socket], WorkerArguments]
+) -> tuple[Child, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        boot = boot_with(theirs)
+        keep = [part.fileno() for part in (theirs, boot.ipc, boot.ipc_child) if part is not None]
+        try:
+            return fork_role(loop, lambda: config.roles.worker(boot), keep), ours
+        except OSError:
+            ours.close()
+            raise

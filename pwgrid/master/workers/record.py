@@ -71,7 +71,7 @@ class WorkerRecord:
             "pid": self.child.pid,
             "nodePid": self.launched.get("nodePid"),
             "status": self.life.status.value,
-            "contact": self.life.contact.value,
+            "phase": self.life.phase.value,
             "active": self.active,
             "lifetime": self.lifetime,
             "slots": self.slots,

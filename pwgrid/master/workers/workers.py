@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import structlog
@@ -18,18 +19,7 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.backoff import Run
-from pwgrid.master.policy.worker_life import (
-    Action,
-    Contact,
-    Do,
-    EndProcess,
-    ForkSuccessor,
-    Process,
-    Purpose,
-    PurposeEvent,
-    TellLost,
-    TellProxy,
-)
+from pwgrid.master.policy.worker_life import Do, Phase, Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.pool import Pool
@@ -90,9 +80,10 @@ class Workers:
 
     def start(self, browser_type: BrowserType, *, spare: bool = False) -> None:
         """Fork one; where that fails the pool backs off."""
+        purpose = Purpose.SPARE if spare else Purpose.SERVE
         try:
             record, control = fork_worker(
-                self._loop, self._config, browser_type, spare=spare, registry_seen=self.registry_seen
+                self._loop, self._config, browser_type, purpose, registry_seen=self.registry_seen
             )
         except OSError as error:
             now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"
@@ -131,13 +122,13 @@ class Workers:
         """Let a spare serve, at once or as soon as it is warm, and count on it."""
         self._do(record, record.life.serve(self._loop.now()))
 
-    def drain(self, record: WorkerRecord, reason: str, by: PurposeEvent = PurposeEvent.END_ASKED) -> None:
+    def drain(self, record: WorkerRecord, reason: str, wanted: Purpose = Purpose.END) -> None:
         """Ask for the end: the command goes over the link, and what does not follow it is ended."""
-        actions = record.life.drain(by, reason, self._loop.now(), times_of(self._config.settings))
-        if actions:
+        todo = record.life.drain(wanted, reason, self._loop.now(), times_of(self._config.settings))
+        if todo:
             is_now = record.life.purpose is Purpose.END_NOW
             log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=is_now, active=record.active)
-        self._do(record, actions)
+        self._do(record, todo)
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Have a worker end one of its sessions; nothing when either is gone."""
@@ -146,13 +137,13 @@ class Workers:
             self._send(record, "end_session", {"sessionId": session_id, "reason": reason})
 
     def kill(self, record: WorkerRecord, reason: str) -> None:
-        """End one with its tree at once; its sessions fail for `reason`."""
-        self._do(record, record.life.give_up(reason, self._loop.now(), grace_s=0.0))
+        """End one that takes too much memory, with its tree, at once; its sessions fail for `reason`."""
+        self._do(record, record.life.is_too_large(reason))
 
     def kill_all(self) -> None:
         """Last resort: end every process at once, without waiting for anything."""
         for record in self.records.values():
-            self._do(record, record.life.kill(self._loop.now()))
+            self._do(record, record.life.kill())
 
     def learn_trees(self) -> Table:
         """See which processes belong to whom now; the table that told it (empty without workers)."""
@@ -169,12 +160,12 @@ class Workers:
         now, life = self._loop.now(), record.life
         match item:
             case Opened():
-                if life.contact is Contact.AWAITED:
+                if life.phase is Phase.AWAITED:
                     log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
                 life.opens()
                 record.slots = _count(item.init.get("slots"))
             case StateSeen():
-                is_first = life.contact is Contact.REPEATING
+                is_first = life.phase is Phase.REPEATING
                 self._do(record, life.tells_state(item.data.get("status"), now, times_of(self._config.settings)))
                 self._note_warm(record, is_repeated=is_first)
                 record.active = _count(item.data.get("active"))
@@ -194,7 +185,7 @@ class Workers:
             cut, timed_out = _count(data.get("cut")), bool(data.get("timedOut"))
             self._pools[record.browser_type].drain_timeouts += timed_out
             self.drained.append({"id": record.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
-        was, is_repeated = life.status, life.contact is Contact.REPEATING
+        was, is_repeated = life.status, life.phase is Phase.REPEATING
         reason = str(data.get("reason", "asked"))
         self._do(record, life.says(_EVENTS[name], reason, now, times_of(self._config.settings)))
         self._note_warm(record, is_repeated=is_repeated)
@@ -222,10 +213,8 @@ class Workers:
 
     # How they end
 
-    def _give_up(self, record: WorkerRecord, reason: str) -> None:
-        now = self._loop.now()
-        taken_over = record.life.may_be_taken_over(now) and browser_server_lives(record)
-        self._do(record, record.life.give_up(reason, now, taken_over=taken_over))
+    def _is_silent(self, record: WorkerRecord, reason: str) -> None:
+        self._do(record, record.life.is_silent(reason, taken_over=self._can_be_taken_over(record)))
 
     def _exited(self, record: WorkerRecord, ended: Exit) -> None:
         if record.link is not None:
@@ -234,41 +223,35 @@ class Workers:
         life, was, reason = record.life, record.life.status, _why(record, ended)
         # How an adopted one ended only its parent was told; but removing its directory is the last thing that it does.
         is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
-        taken_over = life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
-        actions = life.exits(reason, is_clean=is_clean, taken_over=taken_over)
-        tell = log.info if TellProxy("worker_gone") in actions else log.error
-        tell(
-            "worker_exited",
-            worker=record.worker_id,
-            pid=record.child.pid,
-            exit=str(ended),
-            was=was.value,
-            reason=life.reason,
-        )
-        self._do(record, actions)
+        todo = life.exits(reason, is_clean=is_clean, taken_over=self._can_be_taken_over(record))
+        tell = log.info if Do.TELL_GONE in todo else log.error
+        figures = {"pid": record.child.pid, "exit": str(ended), "was": was.value, "reason": life.reason}
+        tell("worker_exited", worker=record.worker_id, **figures)
+        self._do(record, todo)
 
-    def _succeed(self, record: WorkerRecord, reason: str) -> None:
+    def _can_be_taken_over(self, record: WorkerRecord) -> bool:
+        return record.life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
+
+    def _fork_successor(self, record: WorkerRecord) -> None:
         """Its browser server lives: another process sees its sessions to their end."""
         try:
             control = fork_successor(self._loop, self._config, record)
         except OSError as error:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
-            self._do(record, record.life.is_not_succeeded(reason))
+            self._do(record, record.life.is_not_succeeded())
             return
-        actions = record.life.is_succeeded(self._loop.now(), times_of(self._config.settings))
         self._follow(record, control)
-        self._do(record, actions)
+        self._do(record, record.life.is_succeeded(self._loop.now(), times_of(self._config.settings)))
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
     def _clean_up(self) -> None:
         """Kill what ended workers have left, until nothing is; then their directories go."""
-        now = self._loop.now()
         table = process_table()
-        for record in [record for record in self.records.values() if record.life.process is Process.GONE]:
+        for record in [record for record in self.records.values() if record.life.phase is Phase.EXITED]:
             killed = record.tree.kill(table)
             if killed:
                 log.info("tree_killed", worker=record.worker_id, processes=killed)
-                self._cleaning.arm(now + CLEAN_UP_AGAIN_S)
+                self._cleaning.arm(self._loop.now() + CLEAN_UP_AGAIN_S)
                 continue
             if record.ipc is not None:
                 record.ipc.close()
@@ -279,19 +262,9 @@ class Workers:
 
     # What was decided
 
-    def _do(self, record: WorkerRecord, actions: Iterable[Action]) -> None:
-        for action in actions:
-            match action:
-                case EndProcess():
-                    record.child.end_by(action.term_at, action.kill_at)
-                case ForkSuccessor():
-                    self._succeed(record, action.reason)
-                case TellLost():
-                    self._tell_lost(record, action.was)
-                case TellProxy():
-                    self._tell_proxy(record, action.command)
-                case Do():
-                    _DOING[action](self, record)
+    def _do(self, record: WorkerRecord, todo: Iterable[Do]) -> None:
+        for what in todo:
+            _DOING[what](self, record)
         record.late.arm(record.life.ready_by)
         self._files.worker(record)
 
@@ -306,17 +279,21 @@ class Workers:
         timeout_s = 0.0 if is_now else self._config.settings.drain_timeout
         self._send(record, "drain", {"reason": record.life.reason, "timeoutS": timeout_s, "now": is_now})
 
+    def _limit_drain(self, record: WorkerRecord) -> None:
+        record.child.end_by(math.inf, record.life.drain_by)
+
+    def _kill_process(self, record: WorkerRecord) -> None:
+        now = self._loop.now()
+        record.child.end_by(now, now)
+
     def _cut_link(self, record: WorkerRecord) -> None:
         if record.link is not None:
             record.link.close()
             record.link = None
 
-    def _clean_up_soon(self, _record: WorkerRecord) -> None:
-        self._cleaning.arm(self._loop.now())
-
-    def _tell_lost(self, record: WorkerRecord, was: WorkerStatus) -> None:
+    def _tell_lost(self, record: WorkerRecord) -> None:
         reason = record.life.reason
-        log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, was=was.value, reason=reason)
+        log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, reason=reason)
         self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
         self._tell_proxy(record, "worker_lost")
 
@@ -335,10 +312,10 @@ class Workers:
         lost_s = self._config.settings.worker_lost_threshold
         record.link = MasterEnd(
             self._loop,
-            Link("master", record.worker_id, adopts=record.life.contact is Contact.AWAITED),
+            Link("master", record.worker_id, adopts=record.life.phase is Phase.AWAITED),
             lost_s,
             lambda item: self._heard(record, item),
-            lambda: self._give_up(record, f"silent for {lost_s:g} s"),
+            lambda: self._is_silent(record, f"silent for {lost_s:g} s"),
         )
         if control is not None:
             record.link.attach(control)
@@ -346,18 +323,26 @@ class Workers:
         record.late = self._loop.timer(lambda: self._is_late(record))
         self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.rss_check_interval))
         self.records[record.worker_id] = record
-        self._do(record, [EndProcess(record.life.drain_by)])
+        self._do(record, [Do.LIMIT_DRAIN])
 
     def _is_late(self, record: WorkerRecord) -> None:
-        self._give_up(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
+        self._is_silent(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
 
 
-_DOING: Final = {
+_DOING: Final[dict[Do, Callable[[Workers, WorkerRecord], object]]] = {
     Do.COUNT_DEATH: Workers._count_death,
     Do.SEND_SERVE: Workers._send_serve,
     Do.SEND_DRAIN: Workers._send_drain,
+    Do.LEAVE_DRAIN: lambda workers, record: workers._tell_proxy(record, "leave_drain"),
+    Do.LIMIT_DRAIN: Workers._limit_drain,
+    Do.END_PROCESS: lambda _workers, record: record.child.end_now(),
+    Do.KILL_PROCESS: Workers._kill_process,
     Do.CUT_LINK: Workers._cut_link,
-    Do.CLEAN_UP: Workers._clean_up_soon,
+    Do.TELL_TAKEN_OVER: lambda workers, record: workers._tell_proxy(record, "worker_taken_over"),
+    Do.TELL_LOST: Workers._tell_lost,
+    Do.TELL_GONE: lambda workers, record: workers._tell_proxy(record, "worker_gone"),
+    Do.FORK_SUCCESSOR: Workers._fork_successor,
+    Do.CLEAN_UP: lambda workers, _record: workers._cleaning.arm(workers._loop.now()),
 }
 
 
