@@ -68,3 +68,7 @@ class MasterConfig:
     prepare_pool: Callable[[BrowserType], None] = _ignore
     on_progress: Callable[[str], None] = _ignore
     on_ready: Callable[[dict[str, Any]], None] = _ignore
+
+    def common(self) -> tuple[Settings, str, Path]:
+        """What every role is given first: settings, the address of Redis, the runtime directory."""
+        return self.settings, self.redis_url, self.runtime.directory

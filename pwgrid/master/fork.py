@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -54,6 +55,19 @@ def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
         os.waitpid(pid, 0)
         raise
     return Child(loop, pid, pidfd)
+
+
+def fork_linked(
+    loop: Loop, run: Callable[[socket.socket], int], keep: Iterable[socket.socket]
+) -> tuple[Child, socket.socket]:
+    """Fork a child with a control link: `run` gets the child's end of it, the caller ours. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            return fork_role(loop, lambda: run(theirs), [each.fileno() for each in (theirs, *keep)]), ours
+        except OSError:
+            ours.close()
+            raise
 
 
 def fork_command(loop: Loop, argv: Sequence[str], directory: Path, output: Path) -> Child:

@@ -159,9 +159,8 @@ class Master:
         elif self._may_start():
             self._proxies.start()
             self._follow_plan(now)
-            self._start_report.tell(
-                self._workers.records.values(), listens=self._proxies.listening, ready=self._proxies.ready
-            )
+            proxy = self._proxies.current
+            self._start_report.tell(self._workers.records.values(), listens=proxy.listening, ready=proxy.ready)
         self._proxies.push_state(self._reporter.roster(stopping=self._shutdown.is_stopping))
 
     def _may_start(self) -> bool:
@@ -275,7 +274,7 @@ class Master:
         config = self._config
         records = self._workers.records.values()
         kept = KeptOpen(
-            listeners=tuple(listener.fileno() for listener in self._proxies.listeners),
+            listeners=tuple(listener.fileno() for listener in self._proxies.current.listeners),
             lock=config.runtime.lock_fd,
             control=self._control.fd,
             ipc={each.worker_id: each.ipc.fileno() for each in records if each.ipc and each.life.has_process},

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from pwgrid.common.loop import Loop
+from pwgrid.common.types import ChildKind
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, Run
+from pwgrid.master.restart.leftovers import open_child
+from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()
 
@@ -17,23 +19,26 @@ POLICY: Final = BackoffPolicy(first_s=0.1, cap_s=5.0, healthy_s=10.0)
 
 
 class SingleChild:
-    """Keeps one child running from `start` to `stop`. `fork` makes it, `on_exit(pid, ended)` says why it ended."""
+    """Keeps one child running from `start` to `stop_by`. What is special about it is in `_fork` and `_on_exit`."""
 
-    def __init__(self, name: str, loop: Loop, fork: Callable[[], Child], on_exit: Callable[[int, Exit], str]) -> None:
-        self.name: Final = name
-        self.child: Child | None = None
-        self.backoff = Backoff(POLICY)
+    def __init__(self, kind: ChildKind, loop: Loop) -> None:
+        self._kind = kind
         self._loop = loop
-        self._fork = fork
-        self._on_exit = on_exit
+        self._child: Child | None = None
+        self._backoff = Backoff(POLICY)
         self._is_wanted = False
         self._started_at = 0.0
         self._restart = loop.timer(self._start)
 
     @property
     def pid(self) -> int | None:
-        """The child's pid, None while there is none."""
-        return self.child.pid if self.child else None
+        """None between a death and the restart."""
+        return self._child.pid if self._child else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it ended last; None while it never has."""
+        return self._backoff.reason
 
     def start(self) -> None:
         """Have it run from now on. Idempotent."""
@@ -41,45 +46,62 @@ class SingleChild:
             self._is_wanted = True
             self._start()
 
-    def adopt(self, child: Child) -> None:
-        """Go on with one that another master forked."""
+    def adopt(self, state: ChildState) -> bool:
+        """Go on with one that another master forked; False when it has ended since."""
+        child = open_child(self._loop, state)
+        if child is None:
+            return False
         self._is_wanted = True
         self._watch(child)
-        log.info("service_adopted", service=self.name, pid=child.pid)
+        log.info("service_adopted", service=self._kind, pid=child.pid)
+        return True
 
-    def stop(self, term_at: float, kill_at: float) -> None:
+    def stop_by(self, term_at: float, kill_at: float) -> None:
         """No more restarts; SIGTERM and SIGKILL at these monotonic times if it has not ended before."""
         self._is_wanted = False
         self._restart.cancel()
-        if self.child is not None:
-            self.child.end_by(term_at, kill_at)
+        if self._child is not None:
+            self._child.end_by(term_at, kill_at)
+
+    def kill(self) -> None:
+        """End it without waiting for anything."""
+        now = self._loop.now()
+        self.stop_by(now, now)
+
+    def _fork(self) -> Child:
+        """Raises OSError."""
+        raise NotImplementedError
+
+    def _on_exit(self, pid: int, ended: Exit) -> str:
+        """What there is to say about its end."""
+        raise NotImplementedError
 
     def _start(self) -> None:
         now = self._loop.now()
         try:
             child = self._fork()
         except OSError as error:
-            self.backoff = self.backoff.died(now, f"cannot fork: {error.strerror or error}", Run(now))
-            self._restart.arm(self.backoff.not_before)
-            log.error("service_not_started", service=self.name, reason=self.backoff.reason, retry_s=self._retry_s(now))
+            self._backoff = self._backoff.died(now, f"cannot fork: {error.strerror or error}", Run(now))
+            self._restart.arm(self._backoff.not_before)
+            log.error("service_not_started", service=self._kind, reason=self.problem, retry_s=self._retry_s(now))
             return
         self._watch(child)
-        log.info("service_started", service=self.name, pid=child.pid)
+        log.info("service_started", service=self._kind, pid=child.pid)
 
     def _watch(self, child: Child) -> None:
-        self.child, self._started_at = child, self._loop.now()
+        self._child, self._started_at = child, self._loop.now()
         child.watch(lambda ended: self._ended(child.pid, ended))
 
     def _ended(self, pid: int, ended: Exit) -> None:
-        self.child = None
+        self._child = None
         reason = self._on_exit(pid, ended)
         if not self._is_wanted:
-            log.info("service_stopped", service=self.name, pid=pid, exit=str(ended))
+            log.info("service_stopped", service=self._kind, pid=pid, exit=str(ended))
             return
         now = self._loop.now()
-        self.backoff = self.backoff.died(now, reason, Run(self._started_at, served_s=now - self._started_at))
-        self._restart.arm(self.backoff.not_before)
-        log.error("service_exited", service=self.name, pid=pid, reason=reason, retry_s=self._retry_s(now))
+        self._backoff = self._backoff.died(now, reason, Run(self._started_at, served_s=now - self._started_at))
+        self._restart.arm(self._backoff.not_before)
+        log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=self._retry_s(now))
 
     def _retry_s(self, now: float) -> float:
-        return round(max(0.0, self.backoff.not_before - now), 2)
+        return round(max(0.0, self._backoff.not_before - now), 2)

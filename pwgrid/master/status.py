@@ -40,7 +40,7 @@ class Reporter:
             "endpoint": config.endpoint,
             "version": config.version,
             "master": {"pid": os.getpid(), "startedAt": self.started_at},
-            "proxy": {"pid": self.proxies.pid, "beingReplaced": self.proxies.is_being_replaced},
+            "proxy": {"pid": self.proxies.current.pid, "beingReplaced": self.proxies.is_being_replaced},
             "redis": self._redis(),
             "host": self.memory.status_reply(),
             "pools": [pool.status_reply(self.workers.of(name)) for name, pool in self.pools.items()],

@@ -34,7 +34,6 @@ NOW = 1000.0
 OWN = {
     "lives and ends": [
         (PE.OPENS, P.RUNNING),
-        (PE.TELLS_STATE, P.RUNNING),
         (PE.EXITS, P.EXITED),
         (PE.IS_CLEANED_UP, P.CLEANED_UP),
     ],
@@ -46,7 +45,7 @@ OWN = {
     ],
 }
 ADOPTED = {
-    "comes back": [(PE.OPENS, P.REPEATING), (PE.TELLS_STATE, P.RUNNING), (PE.IS_GIVEN_UP, P.GIVEN_UP)],
+    "comes back": [(PE.OPENS, P.REPEATING), (PE.COMES_BACK, P.RUNNING), (PE.IS_GIVEN_UP, P.GIVEN_UP)],
     "loses its link while it comes back": [(PE.OPENS, P.REPEATING), (PE.OPENS, P.REPEATING), (PE.EXITS, P.EXITED)],
     "is silent once it is back": [(PE.OPENS, P.REPEATING), (PE.IS_GIVEN_UP, P.GIVEN_UP)],
     "does not come back": [(PE.IS_GIVEN_UP, P.GIVEN_UP)],
@@ -318,7 +317,7 @@ def adopted(written: str, purpose: Purpose = W.SERVE) -> WorkerLife:
 def test_an_adopted_worker_is_where_it_says_it_is(was: str, told: object, now: str) -> None:
     worker = adopted(was)
     worker.opens()
-    worker.tells_state(told, NOW + 1, TIMES)
+    worker.comes_back(told, NOW + 1, TIMES)
     assert worker.status is WorkerStatus(now)
     assert worker.phase is P.RUNNING
 
@@ -340,24 +339,23 @@ def test_one_that_was_on_its_way_out_still_is(written: str) -> None:
         ("draining", None, False),
     ],
 )
-def test_a_drain_that_never_arrived_is_asked_for_again_once(written: str, told: object, is_asked_again: bool) -> None:
+def test_a_drain_that_never_arrived_is_asked_for_again(written: str, told: object, is_asked_again: bool) -> None:
     worker = adopted(written)
     worker.opens()
-    assert (Do.SEND_DRAIN in worker.tells_state(told, NOW, TIMES)) is is_asked_again
-    assert worker.tells_state(told, NOW + 3, TIMES) == []
+    assert (Do.SEND_DRAIN in worker.comes_back(told, NOW, TIMES)) is is_asked_again
 
 
 def test_a_spare_that_never_heard_that_it_is_to_serve_is_told_again() -> None:
     worker = adopted("spare", W.SERVE)
     worker.opens()
-    assert worker.tells_state("spare", NOW + 1, TIMES) == [Do.SEND_SERVE]
+    assert worker.comes_back("spare", NOW + 1, TIMES) == [Do.SEND_SERVE]
     assert worker.ready_by == NOW + 1 + SERVE_GRACE_S
 
 
 def test_a_spare_that_waits_still_waits() -> None:
     worker = adopted("spare", W.SPARE)
     worker.opens()
-    assert worker.tells_state("spare", NOW + 1, TIMES) == []
+    assert worker.comes_back("spare", NOW + 1, TIMES) == []
     assert worker.ready_by == math.inf
 
 
@@ -480,8 +478,8 @@ class World:
     def _tells_state(self) -> None:
         while self._is_heard() and self.unheard:
             self._says()
-        if self._is_heard():
-            self.do(self.life.tells_state(self.itself, self.now, TIMES))
+        if self.life.phase is P.REPEATING:
+            self.do(self.life.comes_back(self.itself, self.now, TIMES))
 
     def _reconnects(self) -> None:
         if self.life.phase is not P.GIVEN_UP:

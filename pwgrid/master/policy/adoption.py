@@ -1,9 +1,10 @@
-"""What a master does with what the one before it has left: takes over, ends or removes; finds and ends nothing."""
+"""What a master does with what the one before it has left; finds and ends nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pwgrid.common.types import ChildKind
 
@@ -22,54 +23,25 @@ class Found:
     start: float
 
 
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    """It serves on under the new master."""
+class Verdict(StrEnum):
+    """What is to become of it."""
 
-    kind: ChildKind
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Retire:
-    """A second proxy: it serves whom it has accepted, and goes."""
-
-    name: str
+    ADOPT = "adopt"
+    RETIRE = "retire"  # a second proxy: it serves whom it has accepted, and goes
+    END = "end"  # it lives, and uses another Redis: it is killed with its tree, then removed
+    REMOVE = "remove"  # it is dead: what is left of its tree is killed, its files and its records go
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """It lives, but cannot be used. Its process and its tree are killed, then it is removed."""
-
-    kind: ChildKind
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """It is dead. What is left of its tree is killed, its files and its records go."""
-
-    kind: ChildKind
-    name: str
-
-
-Verdict = Adopt | Retire | End | Remove
-
-
-def judge(found: Iterable[Found], registry: str) -> list[Verdict]:
+def judge(found: Sequence[Found], registry: str) -> list[Verdict]:
     """One verdict for each, in the given order. `registry` names the Redis that the new master uses."""
-    everyone = list(found)
-    fit = [each for each in everyone if each.alive and each.registry == registry]
-    newest = max((each for each in fit if each.kind == "proxy"), key=lambda each: each.start, default=None)
-    return [_judge(each, registry, newest) for each in everyone]
+    proxies = [each for each in found if each.kind == "proxy" and each.alive and each.registry == registry]
+    newest = max(proxies, key=lambda each: each.start, default=None)
+    return [_judge(each, registry, newest) for each in found]
 
 
 def _judge(each: Found, registry: str, newest: Found | None) -> Verdict:
     if not each.alive:
-        return Remove(each.kind, each.name)
+        return Verdict.REMOVE
     if each.registry != registry:
-        return End(each.kind, each.name, "it uses another Redis than the configuration says now")
-    if each.kind == "proxy" and each is not newest:
-        return Retire(each.name)
-    return Adopt(each.kind, each.name)
+        return Verdict.END
+    return Verdict.RETIRE if each.kind == "proxy" and each is not newest else Verdict.ADOPT

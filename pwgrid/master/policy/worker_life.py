@@ -47,7 +47,7 @@ class PhaseEvent(StrEnum):
     """What can happen to the process."""
 
     OPENS = "opens"  # its link, for the first time or again
-    TELLS_STATE = "tells its state"
+    COMES_BACK = "comes back"  # it has told its state
     IS_GIVEN_UP = "is given up"
     EXITS = "exits"
     IS_SUCCEEDED = "is succeeded"
@@ -62,11 +62,10 @@ PHASES: Final[dict[tuple[Phase, PhaseEvent], Phase]] = {
     (_P.AWAITED, _PE.EXITS): _P.EXITED,
     (_P.REPEATING, _PE.OPENS): _P.REPEATING,
     # A link carries what happened before the state that it tells, so nothing that is repeated comes later.
-    (_P.REPEATING, _PE.TELLS_STATE): _P.RUNNING,
+    (_P.REPEATING, _PE.COMES_BACK): _P.RUNNING,
     (_P.REPEATING, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.REPEATING, _PE.EXITS): _P.EXITED,
     (_P.RUNNING, _PE.OPENS): _P.RUNNING,
-    (_P.RUNNING, _PE.TELLS_STATE): _P.RUNNING,
     (_P.RUNNING, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.RUNNING, _PE.EXITS): _P.EXITED,
     # The hard memory limit waits for no grace.
@@ -197,20 +196,18 @@ class WorkerLife:
                 return [*self._dies(), Do.LIMIT_DRAIN]
         return []
 
-    def tells_state(self, told: object, now: float, times: Times) -> list[Do]:
-        """It tells its status. That is news only from one that comes back: then it says where it is, and what the other
+    def comes_back(self, told: object, now: float, times: Times) -> list[Do]:
+        """It tells its status for the first time since another master had it: it is where it says it is, and what that
         master asked of it without its hearing is asked again."""
-        todo: list[Do] = []
-        if self.phase is Phase.REPEATING:
-            if (event := _LEADS_TO.get(str(told))) is not None:
-                todo = self.says(event, "asked", now, times)
-            if self.status is WorkerStatus.DRAINING and told in BEFORE_A_DRAIN:
-                self.reason = self.reason or "asked"
-                todo.append(Do.SEND_DRAIN)
-            elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
-                self.ready_by = now + SERVE_GRACE_S
-                todo.append(Do.SEND_SERVE)
-        self._step(PhaseEvent.TELLS_STATE)
+        event = _LEADS_TO.get(str(told))
+        todo = self.says(event, "asked", now, times) if event else []
+        self._step(PhaseEvent.COMES_BACK)
+        if self.status is WorkerStatus.DRAINING and told in BEFORE_A_DRAIN:
+            self.reason = self.reason or "asked"
+            todo.append(Do.SEND_DRAIN)
+        elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
+            self.ready_by = now + SERVE_GRACE_S
+            todo.append(Do.SEND_SERVE)
         return todo
 
     # What is asked of it

@@ -16,9 +16,8 @@ from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.fork import fork_role
+from pwgrid.master.fork import fork_linked
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.leftovers import open_child
 from pwgrid.master.single_child import SingleChild
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import ChildState
@@ -32,7 +31,7 @@ RETIRE_GRACE_S: Final = 30.0
 Data = dict[str, Any]
 
 
-class ProxyChild:
+class ProxyChild(SingleChild):
     """Runs the proxy. `on_event(name, data)` is called for each request that comes through it.
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
@@ -46,42 +45,26 @@ class ProxyChild:
         on_event: Callable[[str, Data], None],
         listeners: tuple[socket.socket, ...],
     ) -> None:
+        super().__init__("proxy", loop)
         self.listeners = listeners
         self.listening = False
         self.ready = False
         """Whether it knows that it can take a session of every pool."""
-        self._loop = loop
         self._config = config
         self._files = files
         self._on_event = on_event
-        self._child = SingleChild("proxy", loop, self._fork, self._on_exit)
         self._link: MasterEnd | None = None
         self._undelivered: list[tuple[str, Data]] = []
         self._state: Data = {}
 
-    @property
-    def pid(self) -> int | None:
-        """Its pid, None between a death and the restart."""
-        return self._child.pid
-
-    @property
-    def problem(self) -> str | None:
-        """Why it ended last; None while it never has."""
-        return self._child.backoff.reason
-
-    def start(self) -> None:
-        """Start it, and again whenever it ends. Idempotent."""
-        self._child.start()
-
-    def adopt(self, state: ChildState) -> None:
-        """Go on with the one that another master forked, if it still lives; it has the lost threshold to come back."""
-        child = open_child(self._loop, state)
-        if child is None:
+    def adopt(self, state: ChildState) -> bool:
+        """Go on with the one that another master forked; it has the lost threshold to come back. False: it is gone."""
+        is_alive = super().adopt(state)
+        if is_alive:
+            self._link = self._new_link(adopts=True)
+        else:
             self._files.remove("proxy", state.name)
-            return
-        self._child.adopt(child)
-        self._link = self._new_link(adopts=True)
-        self._link.push_state(self._state)
+        return is_alive
 
     def push_state(self, state: Data) -> None:
         """Tell the proxy, and each of its successors, what there is; only what changed is sent."""
@@ -105,11 +88,6 @@ class ProxyChild:
         """Ask it to serve whom it has accepted, accept nobody else, and go; then see to it."""
         self._end("retire", self._loop.now() + self._config.settings.worker_select_timeout + RETIRE_GRACE_S)
 
-    def kill(self) -> None:
-        """End it without asking."""
-        now = self._loop.now()
-        self._child.stop(now, now)
-
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection; False when there is none to have it. Its listening sockets come with it.
 
@@ -126,7 +104,7 @@ class ProxyChild:
         return True
 
     def _end(self, command: str, term_at: float) -> None:
-        self._child.stop(term_at, term_at + STOP_GRACE_S)
+        self.stop_by(term_at, term_at + STOP_GRACE_S)
         if self._link is not None:
             self._link.send(command, {})
 
@@ -136,19 +114,14 @@ class ProxyChild:
                 self.listeners = self._config.open_listeners()
             except GridError as error:
                 raise OSError(errno.EADDRINUSE, str(error)) from None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        config = self._config
-        boot = ProxyArguments(config.settings, config.redis_url, config.runtime.directory, theirs, self.listeners)
-        keep = {theirs.fileno(), *(listener.fileno() for listener in self.listeners)}
-        try:
-            child = fork_role(self._loop, lambda: config.roles.proxy(boot), keep)
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        config, common = self._config, self._config.common()
+        child, control = fork_linked(
+            self._loop,
+            lambda control: config.roles.proxy(ProxyArguments(*common, control, self.listeners)),
+            self.listeners,
+        )
         link = self._link = self._new_link()
-        link.attach(ours)
+        link.attach(control)
         link.push_state(self._state)
         for name, data in self._undelivered:
             link.send(name, data)
@@ -186,6 +159,6 @@ class ProxyChild:
                 self._on_event(item.name, item.data)
 
     def _on_silence(self) -> None:
-        if self._child.child is not None:
+        if self._child is not None:
             log.error("proxy_silent", pid=self.pid, after_s=self._config.settings.worker_lost_threshold)
-            self._child.child.end_now()
+            self._child.end_now()

@@ -24,7 +24,7 @@ Data = dict[str, Any]
 
 
 class Proxies:
-    """Runs one proxy. `on_event(name, data)` is called for each request that comes through any of them."""
+    """Runs one proxy, `current`. `on_event(name, data)` is called for each request that comes through any of them."""
 
     def __init__(
         self, loop: Loop, config: MasterConfig, files: ChildFileWriter, on_event: Callable[[str, Data], None]
@@ -33,32 +33,12 @@ class Proxies:
         self._config = config
         self._files = files
         self._on_event = on_event
-        self._current = self._make(config.listeners)
+        self.current = self._make(config.listeners)
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
         self._late = loop.timer(lambda: self._keep_current(f"it does not listen after {START_S:g} s"))
         self._wanted: str | None = None
         self._then: Callable[[], None] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The pid of the one that serves, None between a death and the restart."""
-        return self._current.pid
-
-    @property
-    def listening(self) -> bool:
-        """Whether it serves."""
-        return self._current.listening
-
-    @property
-    def ready(self) -> bool:
-        """Whether it serves, and knows that it can take a session of every pool."""
-        return self._current.listening and self._current.ready
-
-    @property
-    def listeners(self) -> tuple[socket.socket, ...]:
-        """The listening sockets; none while only a proxy that another master forked has them."""
-        return self._current.listeners
 
     @property
     def is_being_replaced(self) -> bool:
@@ -71,12 +51,12 @@ class Proxies:
 
     def start(self) -> None:
         """Have one run from now on. Idempotent."""
-        self._current.start()
+        self.current.start()
 
     def adopt(self, leftovers: Leftovers) -> None:
         """Go on with what another master left; second proxies finish what they have and go."""
         if leftovers.proxy is not None:
-            self._current.adopt(leftovers.proxy)
+            self.current.adopt(leftovers.proxy)
         for state in leftovers.retiring:
             leaving = self._make(())
             leaving.adopt(state)
@@ -95,11 +75,11 @@ class Proxies:
                 self._change_hands(self._coming)
             elif self._coming.problem is not None:
                 self._keep_current(self._coming.problem)
-        elif self._wanted is not None and self._current.listening and self.listeners:
-            log.info("proxy_replacing", pid=self.pid, reason=self._wanted)
+        elif self._wanted is not None and self.current.listening and self.current.listeners:
+            log.info("proxy_replacing", pid=self.current.pid, reason=self._wanted)
             self._wanted = None
             self._late.arm(self._loop.now() + START_S)
-            self._coming = self._make(self.listeners)
+            self._coming = self._make(self.current.listeners)
             self._coming.start()
 
     def push_state(self, state: Data) -> None:
@@ -109,7 +89,7 @@ class Proxies:
 
     def send(self, name: str, data: Data) -> None:
         """A command, delivered to the proxy that serves or, if it dies first, to the next one; and to those that go."""
-        self._current.send(name, data)
+        self.current.send(name, data)
         for each in self._leaving:
             if each.pid is not None:
                 each.send(name, data)
@@ -131,9 +111,9 @@ class Proxies:
         return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
 
     def _change_hands(self, coming: ProxyChild) -> None:
-        self._retire(self._current)
-        self._current, self._coming = coming, None
-        log.info("proxy_replaced", pid=self.pid)
+        self._retire(self.current)
+        self.current, self._coming = coming, None
+        log.info("proxy_replaced", pid=self.current.pid)
         self._is_settled()
 
     def _keep_current(self, reason: str) -> None:
@@ -165,4 +145,4 @@ class Proxies:
         return ProxyChild(self._loop, self._config, self._files, self._on_event, listeners)
 
     def _all(self) -> list[ProxyChild]:
-        return [self._current, *([self._coming] if self._coming else []), *self._leaving]
+        return [self.current, *([self._coming] if self._coming else []), *self._leaving]

@@ -16,7 +16,7 @@ import structlog
 from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
-from pwgrid.master.policy.adoption import Adopt, End, Found, Retire, judge
+from pwgrid.master.policy.adoption import Found, Verdict, judge
 from pwgrid.runtime.child_files import ChildState, read_states, state_path
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
 from pwgrid.runtime.process_tree import kill_below
@@ -67,31 +67,31 @@ def open_child(loop: Loop, state: ChildState) -> Child | None:
 
 
 def _find(runtime: Path, registry: str, leftovers: Leftovers) -> None:
-    states = {(state.kind, state.name): state for state in read_states(runtime)}
-    for verdict in judge((_found(state) for state in states.values()), registry):
-        kind = "proxy" if isinstance(verdict, Retire) else verdict.kind
-        state = states[kind, verdict.name]
-        match verdict:
-            case Adopt(kind="worker"):
-                leftovers.workers.append(state)
-            case Adopt(kind="proxy"):
-                leftovers.proxy = state
-            case Adopt(kind="redis"):
-                leftovers.redis = state
-            case Retire():
-                leftovers.retiring.append(state)
-            case _:
-                if isinstance(verdict, End) and (process := state.process) is not None:
-                    log.warning("leftover_child_ended", kind=kind, pid=state.pid, reason=verdict.reason)
-                    end(process, time.monotonic() + END_S, signal.SIGTERM)
-                if kind == "worker":
-                    leftovers.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
-                state_path(runtime, kind, state.name).unlink(missing_ok=True)
+    states = list(read_states(runtime))
+    found = [Found(each.kind, each.name, each.process is not None, each.registry, each.forked_at) for each in states]
+    for state, verdict in zip(states, judge(found, registry), strict=True):
+        if verdict is Verdict.ADOPT:
+            _adopt(state, leftovers)
+        elif verdict is Verdict.RETIRE:
+            leftovers.retiring.append(state)
+        else:
+            if verdict is Verdict.END and (process := state.process) is not None:
+                reason = "it uses another Redis than the configuration says now"
+                log.warning("leftover_child_ended", kind=state.kind, pid=state.pid, reason=reason)
+                end(process, time.monotonic() + END_S, signal.SIGTERM)
+            if state.kind == "worker":
+                leftovers.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
+            state_path(runtime, state.kind, state.name).unlink(missing_ok=True)
     adopted = {state.name for state in leftovers.workers}
     killed = kill_below([path for path in runtime.glob("w/*") if path.name not in adopted])
     if killed:
         log.warning("leftover_processes_killed", processes=killed)
 
 
-def _found(state: ChildState) -> Found:
-    return Found(state.kind, state.name, state.process is not None, state.registry, state.forked_at)
+def _adopt(state: ChildState, leftovers: Leftovers) -> None:
+    if state.kind == "worker":
+        leftovers.workers.append(state)
+    elif state.kind == "proxy":
+        leftovers.proxy = state
+    else:
+        leftovers.redis = state

@@ -1,26 +1,18 @@
-"""The master executes itself anew: the new code is tried first, then pid, children and sockets are kept over exec."""
+"""The master executes itself anew: pid, children and sockets are kept over exec."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final, NoReturn
 
 import orjson
 
-from pwgrid.common.loop import Loop
-from pwgrid.master.child import Exit
-from pwgrid.master.fork import fork_command
 from pwgrid.master.signals import HANDLED
 
-CHECK_S: Final = 30.0
 VARIABLE: Final = "PWGRID_KEPT_OPEN"
-_OUTPUT: Final = "check.log"
-_REASON_CHARACTERS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,44 +32,6 @@ class KeptOpen:
         """All of them."""
         lifeline = [] if self.lifeline is None else [self.lifeline]
         return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]
-
-
-class Check:
-    """Runs a command that loads the new code. `on_end(problem)` is called once: None means that it is good."""
-
-    def __init__(self, loop: Loop, argv: Iterable[str], directory: Path, on_end: Callable[[str | None], None]) -> None:
-        self._on_end = on_end
-        self._output = directory / _OUTPUT
-        self._output.unlink(missing_ok=True)
-        self._child = fork_command(loop, list(argv), Path.cwd(), self._output)
-        deadline = loop.now() + CHECK_S
-        self._child.end_by(deadline, deadline)
-        self._child.watch(self._ended)
-
-    @property
-    def pid(self) -> int:
-        """Its pid."""
-        return self._child.pid
-
-    def cancel(self) -> None:
-        """Nobody wants to know any more."""
-        self._on_end = lambda _problem: None
-        self._child.send(signal.SIGKILL)
-
-    def _ended(self, ended: Exit) -> None:
-        problem = None
-        if ended.was_killed:
-            problem = f"it was not done after {CHECK_S:g} s"
-        elif not ended.is_clean:
-            problem = self._said() or f"it ended with {ended}"
-        self._output.unlink(missing_ok=True)
-        self._on_end(problem)
-
-    def _said(self) -> str:
-        try:
-            return self._output.read_text(errors="replace").strip()[-_REASON_CHARACTERS:]
-        except OSError:
-            return ""
 
 
 def execute(argv: list[str], kept: KeptOpen) -> NoReturn:

@@ -1,21 +1,28 @@
 """New code for a running grid: a child tries it, the master executes itself, then the proxy and the workers are
-replaced, one after the other. Forks only the check."""
+replaced, one after the other. Forks only the child that tries it."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import structlog
 
 from pwgrid.common.loop import Loop
 from pwgrid.control.server import Deferred
+from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.fork import fork_command
 from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.restart.reexec import Check
 from pwgrid.master.restart.reload import UPGRADE, Reload
 from pwgrid.master.workers.workers import Workers
 
 log = structlog.get_logger()
+
+CHECK_S: Final = 30.0
+_REASON_CHARACTERS: Final = 2000
 
 
 class VersionChange:
@@ -29,11 +36,12 @@ class VersionChange:
         self._workers = workers
         self._proxies = proxies
         self._execute = execute
-        self._check: Check | None = None
+        self._output = config.runtime.directory / "check.log"
+        self._check: Child | None = None
         self._answer = Deferred()
 
     def pids(self) -> set[int]:
-        """The check's pid while it runs."""
+        """The pid of the child that tries the new code."""
         return {self._check.pid} if self._check else set()
 
     def start(self, reload: Reload) -> Deferred:
@@ -43,18 +51,22 @@ class VersionChange:
         if not self._config.check_argv:
             raise ValueError("this master does not know how it was started")
         reload.read()  # the new code will read the configuration, too: what it cannot take is refused here
-        answer = self._answer = Deferred()
+        self._output.unlink(missing_ok=True)
         try:
-            self._check = Check(self._loop, self._config.check_argv, self._config.runtime.directory, self._checked)
+            check = fork_command(self._loop, self._config.check_argv, Path.cwd(), self._output)
         except OSError as error:
             raise ValueError(f"cannot start the check of the new code: {error.strerror or error}") from None
+        deadline = self._loop.now() + CHECK_S
+        check.end_by(deadline, deadline)
+        check.watch(lambda ended: self._checked(check, ended))
+        self._check, self._answer = check, Deferred()
         log.info("upgrade_checking")
-        return answer
+        return self._answer
 
     def cancel(self) -> None:
         """The grid stops: nothing is changed any more."""
         if self._check is not None:
-            self._check.cancel()
+            self._check.send(signal.SIGKILL)
             self._check = None
             self._answer.refuse("the grid is stopping")
 
@@ -68,7 +80,11 @@ class VersionChange:
 
         self._proxies.replace(UPGRADE, then=recycle)
 
-    def _checked(self, problem: str | None) -> None:
+    def _checked(self, check: Child, ended: Exit) -> None:
+        problem = self._problem(ended)
+        self._output.unlink(missing_ok=True)
+        if self._check is not check:
+            return
         self._check = None
         if problem is not None:
             log.error("upgrade_refused", reason=problem)
@@ -81,3 +97,14 @@ class VersionChange:
             self._execute()
         except OSError as error:
             log.error("upgrade_failed", reason=f"cannot execute: {error.strerror or error}")
+
+    def _problem(self, ended: Exit) -> str | None:
+        if ended.was_killed:
+            return f"it was not done after {CHECK_S:g} s"
+        if ended.is_clean:
+            return None
+        try:
+            said = self._output.read_text(errors="replace").strip()[-_REASON_CHARACTERS:]
+        except OSError:
+            said = ""
+        return said or f"it ended with {ended}"

@@ -6,15 +6,12 @@ from __future__ import annotations
 import math
 import secrets
 import socket
-from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
-from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.fork import fork_role
+from pwgrid.master.fork import fork_linked
 from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
 from pwgrid.master.restart.leftovers import open_child
 from pwgrid.master.workers.record import WARM, WorkerRecord
@@ -39,22 +36,15 @@ def fork_worker(
         undo.callback(config.runtime.remove_worker_dir, worker_id)
         ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ipc.close)
+        common = (*config.common(), directory, worker_id, browser_type)
+
+        def run(control: socket.socket) -> int:
+            spare = purpose is Purpose.SPARE
+            boot = WorkerArguments(*common, control, ipc, ipc_child, registry_seen=registry_seen, spare=spare)
+            return config.roles.worker(boot)
+
         with ipc_child:
-            child, control = _fork(
-                loop,
-                config,
-                lambda control: WorkerArguments(
-                    *_common(config),
-                    directory,
-                    worker_id,
-                    browser_type,
-                    control,
-                    ipc,
-                    ipc_child,
-                    registry_seen=registry_seen,
-                    spare=purpose is Purpose.SPARE,
-                ),
-            )
+            child, control = fork_linked(loop, run, (ipc, ipc_child))
         undo.pop_all()
     now = loop.now()
     life = WorkerLife.forked(purpose, now, times_of(config.settings))
@@ -67,23 +57,16 @@ def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord) -> so
 
     Raises OSError, with nothing left behind.
     """
-    ipc = record.ipc
+    ipc, node_pid = record.ipc, record.launched["nodePid"]
     assert ipc is not None
-    record.child, control = _fork(
-        loop,
-        config,
-        lambda control: WorkerArguments(
-            *_common(config),
-            record.tree.directory,
-            record.worker_id,
-            record.browser_type,
-            control,
-            ipc,
-            ipc_child=None,
-            adopt_node_pid=record.launched["nodePid"],
-            registry_seen=True,  # its sessions are worth more than a registration
-        ),
-    )
+    common = (*config.common(), record.tree.directory, record.worker_id, record.browser_type)
+
+    def run(control: socket.socket) -> int:
+        # Its sessions are worth more than a registration: it does not wait for Redis.
+        boot = WorkerArguments(*common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True)
+        return config.roles.worker(boot)
+
+    record.child, control = fork_linked(loop, run, (ipc,))
     record.tree.worker_pid = record.child.pid
     return control
 
@@ -120,21 +103,3 @@ def browser_server_lives(record: WorkerRecord) -> bool:
     if record.ipc is None or not isinstance(node_pid, int):
         return False
     return record.tree.has(node_pid, process_table())
-
-
-def _common(config: MasterConfig) -> tuple[Settings, str, Path]:
-    return config.settings, config.redis_url, config.runtime.directory
-
-
-def _fork(
-    loop: Loop, config: MasterConfig, boot_with: Callable[[socket.socket], WorkerArguments]
-) -> tuple[Child, socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        boot = boot_with(theirs)
-        keep = [part.fileno() for part in (theirs, boot.ipc, boot.ipc_child) if part is not None]
-        try:
-            return fork_role(loop, lambda: config.roles.worker(boot), keep), ours
-        except OSError:
-            ours.close()
-            raise

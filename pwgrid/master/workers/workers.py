@@ -19,7 +19,7 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.backoff import Run
-from pwgrid.master.policy.worker_life import Do, Phase, Purpose
+from pwgrid.master.policy.worker_life import Do, Phase, Purpose, Times
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.pool import Pool
@@ -124,7 +124,7 @@ class Workers:
 
     def drain(self, record: WorkerRecord, reason: str, wanted: Purpose = Purpose.END) -> None:
         """Ask for the end: the command goes over the link, and what does not follow it is ended."""
-        todo = record.life.drain(wanted, reason, self._loop.now(), times_of(self._config.settings))
+        todo = record.life.drain(wanted, reason, self._loop.now(), self._times())
         if todo:
             is_now = record.life.purpose is Purpose.END_NOW
             log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=is_now, active=record.active)
@@ -165,9 +165,9 @@ class Workers:
                 life.opens()
                 record.slots = _count(item.init.get("slots"))
             case StateSeen():
-                is_first = life.phase is Phase.REPEATING
-                self._do(record, life.tells_state(item.data.get("status"), now, times_of(self._config.settings)))
-                self._note_warm(record, is_repeated=is_first)
+                if life.phase is Phase.REPEATING:
+                    self._do(record, life.comes_back(item.data.get("status"), now, self._times()))
+                    self._note_warm(record, is_repeated=True)
                 record.active = _count(item.data.get("active"))
                 self._pools[record.browser_type].told(record, _count(item.data.get("lifetime")), now)
             case Applied(name="launched"):
@@ -187,7 +187,7 @@ class Workers:
             self.drained.append({"id": record.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
         was, is_repeated = life.status, life.phase is Phase.REPEATING
         reason = str(data.get("reason", "asked"))
-        self._do(record, life.says(_EVENTS[name], reason, now, times_of(self._config.settings)))
+        self._do(record, life.says(_EVENTS[name], reason, now, self._times()))
         self._note_warm(record, is_repeated=is_repeated)
         if name == "draining" and (heir := self.records.get(str(data.get("heir")))) is not None:
             self._do(heir, heir.life.serves_in_place(now))
@@ -241,7 +241,7 @@ class Workers:
             self._do(record, record.life.is_not_succeeded())
             return
         self._follow(record, control)
-        self._do(record, record.life.is_succeeded(self._loop.now(), times_of(self._config.settings)))
+        self._do(record, record.life.is_succeeded(self._loop.now(), self._times()))
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
     def _clean_up(self) -> None:
@@ -324,6 +324,9 @@ class Workers:
         self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.rss_check_interval))
         self.records[record.worker_id] = record
         self._do(record, [Do.LIMIT_DRAIN])
+
+    def _times(self) -> Times:
+        return times_of(self._config.settings)
 
     def _is_late(self, record: WorkerRecord) -> None:
         self._is_silent(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
