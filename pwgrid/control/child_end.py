@@ -152,7 +152,7 @@ class ChildEnd:
         self._retry()
 
     def _retry(self) -> None:
-        # Jitter: not all workers of a large grid shall come to a new master at the same instant.
+        # Jitter: a hundred workers do not all come to a new master at the same instant.
         delay_s = min(RECONNECT_CAP_S, RECONNECT_FIRST_S * 2.0 ** min(self._attempts, 16))
         self._attempts += 1
         self._after("reconnect", delay_s * random.uniform(0.5, 1.5), self._reconnect)

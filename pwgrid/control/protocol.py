@@ -1,6 +1,6 @@
 """Protocol state of one side of a control link: greeting, indices, acknowledgements, resend; no I/O, no clock.
 
-An I/O shell feeds packets to `receive` and writes what `next_packet` offers. Between two connections the link keeps
+Its owner feeds packets to `receive` and writes what `next_packet` offers. Between two connections the link keeps
 what the other side has not acknowledged, so commands and events are applied exactly once and in order.
 """
 

@@ -61,7 +61,7 @@ class Child:
         self._was_killed = False
 
     def watch(self, on_exit: Callable[[Exit], None]) -> None:
-        """Call `on_exit` when it has ended; by then it is reaped, and nothing of it is held any more."""
+        """Call `on_exit` when it has ended; by then it is reaped, and its pidfd closed."""
         self._loop.add(self._pidfd, lambda: self._look(on_exit))
 
     def end_by(self, term_at: float, kill_at: float) -> None:

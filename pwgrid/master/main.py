@@ -80,7 +80,6 @@ class Master:
             loop, config.runtime.control_path, self._requests.by_name(), self._take_back, listener
         )
         self._has_terminal = False
-        # A turn follows each timer; these have nothing else to do.
         self._sample = loop.timer(_just_a_turn)
         self._backoff_over = loop.timer(_just_a_turn)
 
@@ -251,7 +250,7 @@ class Master:
     # After another master, and before the next one
 
     def _adopt(self, leftovers: Leftovers) -> None:
-        """Go on with what another master has left; the rest of it was ended before we came here."""
+        """Go on with what another master has left. What cannot be used was ended before we came here."""
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)
@@ -306,4 +305,4 @@ class Master:
 
 
 def _just_a_turn() -> None:
-    """The loop's turn does the rest."""
+    """A turn follows each timer; there is nothing else to do."""

@@ -116,7 +116,7 @@ class _Pool:
 def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
     """The actions that bring what is there nearer to what is wanted; `now` in monotonic seconds."""
     everyone = list(views)
-    pools = [_pool(browser_type, wish, everyone) for browser_type, wish in wanted.items()]
+    pools = [_pool(browser_type, goal, everyone) for browser_type, goal in wanted.items()]
     for pool in pools:
         pool.expiring = _expiring(pool, limits)
     drains: list[Action] = [action for pool in pools for action in _drains(pool, limits)]
@@ -126,7 +126,7 @@ def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now:
 
 def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
     """When a backoff ends next, or infinity: `plan` may have something else to say then."""
-    return min((wish.not_before for wish in wanted.values() if wish.not_before > now), default=math.inf)
+    return min((goal.not_before for goal in wanted.values() if goal.not_before > now), default=math.inf)
 
 
 def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) -> _Pool:
@@ -218,7 +218,7 @@ def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
 
 
 def _starts(pool: _Pool, limits: Limits) -> list[tuple[Spawn, bool]]:
-    """What the pool lacks and may have while the rest of it is still there, and which of these are extra processes."""
+    """What the pool lacks and has room for, and whether that takes a process beyond the wanted number."""
     called, there = len(pool.called()), len(pool.all())
     missing = max(0, pool.missing() - called)
     lasting = max(0, sum(view.recycle is None for view in pool.spares) - called)

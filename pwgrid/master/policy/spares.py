@@ -23,7 +23,7 @@ HALF_LIFE_S: Final = 300.0
 QUIET_S: Final = 30.0
 STARTS: Final = 5
 UNKNOWN_START_S: Final = 2.0
-_NO_SESSION: Final = 0.1  # so little of one is none: a rate that is held up never comes down to nothing
+_NO_SESSION: Final = 0.1  # less than that is none: a rate that is halved again and again never gets to 0
 
 
 @dataclass(frozen=True, slots=True)
