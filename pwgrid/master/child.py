@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from pwgrid.common.loop import Loop
+from pwgrid.runtime.processes import create_time
 
 TERM_GRACE_S: Final = 3.0
 
@@ -59,6 +61,11 @@ class Child:
         self._term = loop.timer(lambda: self.send(signal.SIGTERM))
         self._kill = loop.timer(self._kill_now)
         self._was_killed = False
+
+    @cached_property
+    def create_time(self) -> float:
+        """With the pid it tells the process from all others; 0 if it had ended before anybody asked."""
+        return create_time(self.pid) or 0.0
 
     def watch(self, on_exit: Callable[[Exit], None]) -> None:
         """Call `on_exit` when it has ended; by then it is reaped, and its pidfd closed."""

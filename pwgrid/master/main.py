@@ -147,8 +147,7 @@ class Master:
     def _turn(self) -> None:
         """Everything that depends on what the last events have changed."""
         now = self._loop.now()
-        self._memory.tick(now)
-        self._sample.arm(self._memory.deadline())
+        self._sample.arm(self._memory.tick(now))
         self._proxies.go_on_replacing()
         for name, pool in self._pools.items():
             pool.host_guard = self._memory.guard.reason

@@ -63,11 +63,10 @@ def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> 
 def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
     workers = FakeWorkers()
     meter = metered(workers)
-    meter.tick(100.0)
-    meter.tick(104.9)  # not due
+    assert meter.tick(100.0) == 105.0
+    assert meter.tick(104.9) == 105.0  # not due
     assert [list(state) for state in workers.link.pushed] == [["rssMib"]]
     assert workers.record.memory.rss_mib == workers.link.pushed[0]["rssMib"] > 10
-    assert meter.deadline() == 105.0
 
 
 @pytest.mark.parametrize(
@@ -141,11 +140,9 @@ def test_over_the_hard_limit_kills_once() -> None:
 def test_age_does_not_wait_for_a_sample() -> None:
     workers = FakeWorkers(started_at=100.0)
     meter = metered(workers, max_worker_age=2.0)
-    meter.tick(100.0)
-    assert meter.deadline() == 102.0
-    meter.tick(102.0)
+    assert meter.tick(100.0) == 102.0
+    assert meter.tick(102.0) == 105.0
     assert workers.record.recycle == "age: older than 2 s"
-    assert meter.deadline() == 105.0
 
 
 def test_a_host_without_memory_starts_nothing_and_recovers() -> None:

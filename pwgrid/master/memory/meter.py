@@ -48,14 +48,19 @@ class MemoryMeter:
         self._room = 0
         self._sampled_at = -math.inf
 
-    def tick(self, now: float) -> None:
-        """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit."""
+    def tick(self, now: float) -> float:
+        """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit.
+
+        Returns when it is to be called again at the latest.
+        """
         if self._config.settings is not self._settings:  # a reload
             self._follow(self._config.settings)
             self._sampled_at = -math.inf  # the new guard shall know at once what the old one knew
-        is_sample = now >= self._sample_at()
-        if not is_sample and now < self._age_at():
-            return
+        if now >= min(self._sample_at(), self._age_at()):
+            self._look(now, is_sample=now >= self._sample_at())
+        return min(self._sample_at(), self._age_at())
+
+    def _look(self, now: float, *, is_sample: bool) -> None:
         records = [record for record in self._workers.records.values() if record.life.has_process]
         if is_sample:
             self._sampled_at = now
@@ -74,10 +79,6 @@ class MemoryMeter:
         self._limits = RecycleLimits(
             settings.max_worker_rss_mib, settings.max_worker_rss_hard_mib, settings.max_worker_age
         )
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return min(self._sample_at(), self._age_at())
 
     def limits(self, limits: Limits) -> Limits:
         """`limits` with what the host's memory allows; who started since the last sample takes of that already."""

@@ -16,7 +16,6 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.reload import concerning
 from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
-from pwgrid.runtime.processes import create_time
 from pwgrid.settings.model import CONCERNS, Settings
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class ChildFileWriter:
             kind=kind,
             name=name,
             pid=child.pid,
-            create_time=create_time(child.pid) or 0.0,
+            create_time=child.create_time,
             registry=registry_of(self._config.redis_url, self._config.settings),
             settings=settings,
             version=self._config.version,
