@@ -49,6 +49,8 @@ class ChildEnd:
     lost_threshold_s: float
     on_lost: Callable[[], None]
     fds: Callable[[], list[int]] = list
+    is_lost: bool = field(default=False, init=False)
+    """Whether this child ends because it has no master any more."""
     _link: Link = field(init=False)
     _connected: socket.socket | None = field(default=None, init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
@@ -56,9 +58,8 @@ class ChildEnd:
     _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _greeted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _attempts: int = field(default=0, init=False)
-    _was_lost: bool = field(default=False, init=False)
     _closing: bool = field(default=False, init=False)
-    _carried: list[int] = field(default_factory=list, init=False)
+    _fds_to_send: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._link = Link("child", str(self.hello()["name"]))
@@ -67,11 +68,6 @@ class ChildEnd:
     def ping_s(self) -> float:
         """Seconds between two pings."""
         return min(PING_S, self.lost_threshold_s / _PINGS_WITHIN_THRESHOLD)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether this child goes because it has no master any more."""
-        return self._was_lost
 
     async def run(self) -> None:
         """Keeps the link until `close`, or until the master closes it for good. Raises what a callback raised."""
@@ -147,7 +143,7 @@ class ChildEnd:
             self._end(None)
             return
         log.warning("control_link_down", reason=reason)
-        if "lost" not in self._timers and not self._was_lost:
+        if "lost" not in self._timers and not self.is_lost:
             self._after("lost", self.lost_threshold_s, self._lose)
         self._retry()
 
@@ -165,13 +161,13 @@ class ChildEnd:
             sock.close()
             self._retry()
         else:
-            self._carried = self.fds()
+            self._fds_to_send = self.fds()
             self._attach(sock)
 
     def _lose(self) -> None:
         self._timers.pop("lost", None)
-        if not self._was_lost:
-            self._was_lost = True
+        if not self.is_lost:
+            self.is_lost = True
             log.error("master_lost", after_s=self.lost_threshold_s)
             self._call(self.on_lost)
 
@@ -247,9 +243,9 @@ class ChildEnd:
             return
         while (packet := self._link.next_packet()) is not None:
             try:
-                if self._carried:  # with the first packet, which is the greeting
-                    socket.send_fds(sock, [packet], self._carried)
-                    self._carried = []
+                if self._fds_to_send:  # with the first packet, which is the greeting
+                    socket.send_fds(sock, [packet], self._fds_to_send)
+                    self._fds_to_send = []
                 else:
                     sock.send(packet)
             except BlockingIOError:

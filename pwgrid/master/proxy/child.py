@@ -95,12 +95,12 @@ class ProxyChild(SingleChild):
         """
         if self._link is None:
             return False
+        self._link.attach(reconnect.sock, reconnect.init)
         if self.listeners:
             for each in reconnect.sockets:
                 each.close()
         else:
             self.listeners = tuple(reconnect.sockets)
-        self._link.attach(reconnect.sock, reconnect.init)
         return True
 
     def _end(self, command: str, term_at: float) -> None:

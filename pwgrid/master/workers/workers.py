@@ -110,12 +110,12 @@ class Workers:
         record = self.records.get(reconnect.name)
         if record is None or record.link is None or record.child.pid != reconnect.pid:
             return False
+        record.link.attach(reconnect.sock, reconnect.init)
         for each in reconnect.sockets:
             if record.ipc is None:
                 record.ipc = each
             else:
                 each.close()
-        record.link.attach(reconnect.sock, reconnect.init)
         return True
 
     def serve(self, record: WorkerRecord) -> None:
