@@ -47,7 +47,7 @@ class Grid:
         }
         self.arguments = arguments
         self.program = (sys.executable, "-m", "tests.support.fake_grid" if fake else "pwgrid")
-        self.log = (self.temporary / "pwgrid.common.log").open("w+b")
+        self.log = (self.temporary / "grid.log").open("w+b")
         self._start(arguments)
 
     def start_again(self, *arguments: str) -> None:
@@ -84,7 +84,7 @@ class Grid:
 
     def output(self) -> str:
         """What the grid has printed so far."""
-        return (self.temporary / "pwgrid.common.log").read_text(errors="replace")
+        return (self.temporary / "grid.log").read_text(errors="replace")
 
     def command(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """`pwgrid ARGUMENTS` in the grid's environment."""
@@ -163,7 +163,7 @@ class Grid:
         if self.log.closed:
             return
         left = self.processes()
-        files = [str(path) for path in self.temporary.rglob("*") if path.name != "pwgrid.common.log"]
+        files = [str(path) for path in self.temporary.rglob("*") if path.name != "grid.log"]
         output = self.output()
         self.kill_everything()
         assert not left, f"processes left: {left}\n{output}"
