@@ -12,7 +12,7 @@
 --      16, 17 … further fields of the session record: name, value, name, value …
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
---       is set to "shutdown" and published, the status of a spare becomes available, its id is the worker's field heir, and
+--       is set to "shutdown" and published, the status of a spare becomes available, its id is the worker's field replacement, and
 --       slots:{type} is published if somebody waits; with a session id: session:{id}, sessions:live:{type}:{id},
 --       sessions:index; and when none is eligible slots:wanted:{type}, so that whoever frees a slot publishes slots:{type}.
 --
@@ -151,7 +151,7 @@ if call('HINCRBY', lifetime_hash, chosen, 1) >= max_lifetime then
   redis.call('PUBLISH', command, 'shutdown')
   if spare then
     redis.call('HSET', worker_prefix .. spare, 'status', 'available')
-    redis.call('HSET', worker_prefix .. chosen, 'heir', string.sub(spare, #type_prefix + 1))
+    redis.call('HSET', worker_prefix .. chosen, 'replacement', string.sub(spare, #type_prefix + 1))
     wake(prefix, browser_type)
   end
 end

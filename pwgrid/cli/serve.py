@@ -44,7 +44,7 @@ class Extras:
 def serve(loaded: Loaded, extras: Extras) -> int:
     """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend.
 
-    The lock comes before the port: a proxy of a former master may have the port, and is taken over with it.
+    The lock comes before the port: a proxy of an earlier master may have the port, and is taken over with it.
     """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")

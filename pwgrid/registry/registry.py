@@ -273,9 +273,11 @@ class Registry:
         keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
         return bool(await self.client.run(self._scripts["drain"], keys, ()))
 
-    async def heir(self, browser_type: BrowserType, worker_id: str) -> str | None:
+    async def replacement(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """The worker that a selection has let serve in this one's place; None if there is none."""
-        reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "heir")
+        reply: str | None = await self.client.call(
+            "HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "replacement"
+        )
         return reply
 
     async def send_drain(self, browser_type: BrowserType, worker_id: str) -> bool:

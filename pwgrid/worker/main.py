@@ -200,8 +200,8 @@ class Worker:
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAINS)
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
-        heir = await self.registry_sync.heir() if drain.reason == LIFETIME_LIMIT else None
-        self.control.event("draining", {"reason": drain.reason, "heir": heir})
+        replacement = await self.registry_sync.replacement() if drain.reason == LIFETIME_LIMIT else None
+        self.control.event("draining", {"reason": drain.reason, "replacement": replacement})
         self._side_tasks.start(self.registry_sync.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:

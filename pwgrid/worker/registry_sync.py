@@ -58,10 +58,10 @@ class RegistrySync:
                 raise
             log.warning("registration_put_off", error=str(error))
 
-    async def heir(self) -> str | None:
+    async def replacement(self) -> str | None:
         """The worker that serves in place of this one now that it is used up; None if that is not known."""
         with contextlib.suppress(RegistryUnavailable):
-            return await self._registry.heir(self._boot.browser_type, self._boot.worker_id)
+            return await self._registry.replacement(self._boot.browser_type, self._boot.worker_id)
         return None
 
     async def draining(self) -> None:

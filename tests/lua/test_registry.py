@@ -301,8 +301,8 @@ async def test_a_worker_that_is_used_up_can_tell_who_serves_in_its_place(registr
     await registry.register(WORKER, lifetime=48)
     await registry.register(replace(WORKER, worker_id="spare", status="spare"))
     await select(registry, "s1")
-    assert await registry.heir("chromium", "aabbccdd") is None
+    assert await registry.replacement("chromium", "aabbccdd") is None
     await select(registry, "s2")
-    assert await registry.heir("chromium", "aabbccdd") == "spare"
+    assert await registry.replacement("chromium", "aabbccdd") == "spare"
     reply = await registry.heartbeat("chromium", "spare", status="spare", sessions=[])
     assert (reply.known, reply.command) == (True, "serve")

@@ -346,7 +346,7 @@ def test_the_step_that_uses_a_worker_up_lets_one_spare_serve(grid: LuaGrid) -> N
     assert grid.select("a", max_lifetime=10) == "w1"
     assert {grid.hash(f"worker:chromium:{spare}")["status"] for spare in "xy"} == {"spare"}
     assert grid.select("b", max_lifetime=10) == "w1"
-    assert grid.hash("worker:chromium:w1")["heir"] == "x"
+    assert grid.hash("worker:chromium:w1")["replacement"] == "x"
     assert [grid.hash(f"worker:chromium:{spare}")["status"] for spare in "xy"] == ["available", "spare"]
     assert grid.select("c", max_lifetime=10) == "x"
 
@@ -356,7 +356,7 @@ def test_only_a_spare_of_the_same_type_that_beats_serves(grid: LuaGrid) -> None:
     grid.register("stale", status="spare", now=NOW - 31)
     grid.register("fox", status="spare", browser="firefox")
     assert grid.select("a", max_lifetime=10) == "w1"
-    assert "heir" not in grid.hash("worker:chromium:w1")
+    assert "replacement" not in grid.hash("worker:chromium:w1")
     assert grid.hash("worker:chromium:stale")["status"] == "spare"
     assert grid.hash("worker:firefox:fox")["status"] == "spare"
 

@@ -59,7 +59,7 @@ def test_the_heir_of_a_used_up_worker_is_available_in_the_very_step_in_which_tha
     with grid_of_two() as grid:
         worker, other = first_two(grid)
         spare = nearly_used_up(grid, worker)
-        (Path(grid.start["directory"]) / "heir").write_text(spare["worker"])
+        (Path(grid.start["directory"]) / "replacement").write_text(spare["worker"])
         at = grid.mark()
         os.kill(worker["pid"], signal.SIGUSR2)
         grid.expect("available", at, worker=spare["worker"])
@@ -69,7 +69,7 @@ def test_the_heir_of_a_used_up_worker_is_available_in_the_very_step_in_which_tha
         assert {roster["pools"]["chromium"]["available"] for roster in rosters} == {2}
         assert grid.expect("command", at, name="serve")["worker"] == spare["worker"]
         assert status_of(grid)[other["worker"]] == "available"
-        (Path(grid.start["directory"]) / "heir").unlink()
+        (Path(grid.start["directory"]) / "replacement").unlink()
         grid.end()
 
 

@@ -86,8 +86,10 @@ class FakeWorker:
         self.lifetime = lifetime
         self.control.push_state(self.state())
         if lifetime >= self.boot.settings.max_lifetime_sessions:
-            heir = self.boot.runtime / "heir"  # what Redis would tell
-            self.drain.set_result({"reason": "lifetime limit", "heir": heir.read_text() if heir.exists() else None})
+            replacement = self.boot.runtime / "replacement"  # what Redis would tell
+            self.drain.set_result(
+                {"reason": "lifetime limit", "replacement": replacement.read_text() if replacement.exists() else None}
+            )
 
     def on_command(self, name: str, data: dict[str, Any]) -> None:
         say("command", worker=self.boot.worker_id, name=name, data=data)
@@ -144,7 +146,7 @@ class FakeWorker:
             )
         data = await self.drain
         self.status = "draining"
-        self.control.event("draining", {"reason": data["reason"], "heir": data.get("heir")})
+        self.control.event("draining", {"reason": data["reason"], "replacement": data.get("replacement")})
         if self.behaviour != "mute" and self.behaviour != "leaves":
             os.kill(grandchild, signal.SIGKILL)
             tree.wait()

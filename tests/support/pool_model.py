@@ -127,9 +127,9 @@ class PoolModel:
 
     def _let_one_serve(self) -> None:
         """What selector.lua does in the step that uses a worker up."""
-        heir = next((each for each in self.members if each.status is S.SPARE), None)
-        if heir is not None:
-            heir.status, heir.spare = S.AVAILABLE, False
+        replacement = next((each for each in self.members if each.status is S.SPARE), None)
+        if replacement is not None:
+            replacement.status, replacement.spare = S.AVAILABLE, False
 
     def _end(self, member: Member) -> None:
         member.active -= 1

@@ -189,8 +189,8 @@ class Workers:
         reason = str(data.get("reason", "asked"))
         self._do(record, life.says(_EVENTS[name], reason, now, self._times()))
         self._note_warm(record, is_repeated=is_repeated)
-        if name == "draining" and (heir := self.records.get(str(data.get("heir")))) is not None:
-            self._do(heir, heir.life.serves_in_place(now))
+        if name == "draining" and (replacement := self.records.get(str(data.get("replacement")))) is not None:
+            self._do(replacement, replacement.life.serves_in_place(now))
         elif name == "available" and life.status is WorkerStatus.AVAILABLE:
             log.info(
                 "worker_available",

@@ -24,7 +24,7 @@ class WaitedTooLong(Exception):
 
 @dataclass(slots=True)
 class Ticket(Generic[Slot]):
-    """One client's wish for a slot. `excluded` are workers that have refused or lost it already."""
+    """What one client asks for: a slot. `excluded` are workers that have refused or lost it already."""
 
     session_id: str
     browser_type: BrowserType
