@@ -80,7 +80,9 @@ class _Commands(click.Group):
         try:
             return super().invoke(context)
         except GridError as error:
-            click.echo(f"pwgrid: {error}", err=True)
+            from pwgrid.cli.output import printable
+
+            click.echo(f"pwgrid: {printable(str(error))}", err=True)
             sys.exit(error.exit_code)
         except BrokenPipeError:  # `pwgrid status | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -147,12 +149,6 @@ def _as_arguments(given: dict[str, Any]) -> list[str]:
     return arguments
 
 
-def _as_json(found: Any) -> str:
-    import orjson
-
-    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
-
-
 @main.command(cls=_Configured)
 def setup(config_file: Path | None, **flags: Any) -> None:
     """Finds or installs the browsers of the configuration.
@@ -195,11 +191,11 @@ def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     """Shows the pools and workers, sessions and memory of a grid."""
-    from pwgrid.cli import operate, tables
+    from pwgrid.cli import operate, output, tables
     from pwgrid.cli.running_grid import find_grid
 
     found = operate.status(find_grid(port, runtime_dir))
-    click.echo(_as_json(found) if as_json else tables.status_text(found))
+    click.echo(output.as_json(found) if as_json else tables.status_text(found))
 
 
 @main.command()
@@ -219,6 +215,7 @@ def drain(
     With --wait the exit code is 1 when time ran out and sessions were cut. Ctrl-C ends only the waiting.
     """
     from pwgrid.cli import drain as drain_command
+    from pwgrid.cli.output import printable
     from pwgrid.cli.progress import watching
     from pwgrid.cli.running_grid import find_grid
 
@@ -230,7 +227,7 @@ def drain(
         import pwgrid.registry.reader  # noqa: F401 - takes 0.2 s, and the figures are wanted as soon as the drain begins
     draining = drain_command.drain(grid, selection, now=how["now"])
     if not how["wait"]:
-        click.echo("draining " + (", ".join(draining) or "nothing: there is no worker"))
+        click.echo("draining " + (printable(", ".join(draining)) or "nothing: there is no worker"))
         return
     with watching("the drain") as shown:
         is_good = drain_command.wait(grid, draining, shown)
@@ -246,11 +243,12 @@ def reload(port: int | None, runtime_dir: str | None) -> None:
     with it; then nothing changes.
     """
     from pwgrid.cli import changes
+    from pwgrid.cli.output import printable
     from pwgrid.cli.running_grid import find_grid
     from pwgrid.common.errors import Refused
 
     try:
-        click.echo(changes.reload(find_grid(port, runtime_dir)))
+        click.echo(printable(changes.reload(find_grid(port, runtime_dir))))
     except Refused as refused:
         refused.exit_code = 2
         raise
@@ -266,10 +264,11 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> 
     pwgrid scale chromium=4 firefox=1
     """
     from pwgrid.cli import changes
+    from pwgrid.cli.output import printable
     from pwgrid.cli.running_grid import find_grid
 
     figures = changes.read_scale(pools)
-    click.echo(changes.scale(find_grid(port, runtime_dir), figures))
+    click.echo(printable(changes.scale(find_grid(port, runtime_dir), figures)))
 
 
 @main.command()
@@ -279,11 +278,11 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> 
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:
     """Shows the latest sessions, with the reason of each end."""
-    from pwgrid.cli import operate, tables
+    from pwgrid.cli import operate, output, tables
     from pwgrid.cli.running_grid import find_grid
 
     found = operate.sessions(find_grid(port, runtime_dir), wanted, limit)
-    click.echo(_as_json(found) if as_json else tables.sessions_text(found))
+    click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
 
 
 @main.command()
@@ -296,6 +295,7 @@ def upgrade(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
     workers until DRAIN_TIMEOUT. Ctrl-C ends only the waiting.
     """
     from pwgrid.cli.changes import VersionChange
+    from pwgrid.cli.output import printable
     from pwgrid.cli.progress import watching
     from pwgrid.cli.running_grid import find_grid
 
@@ -305,7 +305,7 @@ def upgrade(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
         return
     with watching("the version change") as shown:
         done = change.wait(shown)
-    click.echo(done)
+    click.echo(printable(done))
 
 
 @main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from pwgrid.cli.output import printable
 from pwgrid.setup.packages import Steps
 
 
@@ -27,7 +28,7 @@ class Display:
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        click.echo(text)
+        click.echo(printable(text))
 
     def show(self, name: str, text: str, figures: object = None) -> None:
         """How `name` stands. Worth a plain line when `figures`, or else the text, is another than last time."""
@@ -59,12 +60,12 @@ class LiveDisplay(Display):
         self._progress.stop()
 
     def line(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        self._progress.console.print(printable(text), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def show(self, name: str, text: str, figures: object = None) -> None:
         if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(text, total=None)
-        self._progress.update(self._tasks[name], description=text)
+            self._tasks[name] = self._progress.add_task(printable(text), total=None)
+        self._progress.update(self._tasks[name], description=printable(text))
 
     def end(self, name: str) -> None:
         if name in self._tasks:

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import struct
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ CHECK_TIMEOUT_S: Final = 60.0
 """For a request that makes the master load new code or settings first."""
 
 _REPLY_BYTES: Final = 1 << 20
+_PEERCRED: Final = struct.Struct("3i")
 
 
 def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
@@ -37,11 +40,13 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
 def ask(
     grid: RunningGrid, name: str, data: dict[str, Any] | None = None, timeout_s: float = REPLY_TIMEOUT_S
 ) -> dict[str, Any]:
-    """One request to the grid's master, and its answer. Raises GridError with the master's sentence."""
+    """One request to the grid's master, and its answer. Raises GridError with the master's sentence, or where somebody
+    else than the owner of the grid's directory would answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
         control.settimeout(timeout_s)
         try:
             control.connect(str(grid.directory / "control.sock"))
+            _check_peer(control, grid.directory)
             control.send(orjson.dumps({"t": "request", "name": name, "data": data or {}}))
             answer: dict[str, Any] = orjson.loads(control.recv(_REPLY_BYTES) or b"{}")
         except OSError as error:
@@ -50,3 +55,11 @@ def ask(
         raise Refused(answer.get("error") or f"the master (pid {grid.pid}) gave no answer")
     reply: dict[str, Any] = answer["data"]
     return reply
+
+
+def _check_peer(control: socket.socket, directory: Path) -> None:
+    """Raises GridError unless the owner of the grid's directory listens at the other end."""
+    _, uid, _ = _PEERCRED.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size))
+    owner = directory.lstat().st_uid
+    if uid != owner:
+        raise GridError(f"{directory} belongs to uid {owner}, but uid {uid} answers there: nothing was asked")

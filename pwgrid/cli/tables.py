@@ -27,7 +27,7 @@ def status_text(found: dict[str, Any]) -> str:
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
     workers = [_worker_row(worker) for worker in found["workers"]]
     worker_head = ("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", "MEMORY", "")
-    return "\n".join([*lines, "", _table(head, pools), "", _table(worker_head, workers)])
+    return "\n".join([*map(_cell, lines), "", _table(head, pools), "", _table(worker_head, workers)])
 
 
 def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[object, ...]:

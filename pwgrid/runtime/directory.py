@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -26,6 +27,7 @@ log = structlog.get_logger()
 MAX_SOCKET_PATH_BYTES: Final = 107
 _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
+_LOCK_BYTES: Final = 4096
 UNWRITTEN: Final = "unwritten"
 """The directory for what workers could not write into Redis before they ended."""
 CODE_CACHE: Final = "node"
@@ -235,9 +237,13 @@ def _make_and_lock(path: Path) -> int:
         try:
             path.mkdir(mode=0o700, exist_ok=True)
             _check_owner(path, "must be private (mode 0700)", stat.S_IRWXG | stat.S_IRWXO)
-            fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            fd = os.open(path / _LOCK, flags, 0o600)
         except FileNotFoundError:
             continue
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise RuntimeDirError(f"{path / _LOCK} is not a plain file: remove it")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(fd).st_ino == (path / _LOCK).stat().st_ino:
@@ -270,11 +276,28 @@ def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
 def _read_lock(path: Path) -> tuple[int, str] | None:
     """Pid and endpoint of the living holder. The lock is not touched: a starting master must not trip over us."""
     try:
-        content = orjson.loads(path.read_bytes())
+        content = orjson.loads(_content_of(path))
         pid, created, endpoint = int(content["pid"]), float(content["createTime"]), str(content["endpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return (pid, endpoint) if find_process(pid, created) is not None else None
+
+
+def _content_of(lock: Path) -> bytes:
+    """What the lock says. Raises OSError for what is not a plain file of its directory's owner, and waits for none."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    directory = os.open(lock.parent, flags | os.O_DIRECTORY)
+    try:
+        fd = os.open(lock.name, flags | os.O_NONBLOCK, dir_fd=directory)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.fstat(directory).st_uid:
+                raise OSError(errno.EPERM, "not a file of its directory's owner", str(lock))
+            return os.read(fd, _LOCK_BYTES)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory)
 
 
 def _remove(path: Path) -> None:

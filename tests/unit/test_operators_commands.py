@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from pwgrid.cli import changes
 from pwgrid.cli.changes import VersionChange, read_scale
 from pwgrid.cli.drain import describe_end, is_good, progress
-from pwgrid.cli.running_grid import find_grid
+from pwgrid.cli.running_grid import ask, find_grid
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.directory import RunningGrid
 from tests.support.display import Recorded
@@ -27,6 +29,19 @@ def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(
     (tmp_path / "pwgrid").symlink_to(tmp_path / "private")
     with pytest.raises(GridError, match="run this as root"):
         find_grid(None, None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_nothing_is_asked_where_somebody_else_than_the_directory_s_owner_would_answer(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+        control.bind(str(tmp_path / "control.sock"))
+        control.listen()
+        os.chown(tmp_path, 12345, 12345)
+        with pytest.raises(GridError, match="belongs to uid 12345, but uid 0 answers there"):
+            ask(RunningGrid(tmp_path, 8080, os.getpid(), "ws://x"), "redis")
+        visitor, _ = control.accept()
+        with visitor:
+            assert visitor.recv(4096) == b""
 
 
 def test_scale_reads_pools_and_figures() -> None:

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -135,6 +135,26 @@ def test_a_broken_lock_file_is_no_running_grid(base: Path, content: str) -> None
     (base / "8080").mkdir(parents=True)
     (base / "8080" / "lock").write_text(content)
     assert find_running(str(base)) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda lock: lock.symlink_to("/etc/hostname"), os.mkdir])
+def test_a_lock_that_is_no_plain_file_is_no_running_grid_and_waits_for_nobody(
+    base: Path, make: Callable[[Path], object]
+) -> None:
+    (base / "8080").mkdir(parents=True, mode=0o700)
+    base.chmod(0o700)
+    make(base / "8080" / "lock")
+    assert find_running(str(base)) == []
+    with pytest.raises(RuntimeDirError), RuntimeDir.create(str(base), 8080).locked(""):
+        pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_lock_of_somebody_else_than_its_directory_s_owner_is_no_running_grid(base: Path) -> None:
+    with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        assert len(find_running(str(base))) == 1
+        os.chown(runtime.directory / "lock", 12345, 12345)
+        assert find_running(str(base)) == []
 
 
 def test_a_directory_that_others_can_read_is_refused(base: Path) -> None:

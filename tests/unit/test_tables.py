@@ -103,3 +103,10 @@ def test_on_eighty_columns_no_line_is_longer_and_nothing_is_cut_off(monkeypatch:
 
 def test_a_reason_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in sessions_text([{**SESSION, "reason": "\x1b[31mred\n"}])
+
+
+def test_what_a_grid_says_outside_of_the_tables_steers_no_terminal_either() -> None:
+    hostile = "\x1b[2J\x9b31m\nPROBLEM: none"
+    text = status_text({**STATUS, "endpoint": hostile, "redis": {**STATUS["redis"], "error": hostile}})
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert sum(line.startswith("PROBLEM: ") for line in text.split("\n")) == 1
