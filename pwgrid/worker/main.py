@@ -29,6 +29,7 @@ from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
 from pwgrid.worker.drain import Drain, DrainRequest
+from pwgrid.worker.policy.close_texts import drain_text
 from pwgrid.worker.policy.lifetime import is_used_up, is_worth_telling
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import CLOSE_GRACE_S, Sessions
@@ -207,7 +208,7 @@ class Worker:
         if cut is None:
             return
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=drain.reason)
-        await self.sessions.cut(cut)
+        await self.sessions.cut(cut, drain_text(drain.reason, cut, drain.timeout_s))
 
     async def _stop(self) -> None:
         self.control.stopping()

@@ -87,15 +87,15 @@ class Sessions:
         for session_id in list(self._slots.live):
             self.ended(SessionClosed(session_id, 0, 0, by, reason))
 
-    def end(self, session_id: str, reason: str) -> None:
-        """Closes one session; `ended` follows. Unknown ids: nothing."""
+    def end(self, session_id: str, reason: str, text: str | None = None) -> None:
+        """Closes one session; `ended` follows. Unknown ids: nothing. `text` is what its client is told."""
         if self.server is not None:
-            self.server.close_session(session_id, GOING_AWAY, reason)
+            self.server.close_session(session_id, GOING_AWAY, reason, text)
 
-    async def cut(self, reason: EndReason) -> None:
+    async def cut(self, reason: EndReason, text: str | None) -> None:
         """Closes every session, and waits until each is over."""
         for session_id in list(self._slots.live):
-            self.end(session_id, reason)
+            self.end(session_id, reason, text)
         if self.server is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_GRACE_S):

@@ -8,7 +8,7 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Playwright
+from playwright.async_api import Browser, Error, Playwright
 
 from tests.support.grid import Grid
 
@@ -50,6 +50,19 @@ def test_a_node_client_gets_contexts_pages_and_screenshots(grid: Grid, node: tup
     done = subprocess.run([executable, "-e", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["hello", "PNG"]
+
+
+@pytest.mark.parametrize("more", ["", "/", "/?browser=chromium"])
+async def test_an_endpoint_may_begin_with_http(grid: Grid, playwright: Playwright, more: str) -> None:
+    browser = await playwright.chromium.connect(grid.http + more)
+    assert await title_of_a_page(browser) == "hello"
+    await browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_who_connects_over_cdp_gets_a_sentence(grid: Grid, playwright: Playwright, scheme: str) -> None:
+    with pytest.raises(Error, match="this grid speaks Playwright's protocol, not CDP"):
+        await playwright.chromium.connect_over_cdp(grid.endpoint.replace("ws", scheme, 1))
 
 
 async def test_clients_are_isolated_from_each_other(grid: Grid, playwright: Playwright) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -43,6 +44,8 @@ from tests.support.front_door import (
 )
 from tests.support.grid import eventually_async
 from tests.support.raw import PING, PONG
+
+NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer"
 
 
 def installed(browser_type: BrowserType) -> bool:
@@ -123,13 +126,26 @@ async def test_a_closed_session_tells_its_client_why() -> None:
         page = await browser.new_page()
         disconnected = asyncio.Event()
         browser.on("disconnected", lambda _: disconnected.set())
-        watched.server.close_session(f"{1:016x}", 1012, "drain timeout")
+        sentence = "the grid closed this session: its worker was being replaced and DRAIN_TIMEOUT=30 s was over"
+        watched.server.close_session(f"{1:016x}", 1012, "drain timeout", sentence)
         async with asyncio.timeout(BOUND_S):
             await disconnected.wait()
-        with pytest.raises(PlaywrightError, match="drain timeout"):
+        with pytest.raises(PlaywrightError, match=sentence):
             await page.title()
         closed = await watched.next_closed()
     assert (closed.session_id, closed.by, closed.reason) == (f"{1:016x}", "grid", "drain timeout")
+
+
+@pytest.mark.parametrize("method", ["Browser.getVersion", "Target.getBrowserContexts"])
+async def test_a_client_of_the_devtools_protocol_is_told_so_in_its_own_protocol(method: str) -> None:
+    async with browser_server() as watched, connect(watched.endpoint) as client:
+        await client.send(json.dumps({"id": 7, "method": method}))
+        assert json.loads(await client.recv()) == {"id": 7, "error": {"code": -32000, "message": NO_DEVTOOLS}}
+        with pytest.raises(ConnectionClosed) as caught:
+            await client.recv()
+        assert caught.value.rcvd is not None
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1003, NO_DEVTOOLS)
+        assert (await watched.next_closed()).reason == "protocol error (1003)"
 
 
 async def test_a_close_frame_carries_code_and_reason_cut_to_what_fits() -> None:
@@ -147,7 +163,7 @@ async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> Non
         with await raw_session(watched) as client:
             assert (await read(client)).startswith(b"HTTP/1.1 101")
             watched.server.close_session("f" * 16, 1001, "ended by operator")
-            assert b"ended by operator" in await read_to_end(client)
+            assert b"the grid closed this session: an operator ended it" in await read_to_end(client)
         assert (await watched.next_closed()).reason == "ended by operator"
 
 
@@ -157,7 +173,8 @@ async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> Non
 async def test_a_client_that_answers_no_ping_is_ended() -> None:
     async with browser_server(ping_timeout_s=0.6) as watched:
         with await raw_session(watched) as client:
-            assert b"ping timeout" in await read_to_end(client)
+            sentence = b"its client gave no sign of life for SESSION_PING_TIMEOUT=0.6 s"
+            assert sentence in await read_to_end(client)
         closed = await watched.next_closed()
     assert (closed.by, closed.reason) == ("grid", "ping timeout")
 
@@ -176,7 +193,7 @@ async def test_pings_and_pongs_do_not_keep_an_idle_session() -> None:
         browser_server(ping_timeout_s=6, idle_timeout_s=5) as watched,
         connect(watched.endpoint, ping_interval=0.2) as client,
     ):
-        with pytest.raises(ConnectionClosed, match="idle timeout"):
+        with pytest.raises(ConnectionClosed, match="its client asked for nothing for SESSION_IDLE_TIMEOUT="):
             await client.recv()
         assert (await watched.next_closed()).by == "grid"
 
@@ -190,7 +207,7 @@ async def test_a_session_ends_at_its_maximum_duration_however_busy() -> None:
             while True:
                 await page.evaluate("1")
 
-        with pytest.raises(PlaywrightError, match="maximum duration"):
+        with pytest.raises(PlaywrightError, match="it had lasted for SESSION_MAX_DURATION="):
             await keep_busy()
         assert (await watched.next_closed()).reason == "maximum duration"
 
@@ -340,7 +357,7 @@ def set_nonblocking(sock: socket.socket) -> socket.socket:
 async def test_a_crashed_browser_ends_every_session_with_that_reason(browser_type: BrowserType) -> None:
     async with browser_server(browser_type) as watched, connect(watched.endpoint) as client:
         os.kill(watched.server.browser_pid, signal.SIGKILL)
-        with pytest.raises(ConnectionClosed, match="browser crashed"):
+        with pytest.raises(ConnectionClosed, match="the grid closed this session: its browser crashed"):
             await client.recv()
         closed = await watched.next_closed()
         assert (closed.by, closed.reason) == ("browser", "browser crashed")
@@ -371,7 +388,7 @@ async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
         answer = await read_to_end(set_nonblocking(client))
         client.close()
         # Node may learn of the crash before or after it took the socket.
-        assert answer.startswith(b"HTTP/1.1 503") or b"browser crashed" in answer
+        assert answer.startswith(b"HTTP/1.1 503") or b"its browser crashed" in answer
         assert (await watched.next_closed()).reason == "browser crashed"
 
 
@@ -411,7 +428,9 @@ async def test_stop_kills_a_launcher_that_does_not_listen(monkeypatch: pytest.Mo
 async def test_stop_tells_the_clients_and_reports_their_sessions() -> None:
     async with browser_server() as watched, connect(watched.endpoint) as client:
         await watched.server.stop(10)
-        with pytest.raises(ConnectionClosed, match="worker stopped"):
+        with pytest.raises(
+            ConnectionClosed, match="the grid closed this session: its worker had stopped; connect again"
+        ):
             await client.recv()
         assert (await watched.next_closed()).reason == "worker stopped"
         assert watched.server.exited.result() == 0
@@ -580,7 +599,7 @@ async def test_a_browser_that_crashed_without_a_worker_is_told_to_the_successor(
     with private_directory() as directory:
         orphan = DyingWorker(directory)
         os.kill(orphan.browser_pid, signal.SIGKILL)
-        assert b"browser crashed" in await read_to_end(orphan.client)
+        assert b"the grid closed this session: its browser crashed" in await read_to_end(orphan.client)
         orphan.client.close()
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         closed: asyncio.Queue[SessionClosed] = asyncio.Queue()
@@ -649,7 +668,8 @@ async def test_without_worker_and_master_a_session_ends_at_the_drain_timeout() -
     with private_directory() as directory:
         orphan = DyingWorker(directory, drain_timeout_s=0.5)
         orphan.master_copy.close()
-        assert b"drain timeout" in await read_to_end(orphan.client)
+        sentence = b"the grid closed this session: its worker was gone and DRAIN_TIMEOUT=0.5 s was over"
+        assert sentence in await read_to_end(orphan.client)
         orphan.client.close()
         await ended(orphan.node_pid)
         await ended(orphan.browser_pid)
@@ -664,7 +684,7 @@ async def test_the_fake_echoes_and_closes_like_the_real_one() -> None:
             await client.send(message)
             assert await client.recv() == message
         watched.server.close_session(f"{1:016x}", 1001, "ended by operator")
-        with pytest.raises(ConnectionClosed, match="ended by operator"):
+        with pytest.raises(ConnectionClosed, match="the grid closed this session: an operator ended it"):
             await client.recv()
         assert (await watched.next_closed()).reason == "ended by operator"
 

@@ -146,14 +146,14 @@ class Session {
     this.socket.uncork();
   }
 
-  end(by, reason, code) {
+  end(by, reason, code, text = options.closeTexts[reason] ?? reason) {
     this.by = by;
     this.reason = reason;
     if (!this.open)
       return void this.socket.destroy();
     this.open = false;
-    const text = Buffer.from(reason).subarray(0, 123);
-    this.send(0x80 | OPCODE.close, Buffer.concat([Buffer.from([code >> 8, code & 255]), text]));
+    const shown = Buffer.from(text).subarray(0, 123);
+    this.send(0x80 | OPCODE.close, Buffer.concat([Buffer.from([code >> 8, code & 255]), shown]));
     this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
   }
 
@@ -225,7 +225,7 @@ function onMessage(message, socket) {
     return;
   }
   if (message.do === 'close' && !env.FAKE_IGNORE_CLOSE)
-    sessions.get(message.session)?.end('grid', message.reason, message.code);
+    sessions.get(message.session)?.end('grid', message.reason, message.code, message.text);
   else if (message.do === 'ack')
     unacknowledged.delete(message.idx);
   else if (message.do === 'ping')

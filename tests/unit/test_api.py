@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,11 +27,13 @@ class Grid:
     registry = Silent()
 
 
-async def get(api: FastAPI, path: str, method: str = "GET") -> tuple[int, dict[str, Any]]:
+async def get(
+    api: FastAPI, path: str, method: str = "GET", headers: Sequence[tuple[bytes, bytes]] = ()
+) -> tuple[int, dict[str, Any]]:
     """One request without a network."""
     said: list[dict[str, Any]] = []
     path, _, query = path.partition("?")
-    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": []}
+    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": list(headers)}
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
@@ -69,6 +72,18 @@ async def test_a_bad_query_is_told_what_may_be_asked(query: str, sentence: str) 
     status, body = await get(create_app(Grid(), "", (), timeout_s=5), f"/v1/sessions?{query}")  # type: ignore[arg-type]
     assert status == 400
     assert body["error"].startswith(sentence)
+
+
+async def test_the_endpoint_is_told_as_playwrights_own_server_does_without_a_token() -> None:
+    api = create_app(Grid(), "s3cret", (), timeout_s=5)  # type: ignore[arg-type]
+    assert await get(api, "/json") == (200, {"wsEndpointPath": "/"})
+
+
+@pytest.mark.parametrize("path", ["/json/version", "/json/version/"])
+async def test_a_client_of_the_devtools_protocol_is_sent_to_where_it_is_told_that_there_is_none(path: str) -> None:
+    api = create_app(Grid(), "s3cret", (), timeout_s=5)  # type: ignore[arg-type]
+    answer = await get(api, f"{path}?token=s3cret", headers=[(b"host", b"grid:8080")])
+    assert answer == (200, {"webSocketDebuggerUrl": "ws://grid:8080/?token=s3cret"})
 
 
 async def test_the_api_describes_itself() -> None:

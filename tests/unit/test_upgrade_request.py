@@ -92,20 +92,29 @@ def test_a_bad_request_is_refused_with_a_sentence(target: str, given: Pairs, sta
     assert sentence in caught.value.error
 
 
+NO_TOKEN = (
+    "this grid asks for a token: send the header 'Authorization: Bearer <token>' or add ?token=<token> to the URL"
+)
+WRONG_TOKEN = "the token is wrong: it is not the one that this grid was started with (PWGRID_TOKEN)"
+
+
 @pytest.mark.parametrize(
-    ("target", "more"),
+    ("target", "more", "sentence"),
     [
-        ("/", []),
-        ("/?token=wrong", []),
-        ("/", [("authorization", "Bearer wrong")]),
-        ("/", [("authorization", "Basic s3cret")]),
-        ("/?token=", []),
+        ("/", [], NO_TOKEN),
+        ("/?token=wrong", [], WRONG_TOKEN),
+        ("/", [("authorization", "Bearer wrong")], WRONG_TOKEN),
+        ("/", [("authorization", "Basic s3cret")], NO_TOKEN),
+        ("/?token=", [], NO_TOKEN),
+        ("/?token=", [("authorization", "Bearer wrong")], WRONG_TOKEN),
     ],
 )
-def test_without_the_token_nothing_is_served(target: str, more: Pairs) -> None:
+def test_without_the_token_nothing_is_served_and_a_wrong_one_is_told_from_none(
+    target: str, more: Pairs, sentence: str
+) -> None:
     with pytest.raises(Refusal) as caught:
         decided(target, headers(*more), policy(token="s3cret"))
-    assert caught.value.status == 401
+    assert (caught.value.status, caught.value.error) == (401, sentence)
     assert ("WWW-Authenticate", 'Bearer realm="pwgrid"') in caught.value.headers
 
 

@@ -59,8 +59,9 @@ class Grid(Protocol):
 
 
 def create_app(grid: Grid, token: str, allowed_origins: Collection[str], timeout_s: float) -> FastAPI:
-    """What uvicorn serves. All but health, the hint at /, the icon and the API's own description asks for the grid's
-    token, if it has one. No answer takes longer than `timeout_s`, however many questions to Redis it needs."""
+    """What uvicorn serves. All but health, the hints at / and /json, the icon and the API's own description asks for
+    the grid's token, if it has one. No answer takes longer than `timeout_s`, however many questions to Redis it needs.
+    """
     app = FastAPI(title="pwgrid", version=__version__, description="A grid of real Playwright browsers on one host.")
     for error, handler in _HANDLERS.items():
         app.add_exception_handler(error, handler)
@@ -109,6 +110,17 @@ def _open_routes(grid: Grid) -> APIRouter:
     async def hint() -> Response:
         """Somebody opened the endpoint without a Playwright client."""
         return _refused(Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"), ("Connection", "Upgrade"))))
+
+    @router.get("/json", include_in_schema=False)
+    async def endpoint() -> dict[str, str]:
+        """What `playwright run-server` answers: a client asks for it where its endpoint begins with http."""
+        return {"wsEndpointPath": "/"}
+
+    @router.get("/json/version", include_in_schema=False)
+    @router.get("/json/version/", include_in_schema=False)
+    async def devtools_endpoint(request: Request) -> dict[str, str]:
+        """A client of the DevTools protocol asks for it; where it is sent, it is told that there is none here."""
+        return {"webSocketDebuggerUrl": str(request.url.replace(scheme="ws", path="/"))}
 
     @router.get("/favicon.ico", include_in_schema=False, status_code=204)
     async def icon() -> None:

@@ -113,13 +113,16 @@ def check_token(token: str, headers: Headers, parameters: Iterable[tuple[str, st
         scheme, _, credentials = value.partition(" ")
         if scheme.lower() == "bearer":
             given.append(credentials.strip())
-    if not any(hmac.compare_digest(candidate.encode(), token.encode()) for candidate in given):
-        raise Refusal(
-            401,
+    if any(hmac.compare_digest(candidate.encode(), token.encode()) for candidate in given):
+        return
+    if any(given):
+        sentence = "the token is wrong: it is not the one that this grid was started with (PWGRID_TOKEN)"
+    else:
+        sentence = (
             "this grid asks for a token: "
-            "send the header 'Authorization: Bearer <token>' or add ?token=<token> to the URL",
-            headers=(("WWW-Authenticate", 'Bearer realm="pwgrid"'),),
+            "send the header 'Authorization: Bearer <token>' or add ?token=<token> to the URL"
         )
+    raise Refusal(401, sentence, headers=(("WWW-Authenticate", 'Bearer realm="pwgrid"'),))
 
 
 def check_origin(headers: Headers, allowed: frozenset[str]) -> None:

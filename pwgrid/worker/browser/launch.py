@@ -19,6 +19,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.node_link import Message
+from pwgrid.worker.policy.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
 
@@ -97,6 +98,12 @@ class LaunchSpec:
                 "drainTimeoutS": self.drain_timeout_s,
                 "launchTimeoutS": timeout_s,
                 "codeCache": str(self.code_cache) if self.code_cache else "",
+                "closeTexts": close_texts(
+                    ping_timeout_s=self.ping_timeout_s,
+                    idle_timeout_s=self.idle_timeout_s,
+                    max_duration_s=self.max_duration_s,
+                    drain_timeout_s=self.drain_timeout_s,
+                ),
             }
         )
 

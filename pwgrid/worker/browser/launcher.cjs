@@ -52,7 +52,7 @@ function onMessage(message, socket) {
     return takeSession(message, socket);
   switch (message.do) {
     case 'close':
-      return void sessions.get(message.session)?.end('grid', message.reason, message.code);
+      return void sessions.get(message.session)?.end('grid', message.reason, message.code, message.text);
     case 'ack':
       return void unacknowledged.delete(message.idx);
     case 'ping':

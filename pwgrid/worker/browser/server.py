@@ -193,9 +193,13 @@ class BrowserServer:
         }
         return self._link.send_handle(message, fd)
 
-    def close_session(self, session_id: str, code: int, reason: str) -> None:
-        """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Unknown ids: nothing."""
-        self._link.send({"do": "close", "session": session_id, "code": code, "reason": reason})
+    def close_session(self, session_id: str, code: int, reason: str, text: str | None = None) -> None:
+        """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Unknown ids: nothing.
+
+        `text` is what the frame says: by default the sentence for this reason (pwgrid/worker/policy/close_texts.py).
+        """
+        more = {} if text is None else {"text": text}
+        self._link.send({"do": "close", "session": session_id, "code": code, "reason": reason, **more})
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries context, page and evaluate, as a client would. Never raises for a sick browser: the result says it."""

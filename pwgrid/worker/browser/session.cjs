@@ -8,6 +8,8 @@ const CLOSE_GRACE_MS = 3_000; // between our close frame and the hard end of a p
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
 const GOING_AWAY = 1001;
 const INTERNAL_ERROR = 1011;
+const UNSUPPORTED_DATA = 1003;
+const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer';
 const kSession = Symbol('session'); // on a socket
 
 class Session {
@@ -43,6 +45,7 @@ class Session {
     ws.on('ping', countControl);
     ws.on('pong', countControl);
     this.idleBytes = this.socket.bytesRead;
+    ws.prependOnceListener('message', data => this.refuseDevTools(data));
     // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. The client should
     // hear our reason then, and a terminate() right behind the close frame must not swallow it.
     const { close, terminate } = ws;
@@ -59,6 +62,19 @@ class Session {
     };
   }
 
+  // The first message of a client of the DevTools protocol names no object of Playwright's, which would not understand it.
+  // Only an answer in its own protocol reaches its user: such clients show no refusal and no close frame.
+  refuseDevTools(data) {
+    if (data.includes('"guid"'))
+      return;
+    const command = parsed(data);
+    if (!Number.isInteger(command?.id) || !/^\w+\.\w+$/.test(command.method))
+      return;
+    this.ws.send(JSON.stringify({ id: command.id, error: { code: -32000, message: NO_DEVTOOLS } }));
+    this.ws.send = () => {}; // Playwright's answer to the same message
+    this.end('client', `protocol error (${UNSUPPORTED_DATA})`, UNSUPPORTED_DATA, NO_DEVTOOLS);
+  }
+
   endedByPlaywright(code) {
     if (code !== undefined && code !== GOING_AWAY)
       this.end('client', `protocol error (${code})`, code);
@@ -68,8 +84,9 @@ class Session {
       this.end('browser', 'browser crashed', INTERNAL_ERROR);
   }
 
-  // Ends the session with a close frame that says why, and hard when the peer does not answer it.
-  end(by, reason, code = GOING_AWAY) {
+  // Ends the session with a close frame that says why, and hard when the peer does not answer it. `reason` is for the record,
+  // `text` for the client's user: by default what the options have for this reason.
+  end(by, reason, code = GOING_AWAY, text = this.home.options.closeTexts[reason] ?? reason) {
     if (this.reason)
       return;
     this.by = by;
@@ -78,7 +95,7 @@ class Session {
     if (!this.ws)
       return void this.socket.destroy();
     this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
-    this.sendClose(code, cut(reason, TEXT_LIMIT_BYTES));
+    this.sendClose(code, cut(text, TEXT_LIMIT_BYTES));
   }
 
   // The socket came when there is no browser any more.
@@ -131,6 +148,14 @@ class Session {
       this.end('grid', 'idle timeout');
     else if (maxDurationS && performance.now() - this.startedAt >= maxDurationS * 1000)
       this.end('grid', 'maximum duration');
+  }
+}
+
+function parsed(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    return null;
   }
 }
 

@@ -1,0 +1,46 @@
+"""What a client hears whose session is closed: a sentence for a test's author, who knows no worker. Closes nothing.
+
+It is the text of a WebSocket close frame, which has room for 123 bytes; the session's record has the reason itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pwgrid.common.session_lifecycle import EndReason
+
+_CLOSED: Final = "the grid closed this session: "
+
+_WHY_DRAINED: Final = {
+    "shutdown": "the grid was stopping",
+    "operator": "an operator drained its worker",
+    "scaled down": "its worker was not wanted any more",
+    "no master for too long": "the grid had lost its master",
+}
+"""By the reason of the drain; in all other cases another worker takes the place of the one that drains."""
+
+
+def close_texts(
+    *, ping_timeout_s: float, idle_timeout_s: float, max_duration_s: float, drain_timeout_s: float
+) -> dict[str, str]:
+    """The sentences for sessions that end one by one, and for those of a browser server that everybody has left."""
+    sentences = {
+        EndReason.PING_TIMEOUT: f"its client gave no sign of life for SESSION_PING_TIMEOUT={ping_timeout_s:g} s",
+        EndReason.IDLE_TIMEOUT: f"its client asked for nothing for SESSION_IDLE_TIMEOUT={idle_timeout_s:g} s",
+        EndReason.MAXIMUM_DURATION: f"it had lasted for SESSION_MAX_DURATION={max_duration_s:g} s",
+        EndReason.ENDED_BY_OPERATOR: "an operator ended it",
+        EndReason.DRAIN_TIMEOUT: f"its worker was gone and DRAIN_TIMEOUT={drain_timeout_s:g} s was over",
+        EndReason.WORKER_STOPPED: "its worker had stopped; connect again",
+        EndReason.BROWSER_CRASHED: "its browser crashed",
+    }
+    return {reason.value: _CLOSED + sentence for reason, sentence in sentences.items()}
+
+
+def drain_text(drain_reason: str, cut: EndReason, timeout_s: float) -> str | None:
+    """The sentence for the sessions that a drain cuts; None where `close_texts` has it."""
+    why = _WHY_DRAINED.get(drain_reason, "its worker was being replaced")
+    if cut is EndReason.DRAIN_TIMEOUT:
+        return f"{_CLOSED}{why} and DRAIN_TIMEOUT={timeout_s:g} s was over"
+    if cut is EndReason.DRAINED_NOW:
+        return f"{_CLOSED}{why}, without waiting for sessions"
+    return None
