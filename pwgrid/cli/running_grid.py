@@ -9,8 +9,15 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from pwgrid.common.errors import GridError, Refused
-from pwgrid.runtime.directory import RunningGrid, find_running, is_service_hidden
+from pwgrid.common.errors import GridError, NoGridError, Refused
+from pwgrid.runtime.directory import (
+    RunningGrid,
+    bases,
+    find_elsewhere,
+    find_others,
+    find_running,
+    is_service_hidden,
+)
 
 REPLY_TIMEOUT_S: Final = 5.0
 CHECK_TIMEOUT_S: Final = 60.0
@@ -21,20 +28,41 @@ _PEERCRED: Final = struct.Struct("3i")
 
 
 def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
-    """The running grid that is meant. Raises GridError when there is none, or several and no port was given."""
+    """The running grid that is meant. Raises NoGridError when there is none, GridError when there are several.
+
+    One below the directories that our environment names comes before one of ours that was started elsewhere.
+    """
     if port is None and (endpoint := os.environ.get("PWGRID_WS_ENDPOINT")):
         port = urlsplit(endpoint).port
     runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
+    if not running and not runtime_dir:
+        running = [grid for grid in find_elsewhere() if port in (None, grid.port)]
     if not running:
-        where = f" on port {port}" if port else ""
-        if is_service_hidden():
-            raise GridError(f"no grid of yours is running here{where}; to see the service's, run this as root")
-        raise GridError(f"no grid is running here{where}: start one with pwgrid serve")
+        raise NoGridError(_where_there_is_none(port, runtime_dir))
     if len(running) > 1:
         ports = ", ".join(str(grid.port) for grid in running)
         raise GridError(f"several grids run here: name one with --port (ports {ports})")
     return running[0]
+
+
+def _where_there_is_none(port: int | None, runtime_dir: str | None) -> str:
+    """Where was looked, and who has a grid there."""
+    where = f" on port {port}" if port else ""
+    looked = "looked in " + " and ".join(map(str, bases(runtime_dir)))
+    if not runtime_dir:
+        looked += ", and for sockets of yours anywhere"
+    others = [] if runtime_dir else [other for other in find_others() if port in (None, other.port)]
+    if others:
+        there = "; ".join(
+            f"{other} on port {other.port}, which answers {other.user}, and root with --runtime-dir "
+            f"{other.directory.parent}"
+            for other in others
+        )
+        return f"no grid of yours is running here{where} ({looked}). There is {there}"
+    if is_service_hidden() and not runtime_dir:
+        return f"no grid of yours is running here{where} ({looked}); to see the service's, run this as root"
+    return f"no grid is running here{where} ({looked}): start one with pwgrid serve"
 
 
 def ask(

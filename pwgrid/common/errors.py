@@ -49,6 +49,10 @@ class AlreadyRunning(GridError):
         self.pid = pid
 
 
+class NoGridError(GridError):
+    """There is no running grid where a command looked for one."""
+
+
 class Refused(GridError):
     """The running grid did not do what it was asked for; the sentence says why."""
 

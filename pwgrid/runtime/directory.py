@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
+import re
 import select
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,8 @@ CODE_CACHE: Final = "node"
 
 SERVICE_BASE: Final = Path("/run/pwgrid")
 """What RUNTIME_DIRECTORY is in our systemd unit; an operator's shell does not know it."""
+_BOUND_SOCKETS: Final = Path("/proc/net/unix")
+_SOCKET_OF_A_GRID: Final = re.compile(r"(/.+/\d{1,5})/(?:control\.sock|redis/redis\.sock|w/[0-9a-f]{8}/[a-z]+\.sock)")
 _TRIES: Final = 100
 _TRY_MS: Final = 20
 
@@ -53,6 +57,26 @@ class RunningGrid:
     endpoint: str
 
 
+@dataclass(frozen=True, slots=True)
+class OtherGrid:
+    """A grid of another user, as far as everybody may know of it."""
+
+    directory: Path
+    port: int
+    uid: int
+
+    @property
+    def user(self) -> str:
+        """The user's name, or the number of one that has none."""
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return f"uid {self.uid}"
+
+    def __str__(self) -> str:
+        return f"a grid of {self.user}"
+
+
 def base_dir(setting: str | None = None) -> Path:
     """The directory that holds one for each grid: the setting's, systemd's, or one under the temp directory."""
     if setting:
@@ -68,14 +92,75 @@ def default_base() -> Path:
 
 
 def find_running(setting: str | None = None) -> list[RunningGrid]:
-    """The grids that are running, those in the configured base, the default one and the service's, by path."""
-    found: dict[Path, RunningGrid] = {}
-    for base in {base_dir(setting), default_base(), SERVICE_BASE.resolve()}:
-        for lock in base.glob(f"*/{_LOCK}"):
-            holder = _read_lock(lock)
-            if holder is not None and lock.parent.name.isdigit():
-                found[lock.parent] = RunningGrid(lock.parent, int(lock.parent.name), *holder)
-    return [found[path] for path in sorted(found)]
+    """The running grids in the base that `setting` names; without one, in the default base and the service's. By path.
+
+    Another user's are among them only where root asks, and names that base or means the service's. Raises
+    RuntimeDirError when this user may not look into the base that `setting` names.
+    """
+    directories = [directory for base in bases(setting) for directory in _directories_in(base, is_named=bool(setting))]
+    return _running(directories, is_named=bool(setting))
+
+
+def find_elsewhere() -> list[RunningGrid]:
+    """All running grids of this user, by path, also those started with another TMPDIR or runtime directory."""
+    return _running(_directories_with_sockets(), is_named=False)
+
+
+def find_others() -> list[OtherGrid]:
+    """The grids of other users that have sockets in this network namespace, by path; nothing of theirs is read."""
+    found = [(directory, _owner(directory.parent)) for directory in sorted(_directories_with_sockets())]
+    return [OtherGrid(path, int(path.name), uid) for path, uid in found if uid is not None and uid != os.geteuid()]
+
+
+def bases(setting: str | None = None) -> list[Path]:
+    """Where `find_running` looks."""
+    return [base_dir(setting)] if setting else sorted({base_dir(), default_base(), SERVICE_BASE.resolve()})
+
+
+def _directories_in(base: Path, *, is_named: bool) -> list[Path]:
+    try:
+        return [base / name for name in os.listdir(base) if name.isdigit()]
+    except PermissionError:
+        if is_named:
+            raise RuntimeDirError(f"may not look into {base}: ask as its owner, or as root") from None
+        return []
+    except OSError:
+        return []
+
+
+def _running(directories: Iterable[Path], *, is_named: bool) -> list[RunningGrid]:
+    found = []
+    for directory in sorted(directories):
+        if _may_be_used(directory, is_named=is_named):
+            holder = _read_lock(directory / _LOCK)
+            if holder is not None:
+                found.append(RunningGrid(directory, int(directory.name), *holder))
+    return found
+
+
+def _may_be_used(directory: Path, *, is_named: bool) -> bool:
+    """Whose directory it is decides whose word is in it: ours, or one that root means."""
+    if os.geteuid() == 0 and (is_named or directory.parent == SERVICE_BASE.resolve()):
+        return True
+    return _owner(directory) == _owner(directory.parent) == os.geteuid()
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
+def _directories_with_sockets() -> set[Path]:
+    """The runtime directories in which sockets are bound, wherever they are. The kernel tells everybody all paths."""
+    try:
+        lines = _BOUND_SOCKETS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    paths = (line.split(maxsplit=7)[7:] for line in lines)
+    matches = (_SOCKET_OF_A_GRID.fullmatch(path[0]) for path in paths if path)
+    return {Path(match[1]) for match in matches if match}
 
 
 def is_service_hidden() -> bool:

@@ -81,12 +81,6 @@ def test_redis_cli_reaches_the_grids_own_redis(grid: Grid) -> None:
     assert int(done.stdout) >= 2
 
 
-def test_without_a_grid_status_says_so(tmp_path: Path) -> None:
-    done = pwgrid("status", environment={"TMPDIR": str(tmp_path)})
-    assert done.returncode == 1
-    assert "no grid is running here" in done.stderr
-
-
 def test_a_second_master_on_the_same_port_is_refused_with_the_pid_of_the_first(grid: Grid) -> None:
     done = grid.command("serve", "--port", str(grid.port))
     assert done.returncode == 1

@@ -10,7 +10,7 @@ import stat
 from typing import Final
 
 from pwgrid.common.errors import AlreadyRunning, GridError
-from pwgrid.runtime.directory import find_running
+from pwgrid.runtime.directory import find_elsewhere, find_others, find_running
 from pwgrid.settings.model import Settings
 
 BACKLOG: Final = 4096
@@ -44,9 +44,12 @@ def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str
 
 def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridError:
     if error.errno == errno.EADDRINUSE:
-        for grid in find_running(runtime_dir):
+        for grid in [*find_running(runtime_dir), *find_elsewhere()]:
             if grid.port == port and grid.pid != os.getpid():
                 return AlreadyRunning(grid.pid)
+        for other in find_others():
+            if other.port == port:
+                return GridError(f"cannot listen on {host} port {port}: {other} has it; choose another one with --port")
     reason = os.strerror(error.errno) if error.errno else str(error)
     return GridError(f"cannot listen on {host} port {port}: {reason}; choose another one with --host or --port")
 
