@@ -77,7 +77,11 @@ def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2) -> 
     _print_table([("session record", "times", "", ""), *((name, str(n), "", "") for name, n in ended.most_common())])
     if tally.failures:
         _print_table([("FAILED", "times", "", ""), *((name, str(n), "", "") for name, n in tally.failures.items())])
-    unended = [name for name in ended if not name.startswith(("completed", "failed", "expired")) or name.endswith(": ")]
+    unended = [
+        name
+        for name in ended
+        if not name.startswith(("completed", "ended", "failed", "expired")) or name.endswith(": ")
+    ]
     good = not leaks and not tally.failures and not unended
     print("nothing leaked" if good else f"LEAKS: {', '.join([*leaks, *unended, *tally.failures])}")
     return good

@@ -1,7 +1,7 @@
 -- Ends one session: record, live set, active counter and outcome total in one atomic step. Stands alone.
 --
 -- KEYS  1 cluster:active_connections (full name, with the prefix if there is one)
--- ARGV  1 session id    2 completed | failed | expired    3 reason    4 when it ended, Unix seconds
+-- ARGV  1 session id    2 completed | ended | failed | expired    3 reason    4 when it ended, Unix seconds
 --       All others are optional; "" stands for the default.
 --       5 key prefix ("")    6 how long the record is kept, seconds (3600)    7 bytes in    8 bytes out
 --       9 browser type  10 worker id: whose session it is, by default what the record says
@@ -10,8 +10,8 @@
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes, the worker's counter (-1 once, never below zero);
 --       publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
 --
--- Idempotent by the session's state. A pending session that completes, or of which 11 tells, had run: its lost start is made
--- up for. The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker lost", "lost by
+-- Idempotent by the session's state. A pending session that completes or was ended, or of which 11 tells, had run: its lost
+-- start is made up for. The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker lost", "lost by
 -- worker", "lease expired"), and replaces it. A session that Redis does not know is recorded; it holds no slot there, so no
 -- counter moves.
 
@@ -60,8 +60,8 @@ local function given(index, default)
   return value
 end
 
-if status ~= 'completed' and status ~= 'failed' and status ~= 'expired' then
-  return redis.error_reply('ERR a session ends completed, failed or expired, not ' .. tostring(status))
+if status ~= 'completed' and status ~= 'ended' and status ~= 'failed' and status ~= 'expired' then
+  return redis.error_reply('ERR a session ends completed, ended, failed or expired, not ' .. tostring(status))
 end
 local prefix = given(5, '')
 local key = prefix .. 'session:' .. id
@@ -76,7 +76,7 @@ if mine and was[4] and given(10) then
   redis.call('HDEL', key, 'presumed')
   redis.call('HSET', key, 'status', 'running')
   redis.call('HSETNX', key, 'startedAt', started_at or ended_at)
-elseif mine and was[1] == 'pending' and (started_at or status == 'completed') then
+elseif mine and was[1] == 'pending' and (started_at or status == 'completed' or status == 'ended') then
   redis.call('HSET', key, 'status', 'running', 'startedAt', started_at or ended_at)
 elseif not was[1] and started_at then
   redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'status', 'running', 'createdAt', started_at,

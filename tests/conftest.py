@@ -55,7 +55,9 @@ def counters_are_exact(grid: Grid, *, repaired: bool = False) -> None:
     eventually(lambda: grid.active() == 0, "every slot is free")
     eventually(lambda: grid.redis("KEYS", "sessions:live:*") == [], "nothing is live")
     for key in grid.redis("KEYS", "session:*"):
-        assert grid.redis("HGET", key, "status") in (b"completed", b"failed", b"expired"), grid.redis("HGETALL", key)
+        assert grid.redis("HGET", key, "status") in (b"completed", b"ended", b"failed", b"expired"), grid.redis(
+            "HGETALL", key
+        )
     assert repaired or int(grid.redis("GET", "cluster:counter_repairs") or 0) == 0
 
 

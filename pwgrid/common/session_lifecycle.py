@@ -12,6 +12,7 @@ class SessionStatus(StrEnum):
     PENDING = "pending"  # selected: it holds a slot until its lease ends
     RUNNING = "running"  # its worker has admitted it
     COMPLETED = "completed"  # its client ended it
+    ENDED = "ended"  # an operator ended it: neither its client nor the grid did
     FAILED = "failed"  # the grid or the browser ended it, for a recorded reason
     EXPIRED = "expired"  # nobody came for the lease
 
@@ -21,6 +22,7 @@ class SessionEvent(StrEnum):
 
     STARTED = "started"
     COMPLETED = "completed"
+    ENDED = "ended"
     FAILED = "failed"
     EXPIRED = "expired"
 
@@ -36,6 +38,7 @@ TRANSITIONS: Final[dict[tuple[SessionStatus, SessionEvent], SessionStatus]] = {
     (_S.PENDING, _E.FAILED): _S.FAILED,
     (_S.PENDING, _E.EXPIRED): _S.EXPIRED,
     (_S.RUNNING, _E.COMPLETED): _S.COMPLETED,
+    (_S.RUNNING, _E.ENDED): _S.ENDED,
     (_S.RUNNING, _E.FAILED): _S.FAILED,
     (_S.RUNNING, _E.EXPIRED): _S.EXPIRED,
 }
@@ -74,6 +77,13 @@ class EndReason(StrEnum):
 
 LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
 """The states in which a session holds a slot."""
+
+
+def how_ended(by: str, reason: str) -> SessionStatus:
+    """The status of a session that is over. `by` is client, grid or browser."""
+    if by == "client":
+        return SessionStatus.COMPLETED
+    return SessionStatus.ENDED if reason == EndReason.ENDED_BY_OPERATOR else SessionStatus.FAILED
 
 
 def advance(status: SessionStatus, event: SessionEvent) -> SessionStatus:

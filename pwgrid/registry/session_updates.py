@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended: `status` is completed, failed or expired, `at` is in Unix seconds."""
+    """How a session ended: `status` is completed, ended, failed or expired, `at` is in Unix seconds."""
 
     status: str
     reason: str

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry import outage_spool
 from pwgrid.registry.journal import Journal
 from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
@@ -80,9 +80,9 @@ class RegistrySync:
         self._journal.note(_update(session))
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
-        """The session is over: completed when its client ended it, else failed for the reason. `on_record` is called
-        once Redis has it; a worker that dies before that leaves it to its successor."""
-        status = "completed" if closed.by == "client" else "failed"
+        """The session is over. `on_record` is called once Redis has it; a worker that dies before that leaves it to its
+        successor."""
+        status = how_ended(closed.by, closed.reason).value
         end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out)
         self._journal.note(_update(session or LiveSession(closed.session_id), end), on_record)
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)

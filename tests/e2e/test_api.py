@@ -5,7 +5,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from playwright.async_api import Playwright
+from playwright.async_api import Error, Playwright
 
 from tests.support.grid import Grid, eventually_async
 
@@ -51,13 +51,15 @@ async def test_an_operator_ends_a_session_and_the_client_is_told_why(grid: Grid,
     session = await the_running_one(grid)
     assert api(grid, f"/v1/sessions/{session['id']}", "DELETE") == (202, {"ending": session["id"]})
     await eventually_async(lambda: not browser.is_connected() or None, "the client sees the end")
+    with pytest.raises(Error, match="the grid closed this session: an operator ended it"):
+        await browser.new_context()
 
     def ended() -> Any:
         _, found = api(grid, f"/v1/sessions/{session['id']}")
         return found if found["status"] != "running" else None
 
     found = await eventually_async(ended, "the session has ended")
-    assert (found["status"], found["reason"]) == ("failed", "ended by operator")
+    assert (found["status"], found["reason"]) == ("ended", "ended by operator")
     status, body = api(grid, f"/v1/sessions/{session['id']}", "DELETE")
     assert (status, "has ended already" in body["error"]) == (409, True)
 

@@ -64,7 +64,10 @@ async def test_what_needs_no_registry_needs_no_deadline() -> None:
         ("limit=0", "bad query: limit: Input should be greater than or equal to 1"),
         ("limit=1001", "bad query: limit: Input should be less than or equal to 1000"),
         ("limit=none", "bad query: limit: Input should be a valid integer"),
-        ("status=none", "bad query: status: Input should be 'pending', 'running', 'completed', 'failed' or 'expired'"),
+        (
+            "status=none",
+            "bad query: status: Input should be 'pending', 'running', 'completed', 'ended', 'failed' or 'expired'",
+        ),
         ("browserType=x", "bad query: browserType: Input should be 'chromium', 'firefox' or 'webkit'"),
     ],
 )

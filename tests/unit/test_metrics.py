@@ -46,6 +46,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_worker_memory_bytes", "chromium", "a"): 2 * 1024 * 1024,
         ("pwgrid_sessions_total", "completed"): 4,
         ("pwgrid_sessions_total", "failed"): 1,
+        ("pwgrid_sessions_total", "ended"): 0,
         ("pwgrid_sessions_total", "expired"): 0,
         ("pwgrid_counter_repairs_total",): 6,
         ("pwgrid_ready",): 1,
