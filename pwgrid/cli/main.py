@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -25,6 +24,8 @@ FLAGS = (
     "chromium_workers",
     "firefox_workers",
     "webkit_workers",
+    "max_concurrent_sessions",
+    "worker_select_timeout",
     "token",
     "allow_public",
     "log_level",
@@ -49,28 +50,41 @@ def _with(options: tuple[Any, ...]) -> Callable[[Command], Command]:
 
 
 class _Configured(click.Command):
-    """A command that takes a configuration: --config and the flags. The model is loaded for these commands alone."""
+    """A command that takes a configuration: --config and the flags. The model is loaded for these commands alone.
+
+    `defaults` are the texts of those that differ here from the settings' own. Flags that are not `shown` are taken
+    (`make up` gives the same ones to several commands) and mean nothing here.
+    """
+
+    def __init__(
+        self, *arguments: Any, defaults: Mapping[str, str] | None = None, shown: Collection[str] = FLAGS, **others: Any
+    ) -> None:
+        super().__init__(*arguments, **others)
+        self._defaults, self._shown = defaults or {}, shown
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        return [*_configuration_options(), *super().get_params(context)]
+        return [*self.configuration_options(), *super().get_params(context)]
 
+    def configuration_options(self) -> list[click.Option]:
+        """--config and the flags of the settings."""
+        from pwgrid.settings.model import SETTINGS, bare
 
-@cache
-def _configuration_options() -> tuple[click.Option, ...]:
-    from pwgrid.settings.model import SETTINGS, bare
-
-    file = click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="Configuration file (TOML).")
-    return file, *(
-        click.Option(
-            [each.flag, each.name],
-            type=each.kind if each.kind in (bool, int) else str,
-            is_flag=each.kind is bool,
-            default=None,
-            metavar="N" if each.kind is int else None,
-            help=f"{each.described()} [{bare(each.default)}]" if each.default else each.described(),
-        )
-        for each in map(SETTINGS.__getitem__, FLAGS)
-    )
+        file = click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="Configuration (TOML).")
+        options = [file]
+        for each in map(SETTINGS.__getitem__, FLAGS):
+            default = self._defaults.get(each.name) or (bare(each.default) if each.default else "")
+            options.append(
+                click.Option(
+                    [each.flag, each.name],
+                    type=each.kind if each.kind in (bool, int) else str,
+                    is_flag=each.kind is bool,
+                    default=None,
+                    metavar={int: "N", float: each.unit.upper()}.get(each.kind),
+                    help=each.described() + (f" [{default}]" if default else ""),
+                    hidden=each.name not in self._shown,
+                )
+            )
+        return options
 
 
 class _Commands(click.Group):
@@ -117,41 +131,53 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     sys.exit(serve(_load(config_file, flags), Extras(ready_fd, lifeline_fd, check_only)))
 
 
-@main.command(cls=_Configured, context_settings={"ignore_unknown_options": True})
+@main.command(
+    cls=_Configured,
+    defaults={
+        "port": "a free one",
+        "max_concurrent_sessions": "from cores and memory",
+        "worker_select_timeout": "600",
+        "log_level": "warning",
+    },
+    context_settings={"ignore_unknown_options": True},
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
     """Runs COMMAND with a private grid of its own.
 
-    COMMAND finds the grid in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT. The exit code is that of COMMAND,
-    and the grid ends after it.
+    COMMAND finds the grid in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT: Playwright Test and pytest-playwright
+    use it by themselves. The exit code is that of COMMAND, and the grid ends after it.
+
+    The grid has a Redis of its own, recycles no worker after a number of sessions, and lets clients wait for a slot for
+    ten minutes. COMMAND does not run where a browser cannot be started.
 
     \b
     pwgrid run --chromium 2 -- npx playwright test
     """
+    from pwgrid.cli.private_settings import as_environment, private_settings
     from pwgrid.cli.run import grid_environment, run_command
 
     flags["port"] = flags["port"] or 0
-    if "LOG_LEVEL" not in os.environ:  # a CI log is about the command
-        flags["log_level"] = flags["log_level"] or "warning"
-    _load(config_file, flags | OWN_REDIS, grid_environment())  # complain here, not in the child
-    given = {**flags, "config_file": config_file}
-    sys.exit(run_command(_as_arguments(given), command, os.environ))
+    environment = grid_environment()
+    loaded = _load(config_file, flags | OWN_REDIS, environment)  # complains here, not in the child
+    environment |= as_environment(private_settings(loaded))
+    sys.exit(run_command(_as_arguments({**flags, "config_file": config_file}), command, environment))
 
 
 def _as_arguments(given: dict[str, Any]) -> list[str]:
     """The command line that stands for these option values."""
     arguments = []
-    for option in _configuration_options():
+    for option in cast(_Configured, serve).configuration_options():
         value = given[option.name]
         if value is not None:
             arguments += [option.opts[0]] if option.is_flag else [option.opts[0], str(value)]
     return arguments
 
 
-@main.command(cls=_Configured)
+@main.command(cls=_Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers"))
 def setup(config_file: Path | None, **flags: Any) -> None:
-    """Finds or installs the browsers of the configuration.
+    """Finds or installs each browser of which the configuration wants a worker.
 
     Says each step. What takes root, where there is none, becomes one command for you to run.
     """

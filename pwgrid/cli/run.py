@@ -1,13 +1,20 @@
 """`pwgrid run`: a private grid for the length of one command. Starts both, relays signals, knows no browser."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
+
+from pwgrid.cli.closing_line import closing_line
+from pwgrid.common.errors import GridError
+from pwgrid.runtime.directory import RunningGrid
 
 GRACE_S: Final = 2.0
 """For sessions that a finished command has left open; then the grid is told to stop now."""
@@ -16,8 +23,11 @@ STOP_S: Final = 30.0
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
+NO_BROWSER: Final = 1
 
-PROGRAM: Sequence[str] = (sys.executable, "-m", "pwgrid")
+# -P: what lies in the directory of the command is none of ours.
+PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
+_GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.command_guard")
 
 _OTHERS_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
 """Of the application under test: the private grid has a Redis of its own."""
@@ -28,6 +38,43 @@ def grid_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _OTHERS_REDIS}
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a grid says of itself when it is ready. `token` is empty where it asks for none."""
+
+    endpoint: str
+    connect: str
+    http: str
+    token: str
+    directory: str
+    pid: int
+    port: int
+    pools: list[dict[str, Any]]
+
+    def grid(self) -> RunningGrid:
+        """The grid as the commands know it."""
+        return RunningGrid(Path(self.directory), self.port, self.pid, self.endpoint)
+
+    def problem(self) -> str | None:
+        """Why the command would find no browser, in one sentence; None when each pool has one."""
+        for pool in self.pools:
+            if pool["wanted"] and not pool["available"]:
+                return str(pool["reason"]).partition("\n")[0].rstrip(".:")
+        return None
+
+    def slots(self) -> int:
+        """How many sessions there may be at once, of any browser type that the grid has."""
+        return min(int(pool["slots"]) for pool in self.pools if pool["wanted"])
+
+
+class NotRun(GridError):
+    """There is nothing that the command could use, or no command."""
+
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
 class _Interrupted(Exception):
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -36,13 +83,13 @@ class _Interrupted(Exception):
 class PrivateGrid:
     """A grid on a free port, in a session of its own, that ends when this process does, however that ends."""
 
-    def __init__(self, serve_arguments: Sequence[str]) -> None:
+    def __init__(self, serve_arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         ready_in, ready_out = os.pipe()
         life_in, self._lifeline = os.pipe()
         fds = ["--ready-fd", str(ready_out), "--lifeline-fd", str(life_in)]
         self.process = subprocess.Popen(
             [*PROGRAM, "serve", "--private", *serve_arguments, *fds],
-            env=grid_environment(),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             pass_fds=(ready_out, life_in),
@@ -52,11 +99,11 @@ class PrivateGrid:
         os.close(life_in)
         self._ready: IO[str] = os.fdopen(ready_in)
 
-    def endpoint(self) -> str | None:
-        """The grid's endpoint once it is ready; None when it ended before that, which it has explained itself."""
+    def ready(self) -> Ready | None:
+        """Returns once the grid is ready; None when it ended before that, which it has explained itself."""
         line = self._ready.readline()
-        ready: dict[str, Any] = json.loads(line) if line else {}
-        return ready.get("connect")
+        said = json.loads(line) if line else None
+        return said and Ready(**{each.name: said[each.name] for each in fields(Ready)})
 
     def stop(self) -> int:
         """Ends the grid, waits for it, and returns its exit code."""
@@ -73,8 +120,32 @@ class PrivateGrid:
         return self.process.wait()
 
 
+@contextlib.contextmanager
+def _guarded() -> Iterator[int]:
+    """A process that ends the command, should we be killed. What is to be told to it is written to this descriptor."""
+    told, tell = os.pipe()
+    guard = subprocess.Popen(
+        [*_GUARD, str(told)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(told,),
+        start_new_session=True,
+    )
+    try:
+        yield tell
+        os.write(tell, b"ended\n")
+    finally:
+        os.close(tell)
+        os.close(told)  # not before: should the guard be killed, there is still somebody who could read
+        guard.wait()
+
+
 def run_command(serve_arguments: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs `command` beside a private grid. Returns its exit code, 128 + n when signal n ended it (as shells do)."""
+    """Runs `command` beside a private grid, which gets `environment`.
+
+    Returns the command's exit code, or 128 + n when signal n ended it (as shells do). Raises NotRun.
+    """
     child: subprocess.Popen[bytes] | None = None
 
     def forward(signum: int, _frame: FrameType | None) -> None:
@@ -85,18 +156,15 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
 
     for signum in (signal.SIGINT, *_FORWARDED):
         signal.signal(signum, forward)
-    grid = PrivateGrid(serve_arguments)
+    grid, closing = PrivateGrid(serve_arguments, environment), ""
     try:
-        endpoint = grid.endpoint()
-        if endpoint is None:
+        ready = grid.ready()
+        if ready is None:
             return grid.process.wait() or 1
-        for_command = {"PW_TEST_CONNECT_WS_ENDPOINT": endpoint, "PWGRID_WS_ENDPOINT": endpoint}
-        try:
-            child = subprocess.Popen(command, env={**environment, **for_command})
-        except OSError as error:
-            print(f"pwgrid: {command[0]}: {error.strerror}", file=sys.stderr)
-            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        code = child.wait()
+        with _guarded() as guard:
+            child = _start(command, ready, guard)
+            code = child.wait()
+        closing = closing_line(ready.grid(), ready.http, ready.token)
         return code if code >= 0 else 128 - code
     except _Interrupted as interrupted:
         return 128 + interrupted.signum
@@ -104,6 +172,28 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
         for signum in (signal.SIGINT, *_FORWARDED):
             signal.signal(signum, signal.SIG_IGN)
         grid.stop()
+        if closing:
+            print(f"pwgrid: {closing}", file=sys.stderr)
+
+
+def _start(command: Sequence[str], ready: Ready, guard: int) -> "subprocess.Popen[bytes]":
+    """Starts the command, of which the guard knows before it does anything. Raises NotRun."""
+    if problem := ready.problem():
+        raise NotRun(f"{command[0]} was not run: {problem}", NO_BROWSER)
+    about = {
+        "PW_TEST_CONNECT_WS_ENDPOINT": ready.connect,
+        "PWGRID_WS_ENDPOINT": ready.connect,
+        "PWGRID_SLOTS": str(ready.slots()),
+    }
+    try:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **about},
+            preexec_fn=lambda: os.write(guard, b"%d\n" % os.getpid()),  # there is no thread that could hold a lock
+        )
+    except OSError as error:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        raise NotRun(f"{command[0]}: {error.strerror}", code) from None
 
 
 def _is_in_foreground() -> bool:

@@ -82,7 +82,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             endpoint=base_url(settings),
             lifeline_fd=extras.lifeline_fd,
             on_progress=_say,
-            on_ready=partial(_on_ready, settings, extras),
+            on_ready=partial(_on_ready, settings, extras, runtime),
             leftovers=leftovers,
             kept_open=kept,
             prepare_pool=partial(_prepare_pool, browsers, settings),
@@ -161,7 +161,7 @@ def _connect_url(settings: Settings) -> str:
     return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token.get_secret_value())}"))
 
 
-def _on_ready(settings: Settings, extras: Extras, summary: dict[str, Any]) -> None:
+def _on_ready(settings: Settings, extras: Extras, runtime: RuntimeDir, summary: dict[str, Any]) -> None:
     pools = ", ".join(
         f"{pool['browserType']} {pool['available']} x {settings.max_concurrent_sessions} slots"
         + (f" ({pool['reason']})" if pool["reason"] else "")
@@ -172,7 +172,16 @@ def _on_ready(settings: Settings, extras: Extras, summary: dict[str, Any]) -> No
     systemd.ready(pools)
     _say(f"ready: {base_url(settings)} | {pools} | connect with {default}.connect({base_url(settings)!r})")
     if extras.ready_fd is not None:
-        ready = {"endpoint": base_url(settings), "connect": _connect_url(settings), "pid": os.getpid()}
+        ready = {
+            "endpoint": base_url(settings),
+            "connect": _connect_url(settings),
+            "http": base_url(settings.model_copy(update={"advertised_host": ""})).replace("ws:", "http:"),
+            "token": settings.token.get_secret_value(),
+            "directory": str(runtime.directory),
+            "pid": os.getpid(),
+            "port": settings.port,
+            "pools": summary["pools"],
+        }
         with os.fdopen(extras.ready_fd, "w") as out:
             out.write(json.dumps(ready) + "\n")
 

@@ -46,6 +46,10 @@ _PREFIXED: Final = frozenset({"host", "port", "token", "runtime_dir"})
 """These names are too general to be taken from an environment that is not ours alone."""
 
 
+_FLAGS: Final = {"max_concurrent_sessions": "--slots", "worker_select_timeout": "--queue-timeout"}
+"""Where the name would make a clumsy flag."""
+
+
 def environment_name(name: str) -> str:
     """The environment variable that sets it."""
     return ("PWGRID_" if name in _PREFIXED else "") + name.upper()
@@ -317,7 +321,7 @@ class Setting:
         self.section: str = extra["section"]
         self.concerns: tuple[Part, ...] = tuple(extra["concerns"])
         self.environment = environment_name(name)
-        self.flag = "--" + name.removesuffix("_workers").replace("_", "-")
+        self.flag = _FLAGS.get(name) or "--" + name.removesuffix("_workers").replace("_", "-")
         self.bounds = next((each for each in info.metadata if isinstance(each, kinds.Bounds)), None)
         self.unit = self.bounds.unit if self.bounds else ""
         self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()

@@ -2,34 +2,17 @@
 
 import json
 import os
-import pty
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.conftest import need
-from tests.support.grid import ROOT, Grid, eventually, processes_marked, running_grid
-
-CONNECT_AND_PRINT = textwrap.dedent(
-    """
-    import os
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.connect(os.environ["PW_TEST_CONNECT_WS_ENDPOINT"])
-        page = browser.new_page()
-        print(page.evaluate("6 * 7"), os.environ["PWGRID_WS_ENDPOINT"] == os.environ["PW_TEST_CONNECT_WS_ENDPOINT"])
-        browser.close()
-    raise SystemExit(7)
-    """
-)
+from tests.support.grid import ROOT, Grid, eventually, running_grid
 
 
 def pwgrid(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -122,80 +105,6 @@ def test_setup_says_what_it_found() -> None:
     done = pwgrid("setup", "--chromium", "1")
     assert done.returncode == 0
     assert "chromium" in done.stdout
-
-
-def test_run_gives_a_command_a_grid_and_returns_its_exit_code(tmp_path: Path) -> None:
-    need("chromium")
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
-        config = tmp_path / "grid.toml"  # a server's, perhaps: its Redis is not for a private grid
-        config.write_text('[pools]\nchromium_workers = 1\n[redis]\nredis_url = "redis://127.0.0.1:1"\n')
-        done = pwgrid(
-            *("run", "--config", str(config), "--", sys.executable, "-c", CONNECT_AND_PRINT),
-            environment={"TMPDIR": temporary, "REDIS_URL": "no URL of ours"},
-        )
-        assert (done.returncode, done.stdout.strip()) == (7, "42 True"), done.stderr
-        assert processes_marked(temporary) == {}
-        assert list(Path(temporary).iterdir()) == []
-
-
-def test_run_returns_127_for_a_command_that_is_not_there() -> None:
-    need("chromium")
-    done = pwgrid("run", "--chromium", "1", "--", "/no/such/command")
-    assert done.returncode == 127
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_run_leaves_nothing_behind_when_it_is_killed(signum: signal.Signals) -> None:
-    need("chromium")
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
-        started = Path(temporary) / "started"
-        command = ["sh", "-c", f"touch {started}; exec sleep 1000"]
-        run = subprocess.Popen(
-            [sys.executable, "-m", "pwgrid", "run", "--chromium", "1", "--", *command],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": temporary},
-        )
-        try:
-            eventually(started.exists, "the command runs", 60)
-        finally:
-            run.send_signal(signum)
-            run.wait(60)
-        for pid, line in processes_marked(temporary).items():
-            if line.startswith(("sleep", "sh ")):  # after SIGKILL of `run` nobody is left to end the user's own command
-                assert signum is signal.SIGKILL
-                os.kill(pid, signal.SIGKILL)
-        eventually(lambda: processes_marked(temporary) == {}, "the private grid is gone", 60)
-        started.unlink()
-        assert list(Path(temporary).iterdir()) == []
-
-
-def test_run_ends_when_its_terminal_goes_away() -> None:
-    need("chromium")
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
-        started = Path(temporary) / "started"
-        command = [
-            sys.executable,
-            "-m",
-            "pwgrid",
-            "run",
-            "--chromium",
-            "1",
-            "--",
-            "sh",
-            "-c",
-            f"touch {started}; exec sleep 1000",
-        ]
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.chdir(ROOT)
-            os.environ["TMPDIR"] = temporary
-            os.execv(sys.executable, command)
-        eventually(started.exists, "the command runs", 60)
-        os.close(terminal)
-        os.waitpid(pid, 0)
-        eventually(lambda: processes_marked(temporary) == {}, "all is gone", 60)
-        started.unlink()
-        assert list(Path(temporary).iterdir()) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -118,6 +118,17 @@ def test_not_all_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(record.memory.memory_mib == 17 for record in workers.records.values())
 
 
+def test_the_peak_is_known_also_between_two_regular_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    rss_mib, reads = 0, []
+    monkeypatch.setattr(memory, "rss_bytes", lambda _process: rss_mib << 20)
+    monkeypatch.setattr(memory, "memory_bytes", lambda _process, _metric: reads.append(rss_mib) or rss_mib << 19)
+    meter = metered(FakeWorkers())
+    for sample, rss_mib in enumerate((100, 105, 110, 111, 200, 120, 215, 230)):  # noqa: B007
+        meter.tick(100.0 + 5 * sample)
+    assert reads == [100, 111, 200, 230]
+    assert meter.peak_mib == 115
+
+
 @pytest.mark.parametrize("metric", ["rss", "pss", "uss"])
 def test_over_the_soft_limit_twice_marks_the_worker(metric: str) -> None:
     workers = FakeWorkers()
@@ -154,7 +165,8 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     closed = meter.limits(Limits())
     assert closed.no_spawns is not None
     assert closed.memory_for == 0
-    assert meter.status_reply() == {"availableMib": 100, "guard": closed.no_spawns}
+    peak_mib = workers.record.memory.memory_mib
+    assert meter.status_reply() == {"availableMib": 100, "guard": closed.no_spawns, "peakMib": peak_mib}
     available[0] = 300
     meter.tick(105.0)
     assert meter.guard.reason is not None

@@ -12,7 +12,8 @@ from typing import Final
 import psutil
 
 MIB: Final = 1 << 20
-_CGROUPS: Final = Path("/sys/fs/cgroup")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 
 def rss_bytes(process: psutil.Process) -> int:
@@ -43,7 +44,7 @@ def _anonymous_bytes(process: psutil.Process) -> int:
     return int(info.rss - info.shared)
 
 
-def available_mib(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
+def available_mib(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     """What can still be used: the host's available memory, or less where our cgroup (v2) allows less.
 
     psutil knows no cgroups, so their limits are read here.
@@ -51,8 +52,8 @@ def available_mib(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/
     return min([int(psutil.virtual_memory().available), *_headrooms(cgroups, membership)]) // MIB
 
 
-def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:
-    """What each limited cgroup from ours up to the root leaves us. Pages of files that are idle can be had back."""
+def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterator[Path]:
+    """The directories of the cgroups (v2) whose limits count for this process: its own, and all above it."""
     ours = next((line[3:] for line in membership.read_text().splitlines() if line.startswith("0::")), None)
     if ours is None:
         return
@@ -60,15 +61,22 @@ def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:
     for group in (directory, *directory.parents):
         if not group.is_relative_to(cgroups):
             return
-        limits = [int(text) for name in ("memory.max", "memory.high") if (text := _text(group / name)).isdigit()]
+        yield group
+
+
+def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:
+    """What each limited cgroup from ours up to the root leaves us. Pages of files that are idle can be had back."""
+    for group in own_cgroups(cgroups, membership):
+        limits = [int(text) for name in ("memory.max", "memory.high") if (text := text_of(group / name)).isdigit()]
         if limits:
-            used = int(_text(group / "memory.current") or 0)
-            stat = dict(line.split() for line in _text(group / "memory.stat").splitlines())
+            used = int(text_of(group / "memory.current") or 0)
+            stat = dict(line.split() for line in text_of(group / "memory.stat").splitlines())
             yield max(0, min(limits) - used + int(stat.get("inactive_file", 0)))
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a file of a cgroup says; nothing where there is none: the root has no limits, and a cgroup may go."""
     try:
         return path.read_text().strip()
-    except OSError:  # the root has no limits, and a cgroup may go while we look
+    except OSError:
         return ""

@@ -41,6 +41,8 @@ class MemoryMeter:
 
     def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:
         self.host_available_mib = 0
+        self.peak_mib = 0
+        """The most that all workers together have taken, by the metric, as far as samples tell."""
         self._config = config
         self._follow(config.settings)
         self._workers = workers
@@ -87,7 +89,7 @@ class MemoryMeter:
 
     def status_reply(self) -> dict[str, Any]:
         """What an operator is told of the host."""
-        return {"availableMib": self.host_available_mib, "guard": self.guard.reason}
+        return {"availableMib": self.host_available_mib, "guard": self.guard.reason, "peakMib": self.peak_mib}
 
     def _sample_at(self) -> float:
         return self._sampled_at + self._settings.rss_check_interval
@@ -110,14 +112,16 @@ class MemoryMeter:
             processes = list(_processes(record, table))
             rss_mib = sum(map(rss_bytes, processes)) // MIB
             before = record.memory.rss_mib
+            is_due = record.worker_id in renewed or record.memory.is_new_high(rss_mib)
             memory_mib = None
             if metric == "rss":
                 memory_mib = rss_mib
-            elif record.memory.needs_reading(self._limits, rss_mib) or record.worker_id in renewed:
+            elif record.memory.needs_reading(self._limits, rss_mib) or is_due:
                 memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
             record.memory = record.memory.sampled(self._limits, rss_mib, memory_mib)
             if rss_mib != before and record.link is not None:
                 record.link.push_state({"rssMib": rss_mib})
+        self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
 
     def _mark(self, record: WorkerRecord, now: float) -> None:
         record.recycle = recycle_reason(self._limits, WorkerFigures(record.forked_at, record.memory), now)

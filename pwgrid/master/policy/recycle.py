@@ -1,8 +1,8 @@
 """When a worker is replaced or killed for its memory or age, and when the host has too little memory; measures nothing.
 
 The RSS of a worker's tree is read at each sample. What it really takes (PSS, USS) costs the kernel 15 to 30 µs for each
-MiB, so that is read every twelfth sample, and at once when it could be over a limit: it is never above RSS, and grows
-by no more than RSS does.
+MiB, so that is read every twelfth sample, and at once when it could be over a limit, or when RSS is clearly above what
+it was at any reading: it is never above RSS, and grows by no more than RSS does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SAMPLES_OVER: Final = 2
 STALE_AFTER_SAMPLES: Final = 12
 """A reading is renewed after so many samples also without growth: a minute by default."""
 
+NEW_HIGH_FACTOR: Final = 1.1
 REOPEN_FACTOR: Final = 1.25
 UNKNOWN_WORKER_MIB: Final = 512
 MEMORY_LIMIT: Final = EndReason.MEMORY_LIMIT.value
@@ -51,6 +52,12 @@ class Footprint:
     samples_since: int = 0
     samples_over: int = 0
     """Running, over the soft limit."""
+    highest_rss_mib: int = 0
+    """Of all readings."""
+
+    def is_new_high(self, rss_mib: int) -> bool:
+        """Whether the tree may take clearly more than at any reading: for the highest figure to be known."""
+        return 0 < self.highest_rss_mib * NEW_HIGH_FACTOR < rss_mib
 
     def needs_reading(self, limits: RecycleLimits, rss_mib: int) -> bool:
         """Whether the tree may be over a limit, and only the metric can tell."""
@@ -69,7 +76,8 @@ class Footprint:
         """The footprint after a sample; `memory_mib` is None when the metric was not read."""
         if memory_mib is not None:
             over = limits.soft_mib > 0 and memory_mib > limits.soft_mib
-            return Footprint(rss_mib, memory_mib, rss_mib, 0, self.samples_over + 1 if over else 0)
+            highest_mib = max(self.highest_rss_mib, rss_mib)
+            return Footprint(rss_mib, memory_mib, rss_mib, 0, self.samples_over + 1 if over else 0, highest_mib)
         return replace(
             self,
             rss_mib=rss_mib,

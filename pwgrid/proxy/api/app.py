@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import asdict
 from typing import Annotated, Any, Final, Protocol
 
 import orjson
@@ -173,6 +174,7 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:  # no
             reason=reason,
             active_connections=sum(found.active.values()),
             waiting=grid.waiting(),
+            clients=models.Clients.model_validate(asdict(grid.counts)),
             outcomes=dict(found.outcomes),
             counter_repairs=found.counter_repairs,
         )

@@ -38,6 +38,16 @@ class ActiveConnections(_Model):
     active_connections: int
 
 
+class Clients(_Model):
+    """What has become of connects since the proxy started; waits in seconds, from the arrival to the slot."""
+
+    handed_off: int
+    refused: int
+    retried: int
+    abandoned: int
+    longest_wait_s: float
+
+
 class Status(_Model):
     """The grid at a glance. `reason`: why it is not ready."""
 
@@ -45,6 +55,7 @@ class Status(_Model):
     reason: str | None
     active_connections: int
     waiting: int
+    clients: Clients
     outcomes: dict[str, int]
     counter_repairs: int
 

@@ -45,6 +45,8 @@ class Counts:
     retried: int = 0
     abandoned: int = 0
     """Clients that went while they waited."""
+    longest_wait_s: float = 0.0
+    """From a client's arrival to its slot, or until it was told that there is none."""
 
 
 @dataclass(slots=True)
@@ -195,6 +197,7 @@ class Upgrade(asyncio.Protocol):
 
     async def _acquire(self, ticket: Ticket[Selection]) -> Selection:
         gateway = self._gateway
+        since = self._loop.time()
         try:
             return await gateway.selector.queue.acquire(ticket)
         except QueueFull:
@@ -206,6 +209,8 @@ class Upgrade(asyncio.Protocol):
             if reason is not None:
                 raise refusals.no_capacity(reason) from None
             raise refusals.waited_too_long(ticket.browser_type, gateway.settings.worker_select_timeout) from None
+        finally:
+            gateway.counts.longest_wait_s = max(gateway.counts.longest_wait_s, self._loop.time() - since)
 
     async def _hand_over(
         self, ticket: Ticket[Selection], selection: Selection, passed_on: Mapping[str, object]

@@ -1,0 +1,64 @@
+"""What `pwgrid run` sets where nobody has set it: a grid for one command needs other values than a server."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from pwgrid.master.memory.host import CGROUPS, MEMBERSHIP, available_mib, own_cgroups, text_of
+from pwgrid.settings.load import Loaded
+from pwgrid.settings.model import DEFAULT, SETTINGS, Settings
+
+QUEUE_TIMEOUT_S: Final = 600.0
+"""A test worker keeps its slot until it has run all its tests. Who waits behind it waits as long as clients do."""
+
+NEVER: Final = 1_000_000_000
+"""Sessions until a worker is recycled. One that is recycled in the middle of a run would cut its longest tests."""
+
+SAMPLE_S: Final = 1.0
+"""Between samples of memory: a command that runs for seconds has a highest figure, too."""
+
+SLOTS_PER_CORE: Final = 4
+"""A test waits for its pages most of the time: with fewer slots cores idle, with more, tests run into timeouts."""
+
+SESSION_MIB: Final = 256
+BROWSER_MIB: Final = 256
+"""What a session with a page or two takes at the most, and an idle worker with its Node and its browser (PSS)."""
+
+
+def private_settings(loaded: Loaded) -> dict[str, object]:
+    """Values by name, for those settings of a private grid that neither file nor environment nor flag has set."""
+    settings = loaded.settings
+    values: dict[str, object] = {
+        "log_level": "warning",  # a CI log is about the command
+        "rss_check_interval": SAMPLE_S,
+        "max_concurrent_sessions": _slots(settings),
+        "max_lifetime_sessions": NEVER,
+        "worker_select_timeout": QUEUE_TIMEOUT_S,
+    }
+    return {name: value for name, value in values.items() if loaded.sources[name] == DEFAULT}
+
+
+def _slots(settings: Settings) -> int:
+    free_mib = available_mib() - settings.min_host_available_mib
+    return slots_of_worker(sum(settings.workers_wanted().values()), usable_cores(), free_mib)
+
+
+def slots_of_worker(workers: int, cores: float, free_mib: int) -> int:
+    """How many sessions each of the workers takes at once, so that all together are what the machine bears."""
+    by_memory = (free_mib - workers * BROWSER_MIB) // SESSION_MIB
+    return max(1, int(min(cores * SLOTS_PER_CORE, by_memory) // workers))
+
+
+def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
+    """The cores that this process may run on, or less where our cgroup (v2) allows less."""
+    shares = [float(len(os.sched_getaffinity(0)))]
+    for group in own_cgroups(cgroups, membership):
+        quota, _, period = text_of(group / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit():
+            shares.append(int(quota) / int(period))
+    return min(shares)
+
+
+def as_environment(values: dict[str, object]) -> dict[str, str]:
+    """The same for the environment of the grid: nothing beats it there, since nobody has set them."""
+    return {SETTINGS[name].environment: str(value) for name, value in values.items()}
