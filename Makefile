@@ -25,7 +25,7 @@ test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="te
 	@$(BIN)/pwgrid setup --chromium 1
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process
-	@$(BIN)/python -m pytest tests/e2e tests/faults
+	@$(BIN)/python -m pytest tests/e2e tests/faults tests/hostile
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

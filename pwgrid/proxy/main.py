@@ -26,11 +26,13 @@ from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.refusals import stopping
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dead_workers import DeadWorkers, report
+from pwgrid.proxy.policy.upgrade_request import Access
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.last_child import end_grid_if_last
+from pwgrid.settings.model import is_loopback
 
 log = structlog.get_logger()
 
@@ -68,7 +70,8 @@ class Proxy:
         self.selector = Selector(boot.settings, self.registry, self.roster, self.dead_workers.lost)
         self.queue = self.selector.queue
         self.handoffs = Handoffs(boot.runtime, self.selector)
-        self.gateway = Gateway(boot.settings, self.roster, self.selector, self.handoffs)
+        self.access = access_of(boot)
+        self.gateway = Gateway(boot.settings, self.roster, self.selector, self.handoffs, self.access)
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None
@@ -90,7 +93,7 @@ class Proxy:
         settings = self.settings
         server = self._server = GridServer(
             uvicorn.Config(
-                create_app(self, settings.token.get_secret_value(), settings.allowed_origins, settings.redis_timeout),
+                create_app(self, self.access, settings.redis_timeout),
                 http=FirstBytes,
                 ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",
@@ -236,6 +239,20 @@ class Proxy:
 
     def _hello(self) -> dict[str, Any]:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}
+
+
+def access_of(boot: ProxyArguments) -> Access:
+    """Who may use the grid, by its settings and by where it listens in fact."""
+    settings = boot.settings
+    # systemd may have opened others than the settings name; an address of a Unix socket is a text.
+    addresses = [each for each in (listener.getsockname() for listener in boot.listeners) if isinstance(each, tuple)]
+    return Access(
+        token=settings.token.get_secret_value(),
+        allowed_origins=frozenset(settings.allowed_origins),
+        allowed_hosts=frozenset(settings.allowed_hosts),
+        own_hosts=frozenset(filter(None, (settings.host, settings.advertised_host))),
+        loopback_listeners=frozenset((each[0], each[1]) for each in addresses if is_loopback(each[0])),
+    )
 
 
 def run_proxy(boot: ProxyArguments) -> int:

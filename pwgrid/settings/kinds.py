@@ -144,4 +144,11 @@ RedisAddress = Annotated[RedisUrl, _text(_redis_url)]
 Origin = Annotated[
     str, _like(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", "must be origins like https://example.org:8443, without a path")
 ]
+HostPattern = Annotated[
+    str,
+    _like(
+        r"\*|(\*\.)?[0-9A-Za-z._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*",
+        "must be host names without a port, *.example.org for all below one, or *",
+    ),
+]
 Switch = Annotated[str, _like(r"-.*", "must be command line switches, which begin with -")]

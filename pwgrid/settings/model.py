@@ -93,6 +93,8 @@ class Settings(BaseModel, frozen=True):
     """Secret that clients must present."""
     allowed_origins: tuple[kinds.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
+    allowed_hosts: tuple[kinds.HostPattern, ...] = setting((), "listener", "proxy")
+    """Host names of the grid, like *.example.org; empty: on a loopback address loopback names, elsewhere any."""
     advertised_host: kinds.HostOrNone = setting("", "listener", "fixed")
     """Host in the endpoints that the registry gives to others; empty: host."""
 

@@ -109,7 +109,7 @@ async def test_requests_before_an_upgrade_in_one_segment_are_answered_before_it(
     grid: Grid, page: Page, path: str
 ) -> None:
     with connect(grid.port) as sock:
-        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: grid\r\n\r\n".encode() * 2 + head() + PING)
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 2 + head() + PING)
         received = b""
         while not received.endswith(PONG):
             chunk = sock.recv(65536)

@@ -13,7 +13,7 @@ def test_whatever_is_left_shows_in_the_census() -> None:
         before = at_rest(grid)
         assert differences(before, once_equal(grid, before)) == []
         with connect(grid.port) as idle:
-            idle.sendall(b"GET /health HTTP/1.1\r\nHost: grid\r\n\r\n")
+            idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             idle.recv(4096)
             left = differences(before, once_equal(grid, before, within_s=1))
             assert left == ["connections to the grid's port", "open files: proxy"]

@@ -72,7 +72,7 @@ def test_a_client_that_has_used_the_api_on_its_connection_goes_on_with_another_t
     with running_grid("--chromium", "2", fake=True) as grid, comes_out_exact(grid):
         victim = first_choice(grid)
         with connect(grid.port) as sock, frozen(victim["nodePid"]):
-            sock.sendall(b"GET /favicon.ico HTTP/1.1\r\nHost: grid\r\n\r\n")
+            sock.sendall(b"GET /favicon.ico HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert sock.recv(4096).startswith(b"HTTP/1.1 204 ")
             passed_on(grid, sock)
             is_answered(sock)

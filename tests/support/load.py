@@ -125,7 +125,7 @@ async def _health(host: str, port: int) -> bytes:
     """The whole answer to GET /health on a new connection; empty when it is closed without one."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(b"GET /health HTTP/1.1\r\nHost: grid\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return await reader.read()
     finally:
         writer.close()

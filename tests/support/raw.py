@@ -11,7 +11,7 @@ import psutil
 _PIDFD_GETFD: Final = 438
 
 HANDSHAKE = {
-    "Host": "grid",
+    "Host": "localhost",
     "Upgrade": "websocket",
     "Connection": "Upgrade",
     "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",

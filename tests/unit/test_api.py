@@ -9,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.policy.upgrade_request import Access
 from pwgrid.proxy.roster import Roster
 
 
@@ -28,7 +29,7 @@ class Grid:
 
 
 async def get(
-    api: FastAPI, path: str, method: str = "GET", headers: Sequence[tuple[bytes, bytes]] = ()
+    api: FastAPI, path: str, method: str = "GET", headers: Sequence[tuple[bytes, bytes]] = ((b"host", b"grid"),)
 ) -> tuple[int, dict[str, Any]]:
     """One request without a network."""
     said: list[dict[str, Any]] = []
@@ -47,13 +48,13 @@ async def get(
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/a"])
 async def test_an_answer_that_needs_many_questions_has_one_deadline(path: str) -> None:
-    api = create_app(Grid(), "", (), timeout_s=0.05)  # type: ignore[arg-type]
+    api = create_app(Grid(), Access(), timeout_s=0.05)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         assert await get(api, path) == (503, {"error": "the registry does not answer: no reply within 0.05 s"})
 
 
 async def test_what_needs_no_registry_needs_no_deadline() -> None:
-    api = create_app(Grid(), "", (), timeout_s=0.0)  # type: ignore[arg-type]
+    api = create_app(Grid(), Access(), timeout_s=0.0)  # type: ignore[arg-type]
     assert (await get(api, "/health"))[0] == 200
     assert (await get(api, "/health/ready"))[0] == 503
 
@@ -72,25 +73,25 @@ async def test_what_needs_no_registry_needs_no_deadline() -> None:
     ],
 )
 async def test_a_bad_query_is_told_what_may_be_asked(query: str, sentence: str) -> None:
-    status, body = await get(create_app(Grid(), "", (), timeout_s=5), f"/v1/sessions?{query}")  # type: ignore[arg-type]
+    status, body = await get(create_app(Grid(), Access(), timeout_s=5), f"/v1/sessions?{query}")  # type: ignore[arg-type]
     assert status == 400
     assert body["error"].startswith(sentence)
 
 
 async def test_the_endpoint_is_told_as_playwrights_own_server_does_without_a_token() -> None:
-    api = create_app(Grid(), "s3cret", (), timeout_s=5)  # type: ignore[arg-type]
+    api = create_app(Grid(), Access("s3cret"), timeout_s=5)  # type: ignore[arg-type]
     assert await get(api, "/json") == (200, {"wsEndpointPath": "/"})
 
 
 @pytest.mark.parametrize("path", ["/json/version", "/json/version/"])
 async def test_a_client_of_the_devtools_protocol_is_sent_to_where_it_is_told_that_there_is_none(path: str) -> None:
-    api = create_app(Grid(), "s3cret", (), timeout_s=5)  # type: ignore[arg-type]
+    api = create_app(Grid(), Access("s3cret"), timeout_s=5)  # type: ignore[arg-type]
     answer = await get(api, f"{path}?token=s3cret", headers=[(b"host", b"grid:8080")])
     assert answer == (200, {"webSocketDebuggerUrl": "ws://grid:8080/?token=s3cret"})
 
 
 async def test_the_api_describes_itself() -> None:
-    api = create_app(Grid(), "s3cret", (), timeout_s=5)  # type: ignore[arg-type]
+    api = create_app(Grid(), Access("s3cret"), timeout_s=5)  # type: ignore[arg-type]
     status, described = await get(api, "/openapi.json")
     assert status == 200
     assert {"/health", "/metrics", "/v1/status", "/v1/workers", "/v1/sessions/{id}"} <= set(described["paths"])

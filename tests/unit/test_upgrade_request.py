@@ -1,6 +1,7 @@
 """The decision on an upgrade request, row by row."""
 
 import base64
+import contextlib
 
 import pytest
 from websockets.datastructures import Headers
@@ -8,7 +9,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.upgrade_request import Policy, Refusal, Wanted, browser_server_headers, decide
+from pwgrid.proxy.policy.upgrade_request import Access, Address, Policy, Refusal, Wanted, browser_server_headers, decide
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
@@ -35,8 +36,8 @@ def headers(*more: tuple[str, str], without: str = "") -> Pairs:
     return [pair for pair in HANDSHAKE if pair[0] != without] + list(more)
 
 
-def decided(target: str, given: Pairs, policy: Policy) -> Wanted:
-    return decide(ServerProtocol(), Request(target, Headers(given)), policy)
+def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> Wanted:
+    return decide(ServerProtocol(), Request(target, Headers(given)), policy, local)
 
 
 FIREFOX_CLIENT = ("x-playwright-browser", "firefox")
@@ -113,7 +114,7 @@ def test_without_the_token_nothing_is_served_and_a_wrong_one_is_told_from_none(
     target: str, more: Pairs, sentence: str
 ) -> None:
     with pytest.raises(Refusal) as caught:
-        decided(target, headers(*more), policy(token="s3cret"))
+        decided(target, headers(*more), policy(access=Access(token="s3cret")))
     assert (caught.value.status, caught.value.error) == (401, sentence)
     assert ("WWW-Authenticate", 'Bearer realm="pwgrid"') in caught.value.headers
 
@@ -127,12 +128,92 @@ def test_without_the_token_nothing_is_served_and_a_wrong_one_is_told_from_none(
     ],
 )
 def test_the_token_is_taken_from_the_url_or_a_bearer_header(target: str, more: Pairs) -> None:
-    assert decided(target, headers(*more), policy(token="s3cret")).browser_type == "chromium"
+    assert decided(target, headers(*more), policy(access=Access(token="s3cret"))).browser_type == "chromium"
 
 
 def test_an_allowed_origin_may_connect() -> None:
-    allowed = policy(allowed_origins=frozenset({"https://ours.example"}))
+    allowed = policy(access=Access(allowed_origins=frozenset({"https://ours.example"})))
     assert decided("/", headers(("origin", "https://ours.example")), allowed).browser_type == "chromium"
+
+
+LOOPBACK: Address = ("127.0.0.1", 8080)
+ON_LOOPBACK = Access(loopback_listeners=frozenset({LOOPBACK, ("::1", 8080)}), own_hosts=frozenset({"127.0.0.1"}))
+
+
+def host(*values: str) -> Pairs:
+    return headers(*(("host", value) for value in values), without="host")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["localhost", "localhost:8080", "LOCALHOST", "localhost.", "a.localhost"],
+        *["127.0.0.1", "127.0.0.1:80", "127.1.2.3", "[::1]", "[::1]:8080"],
+    ],
+)
+@pytest.mark.parametrize("local", [LOOPBACK, ("::1", 8080)])
+def test_on_the_loopback_a_client_asks_by_a_loopback_name(name: str, local: Address) -> None:
+    assert decided("/", host(name), policy(access=ON_LOOPBACK), local).browser_type == "chromium"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "notlocalhost"],
+        *["10.0.0.5", "[::2]", "0.0.0.0", "grid", ":8080"],
+    ],
+)
+@pytest.mark.parametrize("local", [LOOPBACK, ("::1", 8080)])
+def test_on_the_loopback_no_other_name_is_answered(name: str, local: Address) -> None:
+    with pytest.raises(Refusal) as caught:
+        decided("/", host(name), policy(access=ON_LOOPBACK), local)
+    assert (caught.value.status, "ALLOWED_HOSTS" in caught.value.error) == (403, True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *[(), ("localhost", "localhost"), ("localhost", "evil.example"), ("a b",), ("a,b",), ("u@a",), ("a/b",)],
+        *[("a:b",), ("[::1",), ("::1",), ("a:1:2",), ("[a.example]",)],
+    ],
+)
+@pytest.mark.parametrize("access", [Access(), ON_LOOPBACK, Access(allowed_hosts=frozenset({"*"}))])
+def test_a_request_names_one_host(values: tuple[str, ...], access: Access) -> None:
+    with pytest.raises(Refusal) as caught:
+        decided("/", host(*values), policy(access=access), LOOPBACK)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("allowed", "name", "is_good"),
+    [
+        ((), "whatever.example", True),  # who opens the listener to others without naming hosts is asked by any name
+        (("grid.example",), "grid.example", True),
+        (("grid.example",), "GRID.example.:8080", True),
+        (("Grid.Example",), "grid.example", True),
+        (("grid.example",), "evil.example", False),
+        (("grid.example",), "a.grid.example", False),
+        (("grid.example",), "told.example", True),  # ADVERTISED_HOST
+        (("grid.example",), "localhost", True),
+        (("grid.example",), "10.0.0.5", True),
+        (("grid.example",), "[fe80::1]:8080", True),
+        (("*.example",), "a.b.example", True),
+        (("*.example",), "example", False),
+        (("*.example",), "notexample", False),
+        (("*",), "evil.test", True),
+    ],
+)
+def test_elsewhere_the_allowed_hosts_count(allowed: tuple[str, ...], name: str, is_good: bool) -> None:
+    access = Access(allowed_hosts=frozenset(allowed), own_hosts=frozenset({"told.example"}))
+    with contextlib.nullcontext() if is_good else pytest.raises(Refusal, match="ALLOWED_HOSTS"):
+        decided("/", host(name), policy(access=access))
+
+
+@pytest.mark.parametrize(("name", "is_good"), [("grid.example", True), ("evil.example", False), ("localhost", True)])
+def test_behind_a_proxy_on_the_same_host_its_name_is_allowed(name: str, is_good: bool) -> None:
+    access = Access(allowed_hosts=frozenset({"grid.example"}), loopback_listeners=frozenset({LOOPBACK}))
+    with contextlib.nullcontext() if is_good else pytest.raises(Refusal, match="ALLOWED_HOSTS"):
+        decided("/", host(name), policy(access=access), LOOPBACK)
 
 
 def test_while_no_version_is_known_every_version_may_wait() -> None:

@@ -1,7 +1,7 @@
 """The FastAPI application: its routes, who may use them, and the one shape of every error."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Annotated, Any, Final, Protocol
 
@@ -25,7 +25,7 @@ from pwgrid.proxy.api import models
 from pwgrid.proxy.api.metrics import CONTENT_TYPE, exposition
 from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
 from pwgrid.proxy.connect.upgrade import Counts
-from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT, Refusal, check_origin, check_token
+from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT, Access, Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, SessionRecord
 
@@ -59,23 +59,27 @@ class Grid(Protocol):
         """Has the master tell a worker to end one of its sessions."""
 
 
-def create_app(grid: Grid, token: str, allowed_origins: Collection[str], timeout_s: float) -> FastAPI:
+def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     """What uvicorn serves. All but health, the hints at / and /json, the icon and the API's own description asks for
     the grid's token, if it has one. No answer takes longer than `timeout_s`, however many questions to Redis it needs.
     """
     app = FastAPI(title="pwgrid", version=__version__, description="A grid of real Playwright browsers on one host.")
     for error, handler in _HANDLERS.items():
         app.add_exception_handler(error, handler)
-    origins = frozenset(allowed_origins)
 
-    async def guard(request: Request) -> None:
-        headers = Headers(request.headers.items())
-        check_origin(headers, origins)
-        check_token(token, headers, request.query_params.multi_items())
+    async def knows_the_host(request: Request) -> None:
+        # Load balancers look at the health of what is behind them with HTTP/1.0, which knows no Host.
+        if "host" in request.headers or request.scope.get("http_version") != "1.0":
+            access.check_host(Headers(request.headers.items()), request.scope.get("server"))
 
-    asks_for_token = [Depends(guard), Depends(HTTPBearer(auto_error=False))]  # the latter for /docs
-    app.include_router(_open_routes(grid))
-    guarded = _guarded_routes(grid, _route_within(timeout_s))
+    async def may_use_it(request: Request) -> None:
+        headers, parameters = Headers(request.headers.items()), request.query_params.multi_items()
+        access.check(headers, parameters, request.scope.get("server"))
+
+    app.include_router(_open_routes(grid), dependencies=[Depends(knows_the_host)])
+    asks_for_token = [Depends(may_use_it), Depends(HTTPBearer(auto_error=False))]  # the latter for /docs
+    # Who has the token may drain workers and end sessions. Without one nobody is known to be an operator.
+    guarded = _guarded_routes(grid, _route_within(timeout_s), for_operators=bool(access.token))
     app.include_router(guarded, dependencies=asks_for_token, responses=_problems(401, 403, 503))
     return app
 
@@ -144,7 +148,7 @@ def _open_routes(grid: Grid) -> APIRouter:
     return router
 
 
-def _guarded_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:  # noqa: C901 - a list of routes
+def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: bool) -> APIRouter:  # noqa: C901 - a list of routes
     router = APIRouter(route_class=route_class)
 
     async def find(session_id: Annotated[str, Path(alias="id")]) -> SessionRecord:
@@ -181,8 +185,8 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:  # no
 
     @router.get("/v1/workers", tags=["workers"])
     async def workers() -> models.Workers:
-        """The registered workers with their counters."""
-        return models.Workers.of(await grid.registry.snapshot())
+        """The registered workers with their counters. `wsEndpoint` is a secret: null where the grid has no token."""
+        return models.Workers.of(await grid.registry.snapshot(), with_endpoints=for_operators)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=_problems(404))
     async def drain(worker_id: Annotated[str, Path(alias="id")]) -> models.Draining:

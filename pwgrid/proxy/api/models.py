@@ -71,7 +71,7 @@ class Worker(_Model):
     slots: int
     rss_mib: int | None
     started_at: float
-    ws_endpoint: str
+    ws_endpoint: str | None
 
 
 class Workers(_Model):
@@ -80,8 +80,8 @@ class Workers(_Model):
     workers: list[Worker]
 
     @classmethod
-    def of(cls, found: RegistrySnapshot) -> "Workers":
-        """As the registry has them."""
+    def of(cls, found: RegistrySnapshot, *, with_endpoints: bool) -> "Workers":
+        """As the registry has them; the endpoints are secrets of operators."""
         return cls(
             workers=[
                 Worker(
@@ -93,7 +93,7 @@ class Workers(_Model):
                     slots=worker.slots,
                     rss_mib=worker.rss_mib,
                     started_at=worker.started_at,
-                    ws_endpoint=worker.ws_endpoint,
+                    ws_endpoint=worker.ws_endpoint if with_endpoints else None,
                 )
                 for field, worker in found.workers.items()
             ]

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import structlog
 from uvicorn.config import Config
+from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.http11 import Request
@@ -20,7 +21,7 @@ from websockets.server import ServerProtocol
 
 from pwgrid.proxy.connect import refusals
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
-from pwgrid.proxy.policy.upgrade_request import Policy, Refusal, Wanted, browser_server_headers, decide
+from pwgrid.proxy.policy.upgrade_request import Access, Policy, Refusal, Wanted, browser_server_headers, decide
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, QueueFull, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
@@ -57,6 +58,7 @@ class Gateway:
     roster: Roster
     selector: Selector
     handoffs: Handoffs
+    access: Access
     counts: Counts = field(default_factory=Counts)
     _policy: Policy | None = None
 
@@ -71,8 +73,7 @@ class Gateway:
                 default_browser_type=self.settings.default_browser_type,
                 pools=self.roster.offered(),
                 versions=self.roster.versions(),
-                token=self.settings.token.get_secret_value(),
-                allowed_origins=frozenset(self.settings.allowed_origins),
+                access=self.access,
             )
         return self._policy
 
@@ -146,7 +147,8 @@ class Upgrade(asyncio.Protocol):
             request = next(iter(self._handshake.events_received()), None)
             if not isinstance(request, Request):
                 raise Refusal(400, f"bad WebSocket handshake: {self._handshake.parser_exc}")
-            wanted = decide(self._handshake, request, self._gateway.policy())
+            local = get_local_addr(self._transport)
+            wanted = decide(self._handshake, request, self._gateway.policy(), local)
             if self._gateway.roster.stopping:
                 raise refusals.stopping()
             await self._serve(wanted, request.headers)

@@ -3,7 +3,8 @@
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -13,10 +14,14 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.settings.model import is_loopback
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
 _PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
+_HOST: Final = re.compile(
+    r"(\[[0-9A-Fa-f:.%]+\]|[^\x00-\x20\x7f\[\]:/?#@\\,]*)(?::\d*)?"
+)  # RFC 9110 7.2, RFC 3986 3.2.2
 _WORKER_PATH: Final = re.compile(r"/playwright/(?P<type>[a-z]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)")
 
 # Nothing else of the client's head is the browser server's business: no token, cookie, address or foreign Host.
@@ -43,6 +48,50 @@ class Refusal(Exception):
         self.details = details or {}
 
 
+Address = tuple[str, int | None] | None
+"""Host and port; None as the port of a Unix socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may use the grid."""
+
+    token: str = ""
+    allowed_origins: frozenset[str] = frozenset()
+    allowed_hosts: frozenset[str] = frozenset()
+    """As the setting has them."""
+    own_hosts: frozenset[str] = frozenset()
+    """By which the grid itself tells others where it is."""
+    loopback_listeners: frozenset[Address] = frozenset()
+
+    def check(self, headers: Headers, parameters: Iterable[tuple[str, str]], local: Address) -> None:
+        """Raises Refusal unless the request may be served; `local` is the address that the client has connected to."""
+        self.check_host(headers, local)
+        check_token(self.token, headers, parameters)
+        check_origin(headers, self.allowed_origins)
+
+    def check_host(self, headers: Headers, local: Address) -> None:
+        """Raises Refusal for a name that is none of the grid's: a web page whose own name has come to mean our address
+        (DNS rebinding) asks by that, and would read the answers as those of its own site.
+
+        A literal address cannot be given to somebody else, so no page gets at us by one.
+        """
+        given = headers.get_all("host")
+        if len(given) != 1 or not (host := _HOST.fullmatch(given[0])):
+            raise Refusal(400, "a request names one host in its Host header")
+        name = host[1].lower().removeprefix("[").removesuffix("]").removesuffix(".")
+        if _is_one_of(name, self.allowed_hosts) or _is_one_of(name, self.own_hosts) or _is_loopback_name(name):
+            return
+        if local not in self.loopback_listeners and (not self.allowed_hosts or _is_address(name)):
+            return
+        raise Refusal(
+            403,
+            "the grid may not be asked for by this name: connect to its address (on the same host 127.0.0.1), "
+            "or add the name to ALLOWED_HOSTS",
+            details={"host": name[:200]},
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the grid allows and offers at this moment."""
@@ -51,8 +100,7 @@ class Policy:
     pools: frozenset[BrowserType]
     versions: frozenset[str]
     """Playwright major.minor of the workers that serve now; empty when none is known yet."""
-    token: str = ""
-    allowed_origins: frozenset[str] = frozenset()
+    access: Access = field(default_factory=Access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +113,14 @@ class Wanted:
     endpoint_path: str | None = None
 
 
-def decide(protocol: ServerProtocol, request: Request, policy: Policy) -> Wanted:
+def decide(protocol: ServerProtocol, request: Request, policy: Policy, local: Address) -> Wanted:
     """What this upgrade request wants. Raises Refusal, always before a lease is taken.
 
-    `protocol` is what has parsed the request.
+    `protocol` is what has parsed the request, `local` the address that the client has connected to.
     """
     path, _, query = request.path.partition("?")
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
-    check_token(policy.token, headers, parameters)
-    check_origin(headers, policy.allowed_origins)
+    policy.access.check(headers, parameters, local)
     _check_handshake(protocol, request)
     version = _client_version(headers)
     if version is not None and policy.versions and version not in policy.versions:
@@ -102,6 +149,26 @@ def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, 
         if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIX) or (compression and name == _COMPRESSION):
             passed_on[name] = f"{passed_on[name]}, {value}" if name in passed_on else value
     return passed_on
+
+
+def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
+    return any(
+        pattern == "*" or name == pattern or (pattern.startswith("*.") and name.endswith(pattern[1:]))
+        for pattern in map(str.lower, patterns)
+    )
+
+
+def _is_loopback_name(name: str) -> bool:
+    """RFC 6761, section 6.3, keeps all names below localhost for the loopback."""
+    return name.endswith(".localhost") or is_loopback(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_token(token: str, headers: Headers, parameters: Iterable[tuple[str, str]]) -> None:
