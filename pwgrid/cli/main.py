@@ -27,6 +27,7 @@ FLAGS = (
     "max_concurrent_sessions",
     "worker_select_timeout",
     "token",
+    "token_file",
     "allow_public",
     "log_level",
     "log_format",
@@ -198,7 +199,8 @@ def config() -> None:
 @config.command("check", cls=_Configured)
 def config_check(config_file: Path | None, **flags: Any) -> None:
     """Exits 0 if the configuration is good, else 2 with every violation."""
-    _load(config_file, flags)
+    for warning in _load(config_file, flags).warnings:
+        click.echo(f"warning: {warning}", err=True)
     click.echo("the configuration is good")
 
 

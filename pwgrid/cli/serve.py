@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
+import structlog
+
 from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common import systemd
@@ -31,6 +33,8 @@ from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser, find_browser
 from pwgrid.worker.main import run_worker
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class Extras:
@@ -48,6 +52,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
+    _warn(loaded)
     kept = kept_open()
     if kept is not None:
         extras = replace(extras, ready_fd=None)
@@ -107,6 +112,11 @@ def _inherited(settings: Settings, kept: KeptOpen | None, held: contextlib.ExitS
     return tuple(found)
 
 
+def _warn(loaded: Loaded) -> None:
+    for warning in loaded.warnings:
+        log.warning("settings_warning", about=warning)
+
+
 def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
     address = listeners[0].getsockname()
     return int(address[1]) if isinstance(address, tuple) else settings.port
@@ -116,7 +126,8 @@ def _reload(
     loaded: Loaded, port: int, browsers: dict[BrowserType, FoundBrowser]
 ) -> tuple[Settings, Callable[[], None]]:
     """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
-    settings = loaded.again().settings
+    loaded_again = loaded.again()
+    settings = loaded_again.settings
     if settings.port == loaded.settings.port:
         # Where it listens in fact: 0 means any, and systemd has its own mind.
         settings = settings.model_copy(update={"port": port})
@@ -125,6 +136,7 @@ def _reload(
     def accept() -> None:
         browsers.update(found)
         logging.configure(settings.log_level, settings.log_format, "master")
+        _warn(loaded_again)
 
     return settings, accept
 

@@ -2,6 +2,8 @@
 
 import difflib
 import json
+import os
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +23,11 @@ from pwgrid.settings.model import DEFAULT, POOLS, SECTIONS, SETTINGS, Setting, S
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"
 
+CREDENTIAL: Final = "pwgrid.token"
+"""The name of the systemd credential that is the token."""
+
+GOOD_TOKEN_CHARACTERS: Final = 16
+_SECRET_BYTES: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
 
@@ -34,13 +41,15 @@ class Loaded:
     config_file: Path | None
     again: "Callable[[], Loaded]" = field(repr=False)
     """Reads the same file again, with the same environment and flags. Raises ConfigError."""
+    warnings: tuple[str, ...] = ()
+    """Sentences about what is allowed, and better changed."""
 
 
 def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
     """Settings from `config_file` (None: the one that $PWGRID_CONFIG names, else /etc/pwgrid/grid.toml if it exists).
 
-    Environment beats file, `flags` (by name of the setting; None is not given) beat both. Raises ConfigError with all
-    violations at once, KeyError for a flag that is no setting.
+    Environment beats file, `flags` (by name of the setting; None is not given) beat both; a token in none of them
+    may be systemd's credential. Raises ConfigError with all violations at once, KeyError for a flag that is no setting.
     """
     draft = _Draft()
     path = draft.take_file(*_find_file(config_file, environ))
@@ -49,8 +58,10 @@ def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[st
         if value is not None and value != ():
             given = str(value).strip() if isinstance(value, str | PurePath) else value
             draft.take({name: given}, lambda setting: setting.flag, _TEXTS if isinstance(given, str) else _TYPED)
+    draft.take_credential(environ)
     settings = draft.finished()
-    return Loaded(settings, draft.sources, path, partial(load, config_file, dict(environ), dict(flags)))
+    again = partial(load, config_file, dict(environ), dict(flags))
+    return Loaded(settings, draft.sources, path, again, tuple(_warnings(settings, draft.sources, path)))
 
 
 def show(loaded: Loaded) -> str:
@@ -149,6 +160,12 @@ class _Draft:
         for name in good.model_fields_set:
             self._put(name, getattr(good, name), source(SETTINGS[name]))
 
+    def take_credential(self, environ: Mapping[str, str]) -> None:
+        """The token that systemd has put into a file for this service alone: LoadCredential= of its unit."""
+        path = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / CREDENTIAL
+        if path.is_absolute() and path.exists() and self.sources["token"] == self.sources["token_file"] == DEFAULT:
+            self.take({"token_file": str(path)}, lambda _setting: f"systemd's credential {CREDENTIAL}", _TEXTS)
+
     def finished(self) -> Settings:
         """All values together, by the rules between settings. Raises ConfigError with all that is wrong."""
         if self._is_complete:
@@ -166,6 +183,8 @@ class _Draft:
     def _derive(self) -> None:
         """Fills in what follows from other settings."""
         now = Settings.model_construct(**self._values)
+        if now.token_file and "token_file" not in self._unusable:
+            self._read_token(now.token_file)
         # REDIS_URL wins over REDIS_HOST and REDIS_PORT, wherever either came from.
         if (
             now.redis_host
@@ -180,10 +199,62 @@ class _Draft:
         if is_free and len(filled) == 1 and filled[0] != now.default_browser_type:
             self._put(name, filled[0], f"{DEFAULT}, the only pool with workers")
 
+    def _read_token(self, path: str) -> None:
+        if self.sources["token"] != DEFAULT:
+            fault = f"token is set, too ({self.sources['token']}): leave one of them out"
+        else:
+            try:
+                text = _read_secret(Path(path))
+            except (OSError, ValueError) as error:
+                fault = str(error) if type(error) is ValueError else _unreadable(error)
+            else:
+                self.take({"token": text}, lambda _setting: f"token_file {path}", _TEXTS)
+                return
+        self._violations.append(Violation("token_file", repr(path), fault, self.sources["token_file"]))
+        self._unusable |= {"token", "token_file"}
+
     def _put(self, name: str, value: object, source: str) -> None:
         self._values[name] = value
         self.sources[name] = source
         self._unusable.discard(name)
+
+
+def _read_secret(path: Path) -> str:
+    """The text of a secret's file, without the end of its line. Raises OSError, or ValueError with what is wrong.
+
+    It is not waited for (a pipe), and not read without end (a device): a reload reads it while the grid serves.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("must be a plain file")
+        content = os.read(fd, _SECRET_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(content) > _SECRET_BYTES:
+        raise ValueError(f"must have at most {_SECRET_BYTES} bytes")
+    if not (text := content.decode("utf-8").strip()):
+        raise ValueError("is empty")
+    return text
+
+
+def _warnings(settings: Settings, sources: Mapping[str, str], config_file: Path | None) -> Iterator[str]:
+    """What is to be said about the token."""
+    token, source = settings.token.get_secret_value(), sources["token"]
+    if source == SETTINGS["token"].flag:
+        yield "--token shows in ps to everybody on this host: use --token-file or PWGRID_TOKEN_FILE"
+    if 0 < len(token) < GOOD_TOKEN_CHARACTERS:
+        yield f"the token has fewer than {GOOD_TOKEN_CHARACTERS} characters: openssl rand -hex 16 makes a good one"
+    path = settings.token_file or (str(config_file) if source == str(config_file) else "")
+    if path and _is_readable_by_others(path):
+        yield f"everybody on this host can read the token in {path}: chmod o-r {path}"
+
+
+def _is_readable_by_others(path: str) -> bool:
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IROTH)
+    except OSError:  # gone since it was read
+        return False
 
 
 def _unreadable(error: Exception) -> str:

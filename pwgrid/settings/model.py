@@ -42,7 +42,7 @@ SECTIONS: Final = {
 
 POOLS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
 
-_PREFIXED: Final = frozenset({"host", "port", "token", "runtime_dir"})
+_PREFIXED: Final = frozenset({"host", "port", "token", "token_file", "runtime_dir"})
 """These names are too general to be taken from an environment that is not ours alone."""
 
 
@@ -91,6 +91,8 @@ class Settings(BaseModel, frozen=True):
     """A listener that other hosts can reach needs no token."""
     token: Annotated[kinds.Secret, kinds.VISIBLE] = setting(kinds.Secret(""), "listener", "proxy")
     """Secret that clients must present."""
+    token_file: str = setting("", "listener", "proxy")
+    """File with that secret, which only the grid's user should be able to read."""
     allowed_origins: tuple[kinds.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
     allowed_hosts: tuple[kinds.HostPattern, ...] = setting((), "listener", "proxy")
