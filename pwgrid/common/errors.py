@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pwgrid.common.launch_failure import why
+
 
 class GridError(Exception):
     """What the user can understand and act on: `str()` says what, `exit_code` is what a command exits with."""
@@ -66,11 +68,13 @@ class BrowserMissing(GridError):
 
 
 class BrowserLaunchError(GridError):
-    """A browser or its browser server did not start. `evidence` is what it said itself, word for word."""
+    """A browser or its browser server did not start. `evidence` is what it said itself, word for word; `reason` is one
+    line of that, without paths and pids."""
 
     def __init__(self, evidence: str, what: str = "the browser") -> None:
-        super().__init__(f"{what} did not start: {evidence.strip() or 'it gave no reason'}")
         self.evidence = evidence
+        self.reason = why(evidence) or "it gave no reason"
+        super().__init__(f"{what} did not start: {self.reason}")
 
 
 class BrowserServerGone(GridError):

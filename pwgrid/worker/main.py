@@ -15,6 +15,7 @@ import uvloop
 from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
+from pwgrid.common.launch_failure import why
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.waiting import first_of
@@ -70,6 +71,7 @@ class Worker:
         self.rss_mib: int | None = None
         self._secret = os.urandom(12).hex()
         self._drain = DrainRequest()
+        self._is_browser_gone = False
         self._stop_s = STOP_S
         self._side_tasks = SideTasks(self._side_task_failed)
         self.control = ChildEnd(
@@ -96,7 +98,8 @@ class Worker:
         try:
             await self._start()
         except (BrowserLaunchError, RegistryUnavailable) as error:
-            log.error("worker_cannot_start", reason=str(error))
+            if isinstance(error, BrowserLaunchError):
+                log.debug("browser_did_not_start", executable=self.browser.executable, said=error.evidence)
             self._step(WorkerEvent.FAILS)
             self.control.event("failed", {"reason": str(error)})
             await self._stop()
@@ -155,7 +158,6 @@ class Worker:
             if not self.slots.live:  # else the selection that chose it has made it available
                 await self._beat_once()
         self.control.event("available", {})
-        log.info("worker_available", browser=self.server.ready.browser_version, node=self.server.pid)
 
     async def _take_over(self) -> None:
         """The worker before us died, its browser server lives on: see its sessions to their end, admit no new ones."""
@@ -267,6 +269,9 @@ class Worker:
             self.ask_drain(LIFETIME_LIMIT)
 
     def _on_gone(self, reason: str) -> None:
+        if self._is_browser_gone:  # the end of its process is told, too
+            return
+        self._is_browser_gone = True
         log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
         self._fail(reason, CLOSE_GRACE_S, EndReason.BROWSER_CRASHED)
 
@@ -291,7 +296,7 @@ class Worker:
         evidence = await watch.sickness(
             self.server, lambda: not self.slots.live, settings.canary_interval, settings.canary_timeout
         )
-        self.ask_drain(f"canary failed: {evidence}")
+        self.ask_drain(f"canary failed: {why(evidence)}")
 
     async def _beat(self) -> None:
         while True:

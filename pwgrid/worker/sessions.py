@@ -136,7 +136,8 @@ class Sessions:
         taken, self._taken = self._taken, {}
         for session_id, answer in taken.items():
             answer(None)
-            if (session := self._slots.live.get(session_id)) is not None:
+            session = self._slots.live.get(session_id)
+            log.info("session_started", session=session_id, client=session.client if session else "gone already")
+            if session is not None:
                 self._registry_sync.started(session)
-            log.debug("session_started", session=session_id)
         self._on_served()

@@ -458,8 +458,10 @@ async def test_sigterm_is_a_stop() -> None:
 async def test_a_browser_that_is_not_there_is_an_error_that_says_so() -> None:
     with private_directory() as directory:
         launch = replace(spec(directory, fake=True), executable="/nonexistent/chromium")
-        with pytest.raises(BrowserLaunchError, match=r"/nonexistent/chromium.* did not start"):
+        with pytest.raises(BrowserLaunchError) as caught:
             await start(launch)
+    assert str(caught.value) == "chromium did not start: its executable is not there: run `pwgrid setup`"
+    assert "/nonexistent/chromium" in caught.value.evidence
 
 
 async def test_a_browser_that_exits_is_an_error_with_what_it_said(tmp_path: Path) -> None:
@@ -468,8 +470,10 @@ async def test_a_browser_that_exits_is_an_error_with_what_it_said(tmp_path: Path
     broken.chmod(0o755)
     with private_directory() as directory:
         launch = replace(spec(directory, fake=True), executable=str(broken))
-        with pytest.raises(BrowserLaunchError, match=r"libnothing\.so is missing"):
+        with pytest.raises(BrowserLaunchError) as caught:
             await start(launch)
+    assert str(caught.value) == "chromium did not start: libnothing.so is missing"
+    assert f"<launching> {broken}" in caught.value.evidence
 
 
 async def test_a_launch_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,11 +184,18 @@ def test_a_failed_start_is_one_death() -> None:
     assert worker.says(E.FAILS, "the browser is broken", NOW, TIMES) == [Do.COUNT_DEATH, Do.LIMIT_DRAIN]
     assert worker.drain_by == NOW + DRAIN_GRACE_S
     assert worker.says(E.STOPS, "", NOW, TIMES) == []
+    # It is not lost: it has told why it ends, and nobody was ever served.
     assert worker.exits("the browser is broken", is_clean=False, taken_over=False) == [
         Do.CUT_LINK,
-        Do.TELL_LOST,
+        Do.TELL_GONE,
         Do.CLEAN_UP,
     ]
+
+
+def test_a_successor_that_fails_is_lost_with_its_sessions() -> None:
+    worker = life(S.DRAINING, phase=P.RUNNING, purpose=W.END, successors=1)
+    worker.says(E.FAILS, "the browser server does not answer its new worker", NOW, TIMES)
+    assert Do.TELL_LOST in worker.exits("failed", is_clean=False, taken_over=False)
 
 
 def test_a_worker_that_was_to_end_may_end_as_it_likes() -> None:

@@ -130,7 +130,8 @@ class Times:
 class WorkerLife:
     """One worker, from its fork until nothing of it is left.
 
-    `successors`: how many processes have taken over the browser server of one that died. `reason`: why it ends.
+    `successors`: how many processes have taken over the browser server of one that died. `has_failed`: it has said why
+    it cannot start. `reason`: why it ends.
     `ready_by`: when it has to be warm, or to serve if it was told to. `sessions_until`: how long the sessions of a
     drain may go on; `drain_by`: when its process is killed. A successor gets what is left of these.
     """
@@ -139,6 +140,7 @@ class WorkerLife:
     status: WorkerStatus = WorkerStatus.STARTING
     phase: Phase = Phase.RUNNING
     successors: int = 0
+    has_failed: bool = False
     reason: str | None = None
     ready_by: float = math.inf
     sessions_until: float = math.inf
@@ -191,7 +193,7 @@ class WorkerLife:
                 self.reason = self.reason or reason
                 return self._limit_drain(now, times.drain_s)
             case WorkerStatus.STOPPED if event is WorkerEvent.FAILS:
-                self.reason = reason
+                self.reason, self.has_failed = reason, not self.successors
                 self.drain_by = min(self.drain_by, now + DRAIN_GRACE_S)
                 return [*self._dies(), Do.LIMIT_DRAIN]
         return []
@@ -283,7 +285,7 @@ class WorkerLife:
         self.ready_by = math.inf
         if was_given_up and self.status is not WorkerStatus.DRAINING:
             return [Do.CLEAN_UP]  # the proxy knows
-        if is_clean and self.status in (WorkerStatus.DRAINING, WorkerStatus.STOPPED):
+        if self.has_failed or (is_clean and self.status in (WorkerStatus.DRAINING, WorkerStatus.STOPPED)):
             self._see(WorkerEvent.STOPS)
             return [Do.CUT_LINK, Do.TELL_GONE, Do.CLEAN_UP]
         if taken_over:

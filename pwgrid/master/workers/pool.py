@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from pwgrid.common.launch_failure import without_places
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff, Run
@@ -121,7 +122,7 @@ class Pool:
         return {
             "wanted": self.workers,
             "available": sum(record.life.status is WorkerStatus.AVAILABLE for record in records),
-            "reason": self.reason,
+            "reason": self.reason and without_places(self.reason),  # it tells clients
             "drainTimeouts": self.drain_timeouts,
         }
 

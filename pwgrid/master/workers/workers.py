@@ -197,6 +197,8 @@ class Workers:
                 worker=record.worker_id,
                 after_s=round(now - record.forked_at, 3),
                 was_spare=was is not WorkerStatus.STARTING,
+                browser=record.launched.get("browserVersion"),
+                node=record.launched.get("nodePid"),
             )
         elif name == "failed":
             log.error("worker_failed", worker=record.worker_id, pool=record.browser_type, reason=reason)

@@ -19,6 +19,7 @@ from websockets.datastructures import Headers
 
 from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
@@ -249,7 +250,7 @@ async def _on_refusal(_request: Request, refusal: Exception) -> Response:
 async def _on_outage(_request: Request, error: Exception) -> Response:
     """Redis is away; sessions go on, but there is nothing to show."""
     headers = (("Retry-After", str(RETRY_AFTER_S)),)
-    return _refused(Refusal(503, f"the registry does not answer: {error}", headers=headers))
+    return _refused(Refusal(503, f"the registry does not answer: {without_places(str(error))}", headers=headers))
 
 
 async def _on_bad_query(_request: Request, error: Exception) -> Response:
@@ -270,7 +271,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 async def _on_failure(request: Request, error: Exception) -> Response:
     """A bug of ours."""
     log.error("api_failed", path=request.url.path, error=repr(error))
-    return _refused(Refusal(500, f"the grid failed to answer: {error}"))
+    return _refused(Refusal(500, "the grid failed to answer, and its log says why"))
 
 
 _Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]

@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.launch_failure import without_places
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S
 from pwgrid.proxy.connect.refusals import no_capacity
@@ -79,7 +80,7 @@ class Selector:
         try:
             return await self._registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
-            raise no_capacity(f"the registry does not answer: {error}") from None
+            raise no_capacity(f"the registry does not answer: {without_places(str(error))}") from None
 
     def roster_changed(self) -> None:
         """The master has told who is there."""

@@ -134,8 +134,8 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
     """Starts the launcher with `ipc_child` as its channel and a pipe on stderr. Raises BrowserLaunchError, OSError."""
     if len(os.fsencode(spec.socket_path)) > _SOCKET_PATH_BYTES:
         raise BrowserLaunchError(
-            f"the socket path {spec.socket_path} is longer than {_SOCKET_PATH_BYTES} bytes: "
-            "set PWGRID_RUNTIME_DIR to a shorter one"
+            f"its socket's path is longer than {_SOCKET_PATH_BYTES} bytes: set PWGRID_RUNTIME_DIR to a shorter one",
+            spec.browser_type,
         )
     node, cli = compute_driver_executable()
     environment = {name: value for name, value in os.environ.items() if not _PRIVATE.match(name)}
@@ -156,29 +156,3 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
         # A signal to the worker's process group must not end the sessions.
         start_new_session=True,
     )
-
-
-def describe(spec: LaunchSpec) -> str:
-    """What was to be launched, for the sentence of an error."""
-    return f"{spec.browser_type} ({spec.executable})" if spec.executable else spec.browser_type
-
-
-_HINTS: Final = (
-    ("Executable doesn't exist", "run `pwgrid setup`"),
-    ("error while loading shared libraries", "libraries are missing: run `playwright install-deps` as root"),
-    ("No usable sandbox", "this host restricts user namespaces: set CHROMIUM_SANDBOX=false or allow them"),
-    (
-        "Running as root without --no-sandbox",
-        "the sandbox needs an ordinary user: set CHROMIUM_SANDBOX=false or do not run as root",
-    ),
-    ("Missing X server or $DISPLAY", "there is no display: set HEADLESS=true or start it under xvfb-run"),
-    ("no DISPLAY environment variable", "there is no display: set HEADLESS=true or start it under xvfb-run"),
-)
-
-
-def explain(error: str) -> str:
-    """The launcher's error, with what to do in front of it where that is known."""
-    for sign, advice in _HINTS:
-        if sign in error:
-            return f"{advice}\n{error}"
-    return error

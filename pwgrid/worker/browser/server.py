@@ -19,7 +19,7 @@ import psutil
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
 from pwgrid.runtime.process_tree import Tree, process_table
-from pwgrid.worker.browser.launch import LaunchSpec, Ready, describe, explain, spawn
+from pwgrid.worker.browser.launch import LaunchSpec, Ready, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.policy.admission import Offer
 
@@ -125,7 +125,7 @@ class BrowserServer:
             popen = spawn(spec, ipc_child, timeout_s)
         except OSError as error:
             ipc.close()
-            raise BrowserLaunchError(str(error), "Node") from error
+            raise BrowserLaunchError(error.strerror or str(error), "Playwright's Node") from error
         except BrowserLaunchError:
             ipc.close()
             raise
@@ -137,10 +137,12 @@ class BrowserServer:
             async with asyncio.timeout(timeout_s):
                 message = await server._started
             if message["say"] == "failed":
-                raise BrowserLaunchError(explain(message["error"]), describe(spec))
+                raise BrowserLaunchError(message["error"], spec.browser_type)
         except TimeoutError:
             await server.stop(0)
-            raise BrowserLaunchError(f"not ready within {timeout_s:g} s\n{server.evidence}", describe(spec)) from None
+            raise BrowserLaunchError(
+                f"not ready within {timeout_s:g} s\n{server.evidence}", spec.browser_type
+            ) from None
         except BaseException:
             await server.stop(0)
             raise
@@ -342,7 +344,7 @@ class BrowserServer:
             self._tree.kill(process_table())  # a Firefox, for one, lives on without its Node process
         ended = f"the browser server ended ({_ending(code)})"
         if not self._started.done():
-            self._started.set_exception(BrowserLaunchError(self.evidence or ended))
+            self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
             self._started.exception()  # nobody may be waiting any more
         for future in self._canaries.values():
             if not future.done():

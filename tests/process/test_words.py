@@ -1,0 +1,66 @@
+"""What the grid says of itself is the same wherever it says it, and it says each thing once."""
+
+import json
+from typing import Any
+
+from tests.support.grid import Grid, eventually, running_grid
+from tests.support.raw import session
+
+CALL_LOG = (
+    "Protocol error (Browser.getVersion): Internal server error, session closed. Failed to launch browser.\n"
+    "<launching> /usr/lib/chromium/chromium --user-data-dir=/run/secret/profile\n"
+    "<launched> pid=22433\n"
+    "[pid=22433][err] /usr/lib/chromium/chromium: the moon is in the way of pid 22433\n"
+    "[pid=22433] <process did exit: exitCode=1, signal=null>"
+)
+SENTENCE = "chromium did not start: chromium: the moon is in the way of"
+
+
+def events(grid: Grid, name: str = "", **fields: Any) -> list[dict[str, Any]]:
+    """The lines of the grid's log with this event and these fields."""
+    lines = [json.loads(line) for line in grid.output().splitlines() if line.startswith("{")]
+    return [
+        line
+        for line in lines
+        if name in ("", line["event"]) and all(line.get(field) == value for field, value in fields.items())
+    ]
+
+
+def test_a_browser_that_does_not_start_is_one_sentence_in_log_status_and_answers() -> None:
+    environment = {"FAKE_FAIL_START": CALL_LOG, "LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        failed = events(grid, "worker_failed")
+        assert {line["reason"] for line in failed} == {SENTENCE}
+        status, _, body = grid.get("/health/ready")
+        assert (status, SENTENCE in json.loads(body)["error"]) == (503, True)
+        (pool,) = [pool for pool in json.loads(grid.command("status", "--json").stdout)["pools"] if pool["wanted"]]
+        assert pool["reason"].startswith(SENTENCE)
+        assert SENTENCE in grid.command("status").stdout
+        assert b"/usr/lib" not in body
+        assert b"22433" not in body
+        # All that Playwright and the browser said is there once for each attempt, for who debugs it.
+        said = [line for line in events(grid) if "--user-data-dir" in str(line)]
+        assert {line["event"] for line in said} == {"browser_did_not_start"}
+        assert {line["level"] for line in said} == {"debug"}
+        attempts = [line["worker"] for line in said]
+        assert len(attempts) == len(set(attempts)) >= 3
+        # Who has said why it ends is not lost.
+        for worker in {line["worker"] for line in failed[:-1]}:
+            eventually(lambda worker=worker: events(grid, "worker_exited", worker=worker), "its process has ended")
+        assert events(grid, "worker_lost") == []
+        assert {line["level"] for line in events(grid, "worker_exited")} == {"info"}
+
+
+def test_a_worker_and_a_session_are_logged_once_each_when_they_begin_and_end() -> None:
+    environment = {"LOG_FORMAT": "json"}
+    with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
+        workers = [worker["id"] for worker in grid.status()["workers"]]
+        assert sorted(line["worker"] for line in events(grid, "worker_available")) == sorted(workers)
+        assert {line["browser"] for line in events(grid, "worker_available")} == {"fake"}
+        with session(grid.port) as sock:
+            client = ":".join(map(str, sock.getsockname()))
+            (started,) = eventually(lambda: events(grid, "session_started"), "its start is logged")
+            assert (started["client"], started["worker"] in workers) == (client, True)
+        (ended,) = eventually(lambda: events(grid, "session_ended"), "its end is logged")
+        assert (ended["session"], ended["status"]) == (started["session"], "completed")
+        assert len(events(grid, "session_started")) == 1
