@@ -167,7 +167,7 @@ class _Raw:
 
     def ping(self, size: int) -> None:
         """There and back; the answer must be that, and nothing else."""
-        self._sock.sendall(frame(size, _PING))
+        self._sock.sendall(frame(bytes(size), _PING))
         while True:
             opcode, payload = self._frame()
             if opcode == _CLOSE:
@@ -176,12 +176,12 @@ class _Raw:
                 return
             if opcode != _PING:
                 raise Ended(f"a frame that nobody asked for: opcode {opcode}, {payload[:80]!r}")
-            self._sock.sendall(frame(len(payload), _PONG)[: -len(payload) or None] + payload)
+            self._sock.sendall(frame(payload, _PONG))
 
     def close(self, how: str) -> None:
         if how == "close frame":
             with contextlib.suppress(OSError):
-                self._sock.sendall(frame(2, _CLOSE)[:-2] + b"\x03\xe8")
+                self._sock.sendall(frame(b"\x03\xe8", _CLOSE))
         elif how == "reset":
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._sock.close()

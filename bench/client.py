@@ -135,6 +135,18 @@ def latency(targets: list[Target], count: int, pauses_ms: list[float], seed: int
     return found
 
 
+def served(target: Target, request: bytes) -> socket.socket:
+    """A connection whose browser server has answered `initialize`. Raises OSError otherwise."""
+    sock = upgrade(target, request)
+    try:
+        sock.sendall(frame(INITIALIZE, opcode=1))
+        _answered(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 def _answered(sock: socket.socket) -> None:
     """Returns once the answer to `initialize` is there; the objects that it makes come before it."""
     received = b""

@@ -52,7 +52,7 @@ def run(options: Options) -> list[Row]:
 
 
 def _after_kill_of(grid: Grid, *, browser_server: bool) -> float:
-    """Seconds from the kill to the next session that a real browser server serves: it answers a ping."""
+    """Seconds from the kill to the next session that a real browser server serves: it answers `initialize`."""
     target: Target = ("127.0.0.1", grid.port, "/")
     request = head(target, driver().version)
     for _ in range(HEALTHY_SESSIONS):

@@ -63,11 +63,11 @@ def polite(world: World, dice: random.Random) -> None:
     """Pings, waits, closes with a close frame and reads the answer to its end."""
     with world.session() as sock:
         for _ in range(dice.randrange(1, 10)):
-            sock.sendall(frame(dice.randrange(0, 126), _PING))
+            sock.sendall(frame(bytes(dice.randrange(0, 126)), _PING))
             if not sock.recv(4096):
                 raise Failed("the session ended by itself")
             world.pause(dice.random() * 0.1)
-        sock.sendall(frame(2, _CLOSE)[:-2] + b"\x03\xe8")
+        sock.sendall(frame(b"\x03\xe8", _CLOSE))
         _read_to_end(sock)
 
 
@@ -253,7 +253,7 @@ def _raw(endpoint: str, dice: random.Random) -> None:
                     return _say(f"closed {int.from_bytes(payload[:2])} {payload[2:].decode()}")
                 if opcode == _PING:
                     with contextlib.suppress(OSError):  # what follows in the buffer says why it is closed
-                        sock.sendall(frame(len(payload), _PONG)[: -len(payload) or None] + payload)
+                        sock.sendall(frame(payload, _PONG))
         _say("ended without a close frame")
     return None
 

@@ -6,7 +6,6 @@ import contextlib
 import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
-from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.upgrade_request import Access, Address, Policy, Refusal, Wanted, browser_server_headers, decide
@@ -37,7 +36,7 @@ def headers(*more: tuple[str, str], without: str = "") -> Pairs:
 
 
 def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> Wanted:
-    return decide(ServerProtocol(), Request(target, Headers(given)), policy, local)
+    return decide(Request(target, Headers(given)), policy, local)
 
 
 FIREFOX_CLIENT = ("x-playwright-browser", "firefox")

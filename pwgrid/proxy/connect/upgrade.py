@@ -16,10 +16,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
-from websockets.http11 import Request
-from websockets.server import ServerProtocol
 
-from pwgrid.proxy.connect import refusals
+from pwgrid.proxy.connect import head, refusals
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
 from pwgrid.proxy.policy.upgrade_request import Access, Policy, Refusal, Wanted, browser_server_headers, decide
 from pwgrid.proxy.roster import Roster
@@ -98,8 +96,7 @@ class Upgrade(asyncio.Protocol):
         self._gateway = gateway
         self._server_state = server_state
         self._loop = asyncio.get_running_loop()
-        self._handshake = ServerProtocol()
-        self._is_head = True
+        self._has_head = False
         self._ticket: Ticket[Selection] | None = None
         self._early = b""
         self._is_gone = False
@@ -120,14 +117,13 @@ class Upgrade(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_head:
+        if self._has_head:
             self._early += data
             if len(self._early) > MAX_EARLY_BYTES:
                 self._transport.abort()
             return
-        self._is_head = False
-        self._handshake.receive_data(data)  # a whole head
-        task = self._loop.create_task(self._run())
+        self._has_head = True
+        task = self._loop.create_task(self._run(data))
         self._server_state.tasks.add(task)  # uvicorn waits for these when it ends
         task.add_done_callback(self._server_state.tasks.discard)
 
@@ -142,13 +138,10 @@ class Upgrade(asyncio.Protocol):
 
     # From here on one task: decision, slot, handoff
 
-    async def _run(self) -> None:
+    async def _run(self, whole_head: bytes) -> None:
         try:
-            request = next(iter(self._handshake.events_received()), None)
-            if not isinstance(request, Request):
-                raise Refusal(400, f"bad WebSocket handshake: {self._handshake.parser_exc}")
-            local = get_local_addr(self._transport)
-            wanted = decide(self._handshake, request, self._gateway.policy(), local)
+            request = head.parse(whole_head)
+            wanted = decide(request, self._gateway.policy(), get_local_addr(self._transport))
             if self._gateway.roster.stopping:
                 raise refusals.stopping()
             await self._serve(wanted, request.headers)

@@ -113,15 +113,15 @@ class Wanted:
     endpoint_path: str | None = None
 
 
-def decide(protocol: ServerProtocol, request: Request, policy: Policy, local: Address) -> Wanted:
+def decide(request: Request, policy: Policy, local: Address) -> Wanted:
     """What this upgrade request wants. Raises Refusal, always before a lease is taken.
 
-    `protocol` is what has parsed the request, `local` the address that the client has connected to.
+    `local` is the address that the client has connected to.
     """
     path, _, query = request.path.partition("?")
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
     policy.access.check(headers, parameters, local)
-    _check_handshake(protocol, request)
+    _check_handshake(request)
     version = _client_version(headers)
     if version is not None and policy.versions and version not in policy.versions:
         known = ", ".join(sorted(policy.versions))
@@ -203,10 +203,10 @@ def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
             )
 
 
-def _check_handshake(protocol: ServerProtocol, request: Request) -> None:
+def _check_handshake(request: Request) -> None:
     """Raises Refusal for what RFC 6455, section 4.2.1, does not allow."""
     try:
-        protocol.process_request(request)
+        ServerProtocol().process_request(request)
     except InvalidHandshake as invalid:
         error = invalid
     else:

@@ -1,0 +1,44 @@
+"""Reads the head of an upgrade with httptools, the parser that uvicorn reads all else with. Judges nothing."""
+
+import contextlib
+
+import httptools
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+
+from pwgrid.proxy.policy.upgrade_request import Refusal
+
+
+def parse(head: bytes) -> Request:
+    """One whole head, whatever it asks for. Raises Refusal(400) for what is none, and for one with a body.
+
+    websockets' own parser is Python: 0.1 ms of a client's time in a warm loop, and more in a cold one.
+    """
+    fields = _Fields()
+    parser = httptools.HttpRequestParser(fields)
+    try:
+        with contextlib.suppress(httptools.HttpParserUpgrade):
+            parser.feed_data(head)
+    except httptools.HttpParserError as error:
+        raise Refusal(400, f"bad WebSocket handshake: {error}") from None
+    if fields.has_body:
+        raise Refusal(400, "bad WebSocket handshake: it must have no body")
+    return Request(fields.target.decode("latin-1"), fields.headers, parser.get_method().decode("latin-1"))
+
+
+class _Fields:
+    """What httptools calls while it reads."""
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers = Headers()
+
+    def on_url(self, target: bytes) -> None:
+        self.target += target
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1")] = value.decode("latin-1")
+
+    @property
+    def has_body(self) -> bool:
+        return "transfer-encoding" in self.headers or set(self.headers.get_all("content-length")) - {"0"} != set()

@@ -1,0 +1,31 @@
+"""The head of an upgrade: read whole, or refused."""
+
+import pytest
+
+from pwgrid.proxy.connect.head import parse
+from pwgrid.proxy.policy.upgrade_request import Refusal
+
+HEAD = b"GET /?browser=chromium HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%s\r\n"
+
+
+def test_a_head_is_read_with_its_target_and_all_its_fields() -> None:
+    request = parse(HEAD % b"X-A: one\r\nx-a: two\r\nUser-Agent: caf\xe9\r\nContent-Length: 0\r\n")
+    assert (request.method, request.path) == ("GET", "/?browser=chromium")
+    assert request.headers.get_all("x-a") == ["one", "two"]
+    assert request.headers["user-agent"] == "café"
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence"),
+    [
+        (HEAD % b"Content-Length: 5\r\n", "no body"),
+        (HEAD % b"Transfer-Encoding: chunked\r\n", "no body"),
+        (HEAD % b"bad field\r\n", "Invalid header token"),
+        (HEAD % b"Content-Length: 5\r\nContent-Length: 6\r\n", "bad WebSocket handshake"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "bad WebSocket handshake"),
+    ],
+)
+def test_what_is_no_head_of_an_upgrade_is_a_400(head: bytes, sentence: str) -> None:
+    with pytest.raises(Refusal, match=sentence) as refused:
+        parse(head)
+    assert refused.value.status == 400
