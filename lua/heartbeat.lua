@@ -3,35 +3,36 @@
 -- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
 -- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 status    5 TTL of the worker's key, seconds
 --       6 stale threshold, seconds    7 key prefix    8 TTL of a live session's record, seconds
---       9 how long records of ended sessions are kept, seconds    10 rssMib ("" = as before)    11 lifetime ("" = as before)
+--       9 how long records of ended sessions are kept, seconds    10 rssMib ("" = as before)
+--      11 lifetime: what the worker itself counts ("" = it does not know, and the counter stays)
 --      12 … of each live session of the worker its id, when it started (Unix seconds, or ""), its client's address (or "")
--- Returns {known, command, repaired}: known is 0 when the worker's key is gone (nothing was touched: register again);
---       command is what worker:cmd:{type}:{id} says, or "serve" for a spare that a selection has made available (it stays so),
---       or ""; a shutdown waits for the next heartbeat while a client with a lease is on its way, the last one of a worker
---       that is used up, perhaps; repaired is by how much the counter was wrong.
--- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:index,
---       cluster:counter_repairs (+1 for a repair); publishes slots:{type} if the worker may be eligible again and
---       somebody waits.
+-- Returns {known, command, repaired, used up, session id, seconds …}: known is 0 when the worker's key is gone (nothing was
+--       touched: register again); command is what worker:cmd:{type}:{id} says, or "serve" for a spare that a selection has
+--       made available (it stays so), or ""; repaired is by how much the active counter was wrong; used up is 1 when the
+--       command is the selection's, after the last session of the worker's life; then sessions whose clients may be on their
+--       way, and how long their leases still run.
+-- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:taken_back,
+--       sessions:index, cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as
+--       rollback.lua; publishes slots:{type} if the worker may be eligible again and somebody waits.
+--
+-- A shutdown makes the worker draining in this very step. Only the selection's own waits for the last client's lease to end
+-- or its session to start, since a failed handoff takes it back; nobody else can be leased meanwhile.
 --
 -- A running session that the worker does not have: failed, "lost by worker". A pending one past its lease: expired, and the
 -- lifetime is taken back, since nobody came with it. One that only the worker has: running again. The counter is then the
--- number of live sessions; another figure there is a repair. The lifetime is at least what the worker itself counts.
+-- number of live sessions and of what callers of selector.lua without a session id still hold, which they take back
+-- themselves; another figure there is a repair. The lifetime lies between what the worker itself counts and that plus those
+-- callers' and the leases that still run. More than that, or no number, is a repair; less is not: while Redis was away only
+-- the worker counted.
 
 local prefix, field, now, status = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3], ARGV[4]
 local key, live = prefix .. 'worker:' .. field, prefix .. 'sessions:live:' .. field
 local command = redis.call('GET', prefix .. 'worker:cmd:' .. field) or ''
-local was = redis.call('HMGET', key, 'status', 'lastHeartbeat')
-if not was[2] then return {0, command, 0} end
+local was = redis.call('HMGET', key, 'status', 'lastHeartbeat', 'outside', 'outsideLifetime')
+if not was[2] then return {0, command, 0, 0} end
+local own, before, awaited = {}, whole(redis.call('HGET', KEYS[1], field)), {}
 
-if status == 'spare' and was[1] == 'available' then
-  status = 'available'
-  if command == '' then command = 'serve' end
-end
-redis.call('HSET', key, 'lastHeartbeat', now, 'status', status)
-if ARGV[10] ~= '' then redis.call('HSET', key, 'rssMib', ARGV[10]) end
-redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
-
-local own, before, is_awaited = {}, tonumber(redis.call('HGET', KEYS[1], field)), false
+-- Sessions
 for i = 12, #ARGV, 3 do
   own[ARGV[i]] = true
   adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2])
@@ -44,26 +45,55 @@ for i = 1, #members, 2 do
       finish(prefix, KEYS[1], field, id, 'failed', 'lost by worker', now, tonumber(ARGV[9]), true)
     elseif tonumber(lease_until) <= tonumber(now) then
       finish(prefix, KEYS[1], field, id, 'expired', 'lease expired', now, tonumber(ARGV[9]), true)
-      if (tonumber(redis.call('HGET', KEYS[2], field)) or 0) > 0 then redis.call('HINCRBY', KEYS[2], field, -1) end
+      take_back(prefix, KEYS[2], field)
     else
-      is_awaited = true
+      awaited[#awaited + 1] = id
+      awaited[#awaited + 1] = string.format('%.3f', lease_until - now)
     end
   end
 end
-if is_awaited and command == 'shutdown' then command = '' end
 
-local active, counted = redis.call('ZCARD', live), tonumber(redis.call('HGET', KEYS[1], field))
+-- Command and status
+command = redis.call('GET', prefix .. 'worker:cmd:' .. field) or ''
+local used_up_until = tonumber(redis.call('HGET', key, 'usedUp'))
+if command == 'shutdown' and used_up_until and #awaited > 0 and tonumber(now) < used_up_until then command = '' end
+if command == 'shutdown' then
+  status = 'draining'
+elseif status == 'spare' and was[1] == 'available' then
+  status = 'available'
+  if command == '' then command = 'serve' end
+end
+redis.call('HSET', key, 'lastHeartbeat', math.floor(now), 'status', status)
+if ARGV[10] ~= '' then redis.call('HSET', key, 'rssMib', ARGV[10]) end
+redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
+
+-- Counters
+local is_wrong = false
+local leases, counted, outside = redis.call('ZCARD', live), whole(redis.call('HGET', KEYS[1], field)), whole(was[3]) or 0
+local returned = outside - math.max(0, math.min(outside, (counted or 0) - leases)) -- what such callers took back, or lost
+outside = outside - returned
+local active = leases + outside
 local repaired = active - (counted or 0)
 if counted ~= active then
   redis.call('HSET', KEYS[1], field, active)
-  redis.call('INCR', prefix .. 'cluster:counter_repairs')
+  is_wrong = true
 end
-local lifetime = tonumber(redis.call('HGET', KEYS[2], field))
-if not lifetime or lifetime < (tonumber(ARGV[11]) or 0) then
-  redis.call('HSET', KEYS[2], field, tonumber(ARGV[11]) or active)
-end
+if returned > 0 then redis.call('HSET', key, 'outside', outside) end
 
--- These make a worker eligible: a slot was given back or counted too much, it had been taken for stale, had another status.
-local stale = tonumber(now) - (tonumber(was[2]) or 0) > tonumber(ARGV[6])
-if status == 'available' and (stale or was[1] ~= status or active < (before or 0)) then wake(prefix, ARGV[1]) end
-return {1, command, repaired}
+local mine, lifetime = tonumber(ARGV[11]), redis.call('HGET', KEYS[2], field)
+local lived, most = whole(lifetime), (mine or 0) + #awaited / 2 + (whole(was[4]) or 0)
+local is_lifetime_wrong = lifetime and (not lived or lived < 0 or (mine and lived > most))
+if not lived or lived < (mine or 0) then
+  redis.call('HSET', KEYS[2], field, mine or active)
+elseif is_lifetime_wrong then
+  redis.call('HSET', KEYS[2], field, most)
+end
+if is_wrong or is_lifetime_wrong then note_repair(prefix) end
+
+-- These make a worker eligible: a slot was given back or counted too much, it had been taken for stale or used up, had
+-- another status.
+local stale = math.floor(now) - (whole(was[2]) or 0) > tonumber(ARGV[6])
+if status == 'available' and (stale or was[1] ~= status or active < (before or 0) or returned > 0 or is_lifetime_wrong) then
+  wake(prefix, ARGV[1])
+end
+return {1, command, repaired, command == 'shutdown' and used_up_until and 1 or 0, unpack(awaited)}

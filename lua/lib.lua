@@ -1,6 +1,24 @@
 -- What several scripts need. Never run by itself: the registry puts it before each script that says "Needs lib.lua".
 -- A part marked as shared also stands in scripts that run alone; a test compares them.
 
+-- [shared: counters]
+-- What a hash says as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
+local function whole(value)
+  local number = tonumber(value)
+  if number and number > -2^53 and number < 2^53 then return math.floor(number) end
+end
+
+-- Adds to a counter; what is no figure, or below zero, counts as none.
+local function add(hash, field, by)
+  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
+end
+
+-- Takes one from a counter that has one: what is gone is not made again.
+local function take_one(hash, field)
+  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
+end
+-- [end: counters]
+
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
@@ -8,9 +26,7 @@
 -- whether a slot came free.
 local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
-  if freed and (tonumber(redis.call('HGET', active_hash, field)) or 0) > 0 then
-    redis.call('HINCRBY', active_hash, field, -1)
-  end
+  if freed then take_one(active_hash, field) end
   local key = prefix .. 'session:' .. id
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
@@ -24,7 +40,7 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
-  redis.call('HINCRBY', prefix .. 'sessions:outcomes', status, 1)
+  add(prefix .. 'sessions:outcomes', status, 1)
   return true, freed
 end
 -- [end: finish]
@@ -37,6 +53,25 @@ local function wake(prefix, browser_type)
   end
 end
 -- [end: wake]
+
+-- [shared: take_back]
+-- Takes back what a lease of the worker at `field` had used up of its life, since nobody came with it: the lifetime, and, when
+-- it was the last of that life, the shutdown that the selection had left. The replacement that serves by now goes on.
+local function take_back(prefix, lifetime_hash, field)
+  take_one(lifetime_hash, field)
+  local worker = prefix .. 'worker:' .. field
+  if redis.call('HDEL', worker, 'usedUp') == 1 then
+    redis.call('DEL', prefix .. 'worker:cmd:' .. field)
+    redis.call('HDEL', worker, 'replacement')
+  end
+end
+-- [end: take_back]
+
+-- Notes that a counter was wrong.
+local function note_repair(prefix)
+  local key = prefix .. 'cluster:counter_repairs'
+  redis.call('SET', key, math.max(0, whole(redis.call('GET', key)) or 0) + 1)
+end
 
 -- Takes into the live set a session that its worker says it has: the worker is the authority for its slots. A record that
 -- is missing (Redis was away, or came back empty) is written anew as running; an end that was only presumed is taken back.
@@ -52,7 +87,7 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client)
     if lease_until > tonumber(now) then return 0 end -- its start is on the way
     redis.call('HSET', key, 'status', 'running', 'startedAt', since)
   elseif mine and was[4] and was[1] ~= 'running' then
-    redis.call('HINCRBY', prefix .. 'sessions:outcomes', was[1], -1)
+    add(prefix .. 'sessions:taken_back', was[1], 1)
     redis.call('HDEL', key, 'reason', 'endedAt', 'presumed')
     redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')

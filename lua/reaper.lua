@@ -1,6 +1,6 @@
 -- Removes workers that are gone and ends their sessions, so that no slot stays taken. Stands alone.
 --
--- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
+-- KEYS  none, or 1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix)
 -- ARGV  1 now, Unix seconds    2 stale threshold, seconds
 --       All others are optional; "" stands for the default.
 --       3 key prefix ("")    4 how long records of ended sessions are kept, seconds (3600)    5 reason ("worker lost")
@@ -8,10 +8,31 @@
 --       7 owner and 8 seconds of a lock: while another owner holds it, nothing is done (one reaper at a time)
 --       9 "names": return who was reaped instead of how many
 -- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", session id …}, or nil if locked out.
--- Keys  reaper:lock; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped worker;
---       its live sessions: session:{id} failed with the reason, sessions:outcomes; sessions:index loses vanished records.
+-- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped
+--       worker; its live sessions: session:{id} failed with the reason, sessions:outcomes; sessions:index loses vanished
+--       records.
 --
--- A worker is stale when its last heartbeat is older than the threshold, or its key or heartbeat is missing.
+-- Workers are those that have a counter or a hash worker:{type}:{id} with a heartbeat or an endpoint. A worker is stale when
+-- its last heartbeat is older than the threshold, or its key or heartbeat is missing. The look for hashes takes at most
+-- 100,000 keys of the database at a time, so that it holds up nobody; the next call goes on from there.
+
+-- [shared: counters]
+-- What a hash says as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
+local function whole(value)
+  local number = tonumber(value)
+  if number and number > -2^53 and number < 2^53 then return math.floor(number) end
+end
+
+-- Adds to a counter; what is no figure, or below zero, counts as none.
+local function add(hash, field, by)
+  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
+end
+
+-- Takes one from a counter that has one: what is gone is not made again.
+local function take_one(hash, field)
+  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
+end
+-- [end: counters]
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
@@ -20,9 +41,7 @@
 -- whether a slot came free.
 local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
-  if freed and (tonumber(redis.call('HGET', active_hash, field)) or 0) > 0 then
-    redis.call('HINCRBY', active_hash, field, -1)
-  end
+  if freed then take_one(active_hash, field) end
   local key = prefix .. 'session:' .. id
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
@@ -36,12 +55,13 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
-  redis.call('HINCRBY', prefix .. 'sessions:outcomes', status, 1)
+  add(prefix .. 'sessions:outcomes', status, 1)
   return true, freed
 end
 -- [end: finish]
 
-local active_hash, lifetime_hash, now = KEYS[1], KEYS[2], ARGV[1]
+local SCANS, KEYS_A_SCAN = 100, 1000
+local now = ARGV[1]
 
 local function given(index, default)
   local value = ARGV[index]
@@ -51,6 +71,8 @@ end
 
 local prefix, history_ttl_s, reason = given(3, ''), tonumber(given(4, 3600)), given(5, 'worker lost')
 local only, owner, names = given(6), given(7), given(9) == 'names'
+local active_hash = KEYS[1] or prefix .. 'cluster:active_connections'
+local lifetime_hash = KEYS[2] or prefix .. 'cluster:lifetime_connections'
 
 if owner then
   local lock, lock_ms = prefix .. 'reaper:lock', string.format('%.0f', tonumber(given(8, 60)) * 1000)
@@ -61,8 +83,36 @@ if owner then
 end
 
 local function stale(field)
-  local beat = tonumber(redis.call('HGET', prefix .. 'worker:' .. field, 'lastHeartbeat'))
-  return not beat or tonumber(now) - beat > tonumber(ARGV[2])
+  local beat = whole(redis.call('HGET', prefix .. 'worker:' .. field, 'lastHeartbeat'))
+  return not beat or math.floor(now) - beat > tonumber(ARGV[2])
+end
+
+-- The field of a worker's hash among all keys of the database; nil for another program's.
+local function field_of(key)
+  local field = string.sub(key, #prefix + #'worker:' + 1)
+  if not string.find(field, '^[^:]+:[^:]+$') or string.find(field, '^cmd:') then return nil end
+  if redis.call('TYPE', key).ok ~= 'hash' then return nil end
+  local has = redis.call('HMGET', key, 'lastHeartbeat', 'wsEndpoint')
+  return (has[1] or has[2]) and field
+end
+
+local function look_for_hashes(found)
+  local pattern = string.gsub(prefix, '[%*%?%[%]\\]', '\\%0') .. 'worker:*:*'
+  local cursor = redis.call('GET', prefix .. 'reaper:cursor') or '0'
+  for _ = 1, SCANS do
+    local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', KEYS_A_SCAN)
+    cursor = page[1]
+    for _, key in ipairs(page[2]) do
+      local field = field_of(key)
+      if field and stale(field) then found[field] = true end
+    end
+    if cursor == '0' then break end
+  end
+  if cursor == '0' then
+    redis.call('DEL', prefix .. 'reaper:cursor')
+  else
+    redis.call('SET', prefix .. 'reaper:cursor', cursor)
+  end
 end
 
 local fields = {}
@@ -74,6 +124,7 @@ else
       if stale(field) then fields[field] = true end
     end
   end
+  look_for_hashes(fields)
 end
 
 local reaped = {}

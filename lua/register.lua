@@ -5,7 +5,8 @@
 --       6 TTL of the worker's key, seconds    7 key prefix    8 TTL of a live session's record, seconds
 --       9 n, the number of live sessions that follow    10 … 9+3n of each its id, when it started (Unix seconds, or ""), its
 --       client's address (or "")    then fields of the worker's hash: name, value …
--- Returns the active counter as written: what was given, or the number of leases if that is higher (a client on its way).
+-- Returns the active counter as written: what was given, or the number of leases if that is higher (a client on its way),
+--       and what callers without a session id have of it.
 -- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id} and session:{id} of the given sessions;
 --       publishes slots:{type}.
 --
@@ -16,14 +17,16 @@ local key, last = prefix .. 'worker:' .. field, 9 + 3 * tonumber(ARGV[9])
 
 for i = 10, last, 3 do adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2]) end
 
-local fields = {'browserType', ARGV[1], 'lastHeartbeat', now}
+local outside = redis.call('HMGET', key, 'outside', 'outsideLifetime')
+local fields = {'browserType', ARGV[1], 'lastHeartbeat', math.floor(now),
+  'outside', whole(outside[1]) or 0, 'outsideLifetime', whole(outside[2]) or 0}
 for i = last + 1, #ARGV do fields[#fields + 1] = ARGV[i] end
 redis.call('DEL', key)
 redis.call('HSET', key, unpack(fields))
 redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[6]) * 1000))
 
-local active = math.max(tonumber(ARGV[4]), redis.call('ZCARD', prefix .. 'sessions:live:' .. field))
-local lifetime = math.max(tonumber(ARGV[5]), tonumber(redis.call('HGET', KEYS[2], field)) or 0)
+local active = math.max(tonumber(ARGV[4]), redis.call('ZCARD', prefix .. 'sessions:live:' .. field)) + (whole(outside[1]) or 0)
+local lifetime = math.max(tonumber(ARGV[5]), whole(redis.call('HGET', KEYS[2], field)) or 0)
 redis.call('HSET', KEYS[1], field, active)
 redis.call('HSET', KEYS[2], field, lifetime)
 redis.call('DEL', prefix .. 'slots:wanted:' .. ARGV[1])

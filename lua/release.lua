@@ -7,13 +7,31 @@
 --       9 browser type  10 worker id: whose session it is, by default what the record says
 --      11 when it started, Unix seconds, if Redis may not know that yet    12 client's address
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
--- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes, the worker's counter (-1 once, never below zero);
---       publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
+-- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), the worker's counter (-1 once,
+--       never below zero); publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
 --
 -- Idempotent by the session's state. A pending session that completes or was ended, or of which 11 tells, had run: its lost
--- start is made up for. The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker lost", "lost by
--- worker", "lease expired"), and replaces it. A session that Redis does not know is recorded; it holds no slot there, so no
--- counter moves.
+-- start is made up for. The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker
+-- lost", "lost by worker", "lease expired"), and replaces it; totals only rise, so that end is counted as taken back. A
+-- session that Redis does not know is recorded; it holds no slot there, so no counter moves.
+
+-- [shared: counters]
+-- What a hash says as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
+local function whole(value)
+  local number = tonumber(value)
+  if number and number > -2^53 and number < 2^53 then return math.floor(number) end
+end
+
+-- Adds to a counter; what is no figure, or below zero, counts as none.
+local function add(hash, field, by)
+  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
+end
+
+-- Takes one from a counter that has one: what is gone is not made again.
+local function take_one(hash, field)
+  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
+end
+-- [end: counters]
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
@@ -22,9 +40,7 @@
 -- whether a slot came free.
 local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
-  if freed and (tonumber(redis.call('HGET', active_hash, field)) or 0) > 0 then
-    redis.call('HINCRBY', active_hash, field, -1)
-  end
+  if freed then take_one(active_hash, field) end
   local key = prefix .. 'session:' .. id
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
@@ -38,7 +54,7 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
-  redis.call('HINCRBY', prefix .. 'sessions:outcomes', status, 1)
+  add(prefix .. 'sessions:outcomes', status, 1)
   return true, freed
 end
 -- [end: finish]
@@ -72,7 +88,7 @@ local field = browser_type .. ':' .. worker_id
 
 local mine, started_at = was[1] and was[2] .. ':' .. was[3] == field, given(11)
 if mine and was[4] and given(10) then
-  redis.call('HINCRBY', prefix .. 'sessions:outcomes', was[1], -1)
+  add(prefix .. 'sessions:taken_back', was[1], 1)
   redis.call('HDEL', key, 'presumed')
   redis.call('HSET', key, 'status', 'running')
   redis.call('HSETNX', key, 'startedAt', started_at or ended_at)

@@ -1,12 +1,13 @@
--- Takes a lease back whose handoff failed: the slot and the lifetime are as before the selection. Needs lib.lua.
+-- Takes a lease back whose handoff failed: slot, lifetime and shutdown command are as before the selection. Needs lib.lua.
 --
 -- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
 -- ARGV  1 session id    2 reason    3 now, Unix seconds    4 key prefix
 --       5 "1" if it is not tried again: the session is then recorded as failed; else its record goes, for another selection
 --       6 how long the record of a failed session is kept, seconds
 -- Returns 1 if a lease was taken back, else 0 (not known, started, or ended before).
--- Keys  session:{id}, sessions:live:{type}:{id}, sessions:index, both counters (-1 once, never below zero),
---       sessions:outcomes; publishes slots:{type} if somebody waits.
+-- Keys  session:{id}, sessions:live:{type}:{id}, sessions:index, both counters (-1 once, never below zero); the shutdown that
+--       the selection has left in worker:cmd:{type}:{id} because this session used the worker up; sessions:outcomes, or
+--       sessions:taken_back where the end of the session was only presumed; publishes slots:{type} if somebody waits.
 --
 -- Idempotent by the session's state. A session that runs is left alone: its worker has it, whatever the proxy heard.
 
@@ -19,12 +20,16 @@ local given_up = was[1] ~= 'pending' and was[5] and not was[4] -- with its worke
 if was[1] ~= 'pending' and not given_up then return 0 end
 
 local field = was[2] .. ':' .. was[3]
-local leased = redis.call('ZSCORE', prefix .. 'sessions:live:' .. field, id)
-if leased and (tonumber(redis.call('HGET', KEYS[2], field)) or 0) > 0 then redis.call('HINCRBY', KEYS[2], field, -1) end
--- One that was given up has ended already, and stays as it is here.
-finish(prefix, KEYS[1], field, id, 'failed', reason, now, tonumber(ARGV[6]), false)
-if not last then
-  redis.call('HINCRBY', prefix .. 'sessions:outcomes', given_up and was[1] or 'failed', -1)
+local leased = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+if leased then
+  take_one(KEYS[1], field)
+  take_back(prefix, KEYS[2], field)
+end
+if last then
+  -- One that was given up has ended already, and stays as it is here.
+  finish(prefix, KEYS[1], field, id, 'failed', reason, now, tonumber(ARGV[6]), false)
+else
+  if given_up then add(prefix .. 'sessions:taken_back', was[1], 1) end
   redis.call('DEL', key)
   redis.call('ZREM', prefix .. 'sessions:index', id)
 end

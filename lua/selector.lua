@@ -12,9 +12,13 @@
 --      16, 17 … further fields of the session record: name, value, name, value …
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
---       is set to "shutdown" and published, the status of a spare becomes available, its id is the worker's field replacement, and
---       slots:{type} is published if somebody waits; with a session id: session:{id}, sessions:live:{type}:{id},
---       sessions:index; and when none is eligible slots:wanted:{type}, so that whoever frees a slot publishes slots:{type}.
+--       is set to "shutdown" and published, the worker's field usedUp says until when its last client may be on its way, the
+--       status of a spare becomes available, its id is the worker's field replacement, and slots:{type} is published if
+--       somebody waits; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when none is eligible
+--       slots:wanted:{type}, so that whoever frees a slot publishes slots:{type}.
+--
+-- Without a session id it is the caller who takes 1 from cluster:active_connections when its session has ended. The worker's
+-- fields outside and outsideLifetime say how much of its counters is such callers', so that no heartbeat takes it for wrong.
 --
 -- Serving: status available, heartbeat no older than the threshold. Eligible: serving, key with a TTL, active below the
 -- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
@@ -26,7 +30,25 @@
 -- less; of several the first by id. Until then it is no worker here: it is not chosen, and does not move the border.
 --
 -- Idempotent by the session: one that is pending already gets the same endpoint again and no second slot. When its worker
--- is excluded now, that lease is taken back first, as rollback.lua does. One that ran already gets nil.
+-- is excluded now, or its key has run out, that lease is taken back first, as rollback.lua does. One that ran already gets nil.
+
+-- [shared: counters]
+-- What a hash says as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
+local function whole(value)
+  local number = tonumber(value)
+  if number and number > -2^53 and number < 2^53 then return math.floor(number) end
+end
+
+-- Adds to a counter; what is no figure, or below zero, counts as none.
+local function add(hash, field, by)
+  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
+end
+
+-- Takes one from a counter that has one: what is gone is not made again.
+local function take_one(hash, field)
+  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
+end
+-- [end: counters]
 
 -- [shared: wake]
 -- Tells the proxies that a worker may be eligible again, if a selection has found none since the last time.
@@ -36,6 +58,19 @@ local function wake(prefix, browser_type)
   end
 end
 -- [end: wake]
+
+-- [shared: take_back]
+-- Takes back what a lease of the worker at `field` had used up of its life, since nobody came with it: the lifetime, and, when
+-- it was the last of that life, the shutdown that the selection had left. The replacement that serves by now goes on.
+local function take_back(prefix, lifetime_hash, field)
+  take_one(lifetime_hash, field)
+  local worker = prefix .. 'worker:' .. field
+  if redis.call('HDEL', worker, 'usedUp') == 1 then
+    redis.call('DEL', prefix .. 'worker:cmd:' .. field)
+    redis.call('HDEL', worker, 'replacement')
+  end
+end
+-- [end: take_back]
 
 local active_hash, lifetime_hash = KEYS[1], KEYS[2]
 local browser_type, max_active, max_lifetime, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -61,20 +96,19 @@ local session_key = session_id and prefix .. 'session:' .. session_id
 if session_id then
   local was = redis.call('HMGET', session_key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed')
   local worker_id = was[3]
-  if was[1] == 'pending' and not excluded[worker_id] then
-    return redis.call('HGET', prefix .. 'worker:' .. was[2] .. ':' .. worker_id, 'wsEndpoint')
-  end
   if was[1] == 'pending' then
     local field = was[2] .. ':' .. worker_id
+    local endpoint = not excluded[worker_id] and redis.call('HGET', prefix .. 'worker:' .. field, 'wsEndpoint')
+    if endpoint then return endpoint end
     if redis.call('ZREM', prefix .. 'sessions:live:' .. field, session_id) == 1 then
-      for _, hash in ipairs({active_hash, lifetime_hash}) do
-        if (tonumber(redis.call('HGET', hash, field)) or 0) > 0 then redis.call('HINCRBY', hash, field, -1) end
-      end
+      take_one(active_hash, field)
+      take_back(prefix, lifetime_hash, field)
+      wake(prefix, was[2])
     end
     redis.call('DEL', session_key)
   elseif was[1] and was[5] and not was[4] then
     -- Its worker was given up before the session started: as if that attempt had never been.
-    redis.call('HINCRBY', prefix .. 'sessions:outcomes', was[1], -1)
+    add(prefix .. 'sessions:taken_back', was[1], 1)
     redis.call('DEL', session_key)
   elseif was[1] then
     return false
@@ -87,7 +121,7 @@ local call, find, type_prefix = redis.call, string.find, browser_type .. ':'
 local function counters(hash)
   local flat, found = call('HGETALL', hash), {}
   for i = 1, #flat, 2 do
-    if find(flat[i], type_prefix, 1, true) == 1 then found[flat[i]] = tonumber(flat[i + 1]) or 0 end
+    if find(flat[i], type_prefix, 1, true) == 1 then found[flat[i]] = whole(flat[i + 1]) or 0 end
   end
   return found
 end
@@ -104,15 +138,15 @@ end
 local serving, spare, eligible, worker_prefix = 0, nil, {}, prefix .. 'worker:'
 for field, live in pairs(active) do
   local worker = call('HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint')
-  local status, beat = worker[1], tonumber(worker[2])
-  if not beat or now - beat > stale_s then
+  local status, beat = worker[1], whole(worker[2])
+  if not beat or math.floor(now) - beat > stale_s then
     status = nil
   end
   if status == 'spare' and (not spare or field < spare) then
     spare = field
   elseif status == 'available' then
     serving = serving + 1
-    local slots = tonumber(worker[3])
+    local slots = whole(worker[3])
     if live < max_active and (not slots or live < slots) and (lifetime[field] or 0) < max_lifetime
       and passes(field, worker[4]) then
       eligible[field] = worker[5]
@@ -144,10 +178,19 @@ repeat
   eligible[chosen] = nil -- without a TTL: the next best
 until endpoint
 
-call('HINCRBY', active_hash, chosen, 1)
-if call('HINCRBY', lifetime_hash, chosen, 1) >= max_lifetime then
+local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
+-- What these were is known, and HINCRBY would refuse what is no number.
+call('HSET', active_hash, chosen, active[chosen] + 1)
+call('HSET', lifetime_hash, chosen, (lifetime[chosen] or 0) + 1)
+if not session_id then
+  add(worker_prefix .. chosen, 'outside', 1)
+  add(worker_prefix .. chosen, 'outsideLifetime', 1)
+end
+if (lifetime[chosen] or 0) + 1 >= max_lifetime then
   local command = prefix .. 'worker:cmd:' .. chosen
-  redis.call('SET', command, 'shutdown', 'PX', milliseconds(tonumber(given(15, 60))))
+  if redis.call('SET', command, 'shutdown', 'NX', 'PX', milliseconds(tonumber(given(15, 60)))) then
+    redis.call('HSET', worker_prefix .. chosen, 'usedUp', lease_until) -- else an operator's is there, and stays
+  end
   redis.call('PUBLISH', command, 'shutdown')
   if spare then
     redis.call('HSET', worker_prefix .. spare, 'status', 'available')
@@ -164,7 +207,6 @@ if session_id then
   for i = 16, #ARGV do record[#record + 1] = ARGV[i] end
   redis.call('HSET', session_key, unpack(record))
   redis.call('PEXPIRE', session_key, milliseconds(tonumber(given(13, 900))))
-  local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
   redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)
   redis.call('ZADD', prefix .. 'sessions:index', ARGV[4], session_id)
   redis.call('ZREMRANGEBYRANK', prefix .. 'sessions:index', 0, -tonumber(given(14, 10000)) - 1)

@@ -28,7 +28,7 @@ if was[1] == 'running' then return 1 end
 -- Only the worker itself may say that what Redis does not have is alive; unregistered, it tells all when it registers.
 if (was[1] and not was[4]) or ARGV[6] == '' or redis.call('EXISTS', prefix .. 'worker:' .. field) == 0 then return 0 end
 if adopt(prefix, field, id, now, tonumber(ARGV[4]), now, ARGV[7]) == 1 then
-  redis.call('HINCRBY', KEYS[1], field, 1)
-  if was[1] then redis.call('INCR', prefix .. 'cluster:counter_repairs') end
+  add(KEYS[1], field, 1)
+  if was[1] then note_repair(prefix) end
 end
 return 2

@@ -43,6 +43,11 @@ def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.Re
     return client
 
 
+def database(url: str) -> int:
+    """The number of the database that the URL names."""
+    return int((_of_master(url) if is_sentinel(url) else parse_url(url)).get("db", 0))
+
+
 async def close_async(client: aredis.Redis) -> None:
     """Closes all connections of a client, those to sentinels, too. Idempotent."""
     await client.aclose()

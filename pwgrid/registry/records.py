@@ -14,7 +14,11 @@ ACTIVE = "cluster:active_connections"
 LIFETIME = "cluster:lifetime_connections"
 REPAIRS = "cluster:counter_repairs"
 OUTCOMES = "sessions:outcomes"
+TAKEN_BACK = "sessions:taken_back"
 INDEX = "sessions:index"
+
+_NO_FIGURE = 2.0**53
+"""From here on floats skip whole numbers, and JSON's readers do. The scripts draw the same line."""
 
 _SESSION_FIELDS = frozenset(
     {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
@@ -94,11 +98,16 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """`known` False: Redis has lost the worker, register again. `command` is what an operator or the selection asks for
-    ("shutdown", "serve" or None). `repaired` is by how much the active counter was wrong; 0 in a healthy grid."""
+    ("shutdown", "serve" or None). `repaired` is by how much the active counter was wrong; 0 in a healthy grid.
+
+    `is_used_up`: the shutdown is the selection's, after the last session of the worker's life. `awaited` are sessions
+    whose clients may be on their way, and for how many seconds their leases still run."""
 
     known: bool
     command: str | None
     repaired: int
+    is_used_up: bool = False
+    awaited: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +188,15 @@ class SessionPage:
 @dataclass(frozen=True, slots=True)
 class RegistrySnapshot:
     """The registry at one moment. `active` and `lifetime` are the counters by worker field ("{type}:{id}"), `workers`
-    those whose hash exists, `outcomes` totals of ended sessions."""
+    those whose hash exists, `outcomes` totals of ended sessions, which only rise; `taken_back` are those of them that
+    were only presumed, and wrong."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
     workers: Mapping[str, WorkerRecord]
     outcomes: Mapping[str, int]
     counter_repairs: int
+    taken_back: Mapping[str, int] = field(default_factory=dict)
 
 
 def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
@@ -195,6 +206,7 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
         ("HGETALL", prefix + LIFETIME),
         ("HGETALL", prefix + OUTCOMES),
         ("GET", prefix + REPAIRS),
+        ("HGETALL", prefix + TAKEN_BACK),
     ]
 
 
@@ -212,15 +224,17 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         workers={name: WorkerRecord.read(name, values) for name, values in workers if values},
         outcomes=counts(replies[2]),
         counter_repairs=int(number(replies[3])),
+        taken_back=counts(replies[4]),
     )
 
 
 def number(text: str | None) -> float:
-    """A number that Redis holds as text; 0 for what is none (operators write these hashes too)."""
+    """A number that Redis holds as text; 0 for what is none: operators write these hashes, too ("inf", "nan", "")."""
     try:
-        return float(text or 0)
+        found = float(text or 0)
     except ValueError:
         return 0.0
+    return found if abs(found) < _NO_FIGURE else 0.0
 
 
 def counts(values: Mapping[str, str]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.registry import listing, records
 from pwgrid.registry.client import RedisClient
+from pwgrid.registry.connect import database
 from pwgrid.registry.pipelined_connection import Argument, Reply
 from pwgrid.registry.records import (
     HeartbeatReply,
@@ -259,14 +260,16 @@ class Registry:
         lifetime: int | None = None,
         rss_mib: int | None = None,
     ) -> HeartbeatReply:
-        """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them."""
+        """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them. `lifetime` is
+        what the worker itself counts; None where it does not know."""
         life = self._lifetimes
         beat = (browser_type, worker_id, self._time(), status, life.key_ttl_s, life.stale_threshold_s, self._prefix)
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
-        known, command, repaired = await self._run(
+        known, command, repaired, is_used_up, *awaited = await self._run(
             "heartbeat", *beat, life.record_ttl_s, life.history_ttl_s, *figures, *_flat(sessions)
         )
-        return HeartbeatReply(bool(known), command or None, repaired)
+        leases = {session_id: float(left_s) for session_id, left_s in zip(awaited[::2], awaited[1::2], strict=True)}
+        return HeartbeatReply(bool(known), command or None, repaired, bool(is_used_up), leases)
 
     async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
         """No selection chooses the worker from now on. False if it is not registered."""
@@ -312,6 +315,23 @@ class Registry:
         """The active and the lifetime counters by worker field: what `snapshot` has of them, in one round trip."""
         active, lifetime = await self.client.pipeline([("HGETALL", key) for key in self._counters])
         return records.counts(active), records.counts(lifetime)
+
+    async def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
+        """`callback` is called when there may be a command for this worker, and after each (re)connection to Redis.
+
+        It is told on the channel of the command's own name, and by Redis itself where that tells of keys: the embedded
+        one does, so that a mere SET is heard.
+        """
+        command = f"{self._prefix}worker:cmd:{browser_type}:{worker_id}"
+        self._subscriptions.append(
+            Subscription(
+                self._url,
+                timeout_s=self._timeout_s,
+                channels=(command, f"__keyspace@{database(self._url)}__:{command}"),
+                on_message=lambda _channel: callback(),
+                on_subscribed=callback,
+            )
+        )
 
     async def subscribe_slots(self, callback: Callable[[BrowserType | None], None]) -> None:
         """`callback` is called with a browser type when a slot of it may have come free, and with None after each

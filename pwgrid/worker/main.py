@@ -310,7 +310,8 @@ class Worker:
             log.warning("heartbeat_missed", error=str(error))
             return
         if reply is not None and reply.command == "shutdown":
-            self.ask_drain("asked over Redis")
+            self.slots.expect(reply.awaited)
+            self.ask_drain(LIFETIME_LIMIT if reply.is_used_up else "asked over Redis")
         elif reply is not None and reply.command == "serve":
             self._serve.set()
 

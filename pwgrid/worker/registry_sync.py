@@ -36,9 +36,9 @@ class RegistrySync:
         self._slots = slots
         self._record = record
         self._journal = Journal(registry.write)
-        self._is_back = asyncio.Event()
+        self._is_due = asyncio.Event()
         self._is_known = False
-        registry.client.on_connect(self._is_back.set)
+        registry.client.on_connect(self._is_due.set)
 
     async def open(self) -> None:
         """Connects. Raises RegistryUnavailable after REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY where this grid has never
@@ -51,6 +51,7 @@ class RegistrySync:
         """Writes the worker's record and counters. Raises RegistryUnavailable where this grid has never seen its Redis;
         else a heartbeat makes up for it."""
         self._is_known = True
+        await self._registry.subscribe_commands(self._boot.browser_type, self._boot.worker_id, self._is_due.set)
         try:
             await self._register()
         except RegistryUnavailable as error:
@@ -88,11 +89,12 @@ class RegistrySync:
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
 
     async def due(self, interval_s: float) -> None:
-        """Returns when a heartbeat is due: after the interval, and at once when Redis has come back."""
+        """Returns when a heartbeat is due: after the interval, and at once when Redis has come back or tells of a
+        command."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
-                await self._is_back.wait()
-        self._is_back.clear()
+                await self._is_due.wait()
+        self._is_due.clear()
 
     async def beat(self) -> HeartbeatReply | None:
         """One heartbeat, behind all that was written before it; registers again where Redis has forgotten the worker.
@@ -107,7 +109,7 @@ class RegistrySync:
             record.worker_id,
             status=record.status,
             sessions=self._live(),
-            lifetime=self._slots.lifetime,
+            lifetime=None if self._boot.adopt_node_pid else self._slots.lifetime,
             rss_mib=record.rss_mib,
         )
         if not reply.known:
@@ -142,7 +144,7 @@ class RegistrySync:
 
     async def _register(self) -> None:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
-        self._is_back.clear()  # it knows all there is to know
+        self._is_due.clear()  # it knows all there is to know
 
     def _live(self) -> list[SessionUpdate]:
         return [_update(session) for session in self._slots.live.values() if session.is_served]

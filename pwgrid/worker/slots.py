@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -33,6 +33,7 @@ class Slots:
         self._on_freed = on_freed
         self.live: dict[str, LiveSession] = {}
         self.lifetime = 0
+        self._expected: set[str] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -41,12 +42,21 @@ class Slots:
 
     def admit(self, offer: Offer, status: WorkerStatus, now: float) -> RefusalReason | None:
         """Takes the session into a slot, or says why not."""
-        reason = refusal(offer, status, Room(len(self.live), self.slots, self.lifetime, self.max_lifetime), now)
+        room = Room(len(self.live), self.slots, self.lifetime, self.max_lifetime)
+        reason = refusal(offer, status, room, now, is_expected=offer.session_id in self._expected)
         if reason is None:
             self.live[offer.session_id] = LiveSession(offer.session_id, offer.client)
             self.lifetime += 1
             self._empty.clear()
         return reason
+
+    def expect(self, leases: Mapping[str, float]) -> None:
+        """A drain begins while these sessions, leased for so many seconds more, are on their way: they are admitted all
+        the same, and `empty` waits for them."""
+        for session_id in leases.keys() - self.live.keys():
+            self._expected.add(session_id)
+            asyncio.get_running_loop().call_later(leases[session_id], self._expect_no_more, session_id)
+        self._tell_if_empty()
 
     def adopt(self, session_id: str) -> None:
         """A session that a worker before us admitted."""
@@ -65,10 +75,20 @@ class Slots:
         session = self.live.pop(session_id, None)
         if was_full and session is not None:
             self._on_freed()
-        if not self.live:
-            self._empty.set()
+        self._expected.discard(session_id)  # it has come and gone
+        self._tell_if_empty()
         return session
 
     async def empty(self) -> None:
-        """Returns once no session is live."""
+        """Returns once no session is live, and none expected."""
         await self._empty.wait()
+
+    def _expect_no_more(self, session_id: str) -> None:
+        self._expected.discard(session_id)
+        self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
+        if self.live or self._expected:
+            self._empty.clear()
+        else:
+            self._empty.set()

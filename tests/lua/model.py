@@ -86,9 +86,25 @@ class LuaGrid:
         lifetime: str = "",
     ) -> tuple[int, str, int]:
         """(known, command, repaired)"""
-        head = (browser, worker, now, status, KEY_TTL_S, STALE_S, self.prefix, RECORD_TTL_S, HISTORY_TTL_S)
-        found, command, repaired = self.eval("heartbeat", self.counters, *head, rss, lifetime, *known(sessions))
+        found, command, repaired, *_ = self.beat(
+            worker, sessions, now=now, browser=browser, status=status, rss=rss, lifetime=lifetime
+        )
         return found, command, repaired
+
+    def beat(
+        self,
+        worker: str = "w1",
+        sessions: tuple[str, ...] = (),
+        *,
+        now: float = NOW,
+        browser: str = "chromium",
+        status: str = "available",
+        rss: str = "",
+        lifetime: str = "",
+    ) -> list[Any]:
+        """All that a heartbeat returns: known, command, repaired, used up, awaited session, its seconds …"""
+        head = (browser, worker, now, status, KEY_TTL_S, STALE_S, self.prefix, RECORD_TTL_S, HISTORY_TTL_S)
+        return list(self.eval("heartbeat", self.counters, *head, rss, lifetime, *known(sessions)))
 
     def start(
         self, session: str, *, now: float = NOW, worker: str = "", browser: str = "chromium", client: str = ""
@@ -159,6 +175,9 @@ class LuaGrid:
 
     def outcomes(self) -> dict[str, int]:
         return {name: int(value) for name, value in self.hash("sessions:outcomes").items() if int(value)}
+
+    def taken_back(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self.hash("sessions:taken_back").items()}
 
     def repairs(self) -> int:
         return int(self.get("GET", "cluster:counter_repairs") or 0)

@@ -46,6 +46,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.workers: dict[str, Worker] = {}
         self.serial = 0
         self.late: list[tuple[str, str]] = []
+        self.totals: dict[str, int] = {}
 
     # What happens
 
@@ -127,6 +128,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.grid.reap(now=self.now)
         elif trouble == "flush":
             self.grid.client.flushall()
+            self.totals = {}
         else:
             worker.alive = False
             worker.live.clear()
@@ -151,7 +153,13 @@ class AnyOrder(RuleBasedStateMachine):
         statuses = {session: self.grid.status(session) for session in records}
         assert {session for session, status in statuses.items() if status in ("pending", "running")} == leased
         ended = [status for status in statuses.values() if status not in ("pending", "running")]
-        assert sum(self.grid.outcomes().values()) == len(ended)
+        assert sum(self.grid.outcomes().values()) - sum(self.grid.taken_back().values()) == len(ended)
+
+    @invariant()
+    def totals_only_rise(self) -> None:
+        totals = {**{f"-{name}": count for name, count in self.grid.taken_back().items()}, **self.grid.outcomes()}
+        assert all(totals.get(name, 0) >= count for name, count in self.totals.items())
+        self.totals = totals
 
     def teardown(self) -> None:
         """After a round of heartbeats, and of the reaper, Redis says exactly what the workers have."""
@@ -163,6 +171,7 @@ class AnyOrder(RuleBasedStateMachine):
         for worker in self.workers.values():
             assert set(self.grid.live(worker.name)) == worker.live
             assert self.grid.active(worker.name) == (len(worker.live) if worker.alive else None)
+            assert self.grid.lifetime(worker.name) == (worker.lifetime if worker.alive else None)
             assert [self.grid.status(session) for session in worker.live] == ["running"] * len(worker.live)
         self.live_records_and_leases_are_the_same()
 
@@ -195,7 +204,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     def beat(self, worker: Worker) -> None:
         live = tuple(sorted(worker.live))
-        known, _, _ = self.grid.heartbeat(worker.name, live, now=self.now, status=worker.status)
+        known, *_ = self.grid.heartbeat(
+            worker.name, live, now=self.now, status=worker.status, lifetime=str(worker.lifetime)
+        )
         if not known:
             self.grid.register(
                 worker.name,

@@ -240,6 +240,80 @@ def test_selecting_again_without_the_first_worker_takes_its_lease_back(grid: Lua
     assert grid.session("s1")["workerId"] == "b"
 
 
+def test_a_pending_session_whose_worker_s_key_has_run_out_gets_another_worker(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 5), b=(0, 0))
+    assert grid.select("s1") == "a"
+    grid.get("DEL", "worker:chromium:a")
+    assert grid.select("s1") == "b"
+    assert (grid.active("a"), grid.lifetime("a"), grid.live("a")) == (0, 5, [])
+    assert (grid.active("b"), grid.lifetime("b"), grid.live("b")) == (1, 1, ["s1"])
+
+
+def test_taking_an_excluded_lease_back_wakes_who_waits(grid: LuaGrid, redis: RedisServer) -> None:
+    grid.register("a", slots=1)
+    assert [grid.select("s1"), grid.select("s2")] == ["a", None]
+    with redis.listening(f"{grid.prefix}slots:chromium") as heard:
+        assert grid.select("s1", exclude="a") is None
+        assert len(heard()) == 1
+    assert grid.select("s2") == "a"
+
+
+def test_taking_an_excluded_lease_back_takes_the_shutdown_back(grid: LuaGrid) -> None:
+    workers(grid, a=(0, 1), b=(0, 0))
+    assert grid.select("s1", max_lifetime=2, only="a") == "a"
+    assert grid.select("s1", max_lifetime=2, exclude="a") == "b"
+    assert grid.get("EXISTS", "worker:cmd:chromium:a") == 0
+
+
+# Callers without a session id, who take their slot back themselves
+
+
+def test_what_a_caller_without_a_session_id_has_is_not_repaired_away(grid: LuaGrid) -> None:
+    grid.register()
+    assert [grid.select(), grid.select()] == ["w1", "w1"]
+    grid.select("s1")
+    grid.start("s1")
+    assert grid.heartbeat(sessions=("s1",), lifetime="1") == (1, "", 0)
+    assert (grid.active(), grid.lifetime(), grid.repairs()) == (3, 3, 0)
+    for left in (2, 1):
+        grid.get("HINCRBY", "cluster:active_connections", "chromium:w1", -1)
+        assert grid.heartbeat(sessions=("s1",), lifetime="1") == (1, "", 0)
+        assert (grid.active(), grid.lifetime(), grid.repairs()) == (left, 3, 0)
+    grid.release("s1")
+    assert grid.heartbeat(lifetime="1") == (1, "", 0)
+    assert (grid.active(), grid.lifetime(), grid.repairs()) == (0, 3, 0)
+
+
+@pytest.mark.parametrize(("wrong", "right", "by"), [(9, 2, -7), (0, 1, 1), (-5, 1, 6)])
+def test_a_wrong_counter_is_repaired_beside_such_a_caller(grid: LuaGrid, wrong: int, right: int, by: int) -> None:
+    """One that is too low may have been taken back by that caller: no slot stays taken for nobody."""
+    grid.register()
+    assert grid.select() == "w1"
+    grid.select("s1")
+    grid.start("s1")
+    grid.get("HSET", "cluster:active_connections", "chromium:w1", wrong)
+    assert grid.heartbeat(sessions=("s1",), lifetime="1") == (1, "", by)
+    assert (grid.active(), grid.repairs()) == (right, 1)
+
+
+def test_such_a_caller_s_slot_outlives_a_registration(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select()
+    assert grid.register(lifetime=0) == 1
+    assert grid.heartbeat(lifetime="0") == (1, "", 0)
+    assert (grid.active(), grid.lifetime(), grid.repairs()) == (1, 1, 0)
+
+
+def test_who_waits_hears_that_such_a_caller_took_its_slot_back(grid: LuaGrid, redis: RedisServer) -> None:
+    grid.register(slots=1)
+    grid.select()
+    assert grid.select("s1") is None
+    grid.get("HINCRBY", "cluster:active_connections", "chromium:w1", -1)
+    with redis.listening(f"{grid.prefix}slots:chromium") as heard:
+        grid.heartbeat(lifetime="0")
+        assert len(heard()) == 1
+
+
 def test_a_session_that_ran_is_not_selected_again(grid: LuaGrid) -> None:
     grid.register()
     grid.select("s1")
@@ -257,7 +331,8 @@ def test_a_session_whose_worker_died_before_it_started_is_selected_again(grid: L
     assert grid.status("s1") == "failed"
     grid.register("b")
     assert grid.select("s1") == "b"
-    assert (grid.status("s1"), grid.outcomes(), grid.active("b")) == ("pending", {}, 1)
+    assert (grid.status("s1"), grid.active("b")) == ("pending", 1)
+    assert (grid.outcomes(), grid.taken_back()) == ({"failed": 1}, {"failed": 1})
 
 
 def test_the_index_keeps_the_newest_sessions(grid: LuaGrid) -> None:

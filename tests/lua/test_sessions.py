@@ -84,8 +84,13 @@ def test_shared_lines_of_the_scripts_are_the_same() -> None:
         for name, text in re.findall(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]", path.read_text(), re.DOTALL):
             parts.setdefault(name, set()).add(text)
             places[name] = places.get(name, 0) + 1
-    assert {name: len(texts) for name, texts in parts.items()} == {"finish": 1, "wake": 1}
-    assert places == {"finish": 3, "wake": 3}
+    assert {name: len(texts) for name, texts in parts.items()} == {
+        "counters": 1,
+        "finish": 1,
+        "wake": 1,
+        "take_back": 1,
+    }
+    assert places == {"counters": 4, "finish": 3, "wake": 3, "take_back": 2}
 
 
 def test_every_script_opens_with_its_contract() -> None:
@@ -128,7 +133,8 @@ def test_a_start_after_the_lease_expired_counts_again_as_a_repair(grid: LuaGrid)
     grid.heartbeat(now=NOW + 6)
     assert (grid.status("s1"), grid.active()) == ("expired", 0)
     assert grid.start("s1", now=NOW + 7, worker="w1") == 2
-    assert (grid.status("s1"), grid.active(), grid.live(), grid.outcomes()) == ("running", 1, ["s1"], {})
+    assert (grid.status("s1"), grid.active(), grid.live()) == ("running", 1, ["s1"])
+    assert (grid.outcomes(), grid.taken_back()) == ({"expired": 1}, {"expired": 1})
     assert grid.repairs() == 1
     assert grid.release("s1") == 1
     assert grid.active() == 0
@@ -266,6 +272,20 @@ def test_a_rollback_leaves_everything_as_before_the_selection(grid: LuaGrid) -> 
     assert grid.select("s1") == "w1"
 
 
+def test_the_rollback_of_a_worker_s_last_session_takes_its_shutdown_back(grid: LuaGrid) -> None:
+    grid.register(lifetime=1)
+    before = grid.hash("worker:chromium:w1")
+    grid.register("spare", status="spare")
+    grid.select("s1", max_lifetime=2)
+    assert grid.get("GET", "worker:cmd:chromium:w1") == "shutdown"
+    assert grid.rollback("s1") == 1
+    assert grid.get("EXISTS", "worker:cmd:chromium:w1") == 0
+    assert grid.hash("worker:chromium:w1") == before
+    assert grid.heartbeat() == (1, "", 0)
+    grid.drain("spare")  # which served in its place
+    assert grid.select("s2", max_lifetime=2) == "w1"
+
+
 def test_the_last_rollback_records_why(grid: LuaGrid) -> None:
     grid.register(lifetime=7)
     grid.select("s1")
@@ -307,7 +327,7 @@ def test_a_rollback_after_its_worker_was_given_up_lets_the_session_be_selected_a
     assert grid.status("s1") == "failed"
     grid.register("w2")
     assert grid.rollback("s1") == 0
-    assert (grid.outcomes(), grid.session("s1")) == ({}, {})
+    assert (grid.outcomes(), grid.taken_back(), grid.session("s1")) == ({"failed": 1}, {"failed": 1}, {})
     assert grid.select("s1") == "w2"
     assert (grid.active("w1"), grid.lifetime("w1")) == (None, None)
 

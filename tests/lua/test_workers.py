@@ -22,7 +22,7 @@ def test_a_registration_writes_record_ttl_and_both_counters(grid: LuaGrid) -> No
     record = grid.hash("worker:chromium:w1")
     assert record["browserType"] == "chromium"
     assert record["status"] == "available"
-    assert record["lastHeartbeat"] == str(NOW)
+    assert record["lastHeartbeat"] == "1700000000"
     assert record["wsEndpoint"].endswith("/playwright/chromium/w1.secret")
     assert 0 < grid.get("TTL", "worker:chromium:w1") <= 30
 
@@ -49,9 +49,9 @@ def test_a_registration_keeps_the_lease_of_a_client_on_its_way(grid: LuaGrid) ->
 
 def test_a_heartbeat_renews_the_record(grid: LuaGrid) -> None:
     grid.register(ttl=5)
-    assert grid.heartbeat(now=NOW + 4, rss="210", status="draining") == (1, "", 0)
+    assert grid.heartbeat(now=NOW + 4.9, rss="210", status="draining") == (1, "", 0)
     record = grid.hash("worker:chromium:w1")
-    assert (record["lastHeartbeat"], record["rssMib"], record["status"]) == (str(NOW + 4), "210", "draining")
+    assert (record["lastHeartbeat"], record["rssMib"], record["status"]) == ("1700000004", "210", "draining")
     assert 5 < grid.get("TTL", "worker:chromium:w1") <= 30
 
 
@@ -77,11 +77,52 @@ def test_a_shutdown_waits_for_the_client_that_has_a_lease(grid: LuaGrid) -> None
     assert grid.heartbeat(sessions=("s1", "s2")) == (1, "shutdown", 0)
 
 
-def test_a_shutdown_waits_no_longer_than_a_lease(grid: LuaGrid) -> None:
+def test_the_selection_s_shutdown_waits_no_longer_than_a_lease(grid: LuaGrid) -> None:
+    """It may be that nobody comes with the lease, and somebody keeps others running."""
+    grid.register()
+    grid.select("s1", max_lifetime=2, lease=60)
+    grid.select("s2", max_lifetime=2, lease=5)
+    assert grid.heartbeat(now=NOW + 4.9) == (1, "", 0)
+    grid.get("ZADD", "sessions:live:chromium:w1", NOW + 60, "s2")
+    assert grid.beat(now=NOW + 5.1) == [1, "shutdown", 0, 1, "s1", "54.900", "s2", "54.900"]
+
+
+def test_the_lease_that_nobody_came_for_takes_the_selection_s_shutdown_back(grid: LuaGrid) -> None:
     grid.register()
     grid.select("s1", max_lifetime=1, lease=5)
     assert grid.heartbeat(now=NOW + 4.9) == (1, "", 0)
-    assert grid.heartbeat(now=NOW + 5.1) == (1, "shutdown", 0)
+    assert grid.heartbeat(now=NOW + 5.1) == (1, "", 0)
+    assert (grid.lifetime(), grid.get("EXISTS", "worker:cmd:chromium:w1")) == (0, 0)
+    assert grid.select("s2", max_lifetime=1, now=NOW + 6) == "w1"
+
+
+def test_an_operator_s_shutdown_is_never_withheld(grid: LuaGrid) -> None:
+    """Clients come all the time: the beat that hears it makes the worker draining, and says who is on the way."""
+    grid.register()
+    run(grid, "s1")
+    grid.select("s2")
+    grid.get("SET", "worker:cmd:chromium:w1", "shutdown", "EX", 60)
+    assert grid.select("s3") == "w1"
+    assert grid.beat(sessions=("s1",)) == [1, "shutdown", 0, 0, "s2", "10.000", "s3", "10.000"]
+    assert grid.hash("worker:chromium:w1")["status"] == "draining"
+    assert grid.select("s4") is None
+
+
+def test_an_operator_s_shutdown_is_not_taken_back_with_a_lease(grid: LuaGrid) -> None:
+    grid.register()
+    grid.get("SET", "worker:cmd:chromium:w1", "shutdown", "EX", 60)
+    grid.select("s1", max_lifetime=1)
+    assert grid.rollback("s1") == 1
+    assert grid.heartbeat() == (1, "shutdown", 0)
+
+
+def test_an_operator_s_shutdown_stays_also_where_it_came_after_the_selection_s(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1", max_lifetime=1)
+    key, command = (f"{grid.prefix}worker:{name}chromium:w1" for name in ("", "cmd:"))
+    assert grid.eval("command", [key, command], 60) == 1
+    assert grid.rollback("s1") == 1
+    assert grid.heartbeat() == (1, "shutdown", 0)
 
 
 def test_a_healthy_heartbeat_repairs_nothing(grid: LuaGrid) -> None:
@@ -162,12 +203,78 @@ def test_counters_that_somebody_deleted_come_back(grid: LuaGrid) -> None:
     assert (grid.active(), grid.lifetime()) == (1, 7)
 
 
-def test_the_lifetime_never_goes_down_by_a_heartbeat(grid: LuaGrid) -> None:
+def test_a_lifetime_above_what_the_worker_had_is_repaired_counted_and_told(grid: LuaGrid, redis: RedisServer) -> None:
+    grid.register()
+    run(grid, "s1", "s2")
+    grid.select("s3")  # on its way: it counts, too
+    grid.set_counters("w1", 3, 1_000_000)
+    assert grid.select("s4") is None
+    with redis.listening(f"{grid.prefix}slots:chromium") as heard:
+        assert grid.heartbeat(sessions=("s1", "s2"), lifetime="2") == (1, "", 0)
+        assert len(heard()) == 1
+    assert (grid.lifetime(), grid.repairs()) == (3, 1)
+    assert grid.select("s4") == "w1"
+    assert grid.heartbeat(sessions=("s1", "s2"), lifetime="2") == (1, "", 0)
+    assert (grid.lifetime(), grid.repairs()) == (4, 1)
+
+
+def test_a_lifetime_below_what_the_worker_had_goes_up_and_is_no_repair(grid: LuaGrid) -> None:
+    """While Redis was away only the worker counted."""
     grid.register(lifetime=9)
-    grid.heartbeat(lifetime="3")
-    assert grid.lifetime() == 9
-    grid.heartbeat(lifetime="12")
-    assert grid.lifetime() == 12
+    assert grid.heartbeat(lifetime="12") == (1, "", 0)
+    assert (grid.lifetime(), grid.repairs()) == (12, 0)
+
+
+def test_a_worker_that_does_not_know_its_lifetime_leaves_it_as_it_is(grid: LuaGrid) -> None:
+    """It sees the sessions of one that died to their end."""
+    grid.register(lifetime=9)
+    grid.heartbeat()
+    assert (grid.lifetime(), grid.repairs()) == (9, 0)
+
+
+NO_FIGURES = ["inf", "-inf", "nan", "1e300", "-3", "", "soon"]
+
+
+@pytest.mark.parametrize("value", NO_FIGURES)
+def test_what_is_no_figure_stops_no_script_and_is_repaired(grid: LuaGrid, value: str) -> None:
+    grid.register("w1")
+    run(grid, "s1")
+    for key, name in (
+        ("cluster:active_connections", "chromium:w1"),
+        ("cluster:lifetime_connections", "chromium:w1"),
+        ("worker:chromium:w1", "outside"),
+        ("worker:chromium:w1", "outsideLifetime"),
+        ("worker:chromium:w1", "usedUp"),
+        ("sessions:outcomes", "completed"),
+        ("sessions:outcomes", "failed"),
+        ("sessions:taken_back", "failed"),
+    ):
+        grid.get("HSET", key, name, value)
+    grid.get("SET", "cluster:counter_repairs", value)
+    assert grid.select("s2") == "w1"
+    assert grid.rollback("s2") == 1
+    grid.heartbeat(sessions=("s1",), lifetime="1")
+    assert (grid.active(), grid.lifetime()) == (1, 1)
+    assert grid.repairs() >= 1
+    assert grid.select("s3") == "w1"
+    assert [grid.release("s1"), grid.release("s3", "failed")] == [1, 1]
+    assert (grid.active(), grid.lifetime()) == (0, 2)
+    assert grid.outcomes().keys() == {"completed", "failed"}
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300", "", "soon"])
+def test_slots_that_are_no_figure_are_no_limit(grid: LuaGrid, value: str) -> None:
+    grid.register("w1")
+    grid.get("HSET", "worker:chromium:w1", "slots", value)
+    assert [grid.select(f"s{number}", max_active=2) for number in range(3)] == ["w1", "w1", None]
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e300", "", "soon"])
+def test_a_heartbeat_at_no_time_is_none(grid: LuaGrid, value: str) -> None:
+    grid.register("w1")
+    grid.get("HSET", "worker:chromium:w1", "lastHeartbeat", value)
+    assert grid.select("s1") is None
+    assert grid.reap() == 1
 
 
 def test_a_session_that_was_presumed_dead_runs_again_when_its_worker_shows_it(grid: LuaGrid) -> None:
@@ -177,10 +284,11 @@ def test_a_session_that_was_presumed_dead_runs_again_when_its_worker_shows_it(gr
     assert (grid.status("s1"), grid.outcomes()) == ("failed", {"failed": 1})
     assert grid.heartbeat(sessions=("s1",), now=NOW + 32)[0] == 0
     grid.register(active=1, lifetime=1, sessions=("s1",), now=NOW + 32)
-    assert (grid.status("s1"), grid.outcomes(), grid.active(), grid.live()) == ("running", {}, 1, ["s1"])
+    assert (grid.status("s1"), grid.outcomes(), grid.active(), grid.live()) == ("running", {"failed": 1}, 1, ["s1"])
+    assert grid.taken_back() == {"failed": 1}
     assert "reason" not in grid.session("s1")
     assert grid.release("s1", worker="w1") == 1
-    assert (grid.active(), grid.outcomes()) == (0, {"completed": 1})
+    assert (grid.active(), grid.outcomes()) == (0, {"failed": 1, "completed": 1})
 
 
 def test_only_the_worker_itself_corrects_what_was_presumed_of_its_session(grid: LuaGrid) -> None:
@@ -193,7 +301,8 @@ def test_only_the_worker_itself_corrects_what_was_presumed_of_its_session(grid: 
     assert grid.release("s1", "completed", "closed by client", worker="w1") == 1
     session = grid.session("s1")
     assert (session["status"], session["reason"], "presumed" in session) == ("completed", "closed by client", False)
-    assert (grid.active(), grid.outcomes(), grid.repairs()) == (0, {"completed": 1}, 0)
+    assert (grid.active(), grid.outcomes(), grid.repairs()) == (0, {"failed": 1, "completed": 1}, 0)
+    assert grid.taken_back() == {"failed": 1}
 
 
 def test_an_end_that_the_worker_itself_reported_stands(grid: LuaGrid) -> None:
@@ -256,7 +365,8 @@ def test_a_session_that_ends_while_redis_is_away_frees_its_slot(grid: LuaGrid) -
     # The journal's replay comes late: it corrects the record, and takes no slot from the other.
     assert grid.status("s1") == "failed"
     assert [grid.release("s1", worker="w1"), grid.release("s1", worker="w1")] == [1, 0]
-    assert (grid.status("s1"), grid.active(), grid.outcomes()) == ("completed", 1, {"completed": 1})
+    assert (grid.status("s1"), grid.active()) == ("completed", 1)
+    assert (grid.outcomes(), grid.taken_back()) == ({"failed": 1, "completed": 1}, {"failed": 1})
 
 
 # Drain and end
@@ -349,15 +459,63 @@ def test_the_reaper_forgets_sessions_whose_record_is_gone(grid: LuaGrid) -> None
     assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s2"]
 
 
-def test_the_reaper_stands_alone_with_two_arguments(redis: RedisServer) -> None:
+@pytest.mark.parametrize("keys", [(), ("cluster:active_connections", "cluster:lifetime_connections")])
+def test_the_reaper_stands_alone_with_two_arguments(redis: RedisServer, keys: tuple[str, ...]) -> None:
     grid = LuaGrid(redis.client())
     grid.register()
     run(grid, "s1")
     source = (resource_dir("lua") / "reaper.lua").read_text()
-    keys = ("cluster:active_connections", "cluster:lifetime_connections")
-    assert grid.client.eval(source, 2, *keys, int(NOW) + 30, 30) == 0
-    assert grid.client.eval(source, 2, *keys, int(NOW) + 31, 30) == 1
+    assert grid.client.eval(source, len(keys), *keys, int(NOW) + 30, 30) == 0
+    assert grid.client.eval(source, len(keys), *keys, int(NOW) + 31, 30) == 1
     assert (grid.active(), grid.status("s1"), grid.session("s1")["reason"]) == (None, "failed", "worker lost")
+    grid.client.close()
+
+
+def test_the_reaper_without_keys_takes_the_prefix_as_its_third_argument(grid: LuaGrid) -> None:
+    grid.register()
+    source = (resource_dir("lua") / "reaper.lua").read_text()
+    assert grid.client.eval(source, 0, int(NOW) + 31, 30, grid.prefix) == 1
+    assert (grid.active(), grid.hash("worker:chromium:w1")) == (None, {})
+
+
+def test_the_reaper_finds_hashes_that_have_no_counter_and_no_ttl(grid: LuaGrid) -> None:
+    for worker, beat in (("dead", NOW - 31), ("alive", NOW), ("never", "soon")):
+        grid.get("HSET", f"worker:firefox:{worker}", "wsEndpoint", "ws://x", "lastHeartbeat", beat)
+    assert grid.reap() == 2
+    assert [grid.get("EXISTS", f"worker:firefox:{worker}") for worker in ("dead", "alive", "never")] == [0, 1, 0]
+
+
+def test_the_reaper_leaves_what_is_no_worker_s(grid: LuaGrid) -> None:
+    grid.get("HSET", "worker:of:others", "name", "x")
+    grid.get("HSET", "worker:plain", "lastHeartbeat", 1)
+    grid.get("SET", "worker:a:string", "x")
+    grid.get("SET", "worker:cmd:chromium:gone", "shutdown")
+    assert grid.reap() == 0
+    assert grid.client.dbsize() == 4
+
+
+def test_the_reaper_takes_a_prefix_word_by_word(redis: RedisServer) -> None:
+    """SCAN has patterns, and a prefix may look like one."""
+    client = redis.client()
+    ours, theirs = LuaGrid(client, "[ab]*\\?:"), LuaGrid(client, "ab:")
+    for each in (ours, theirs):
+        each.get("HSET", "worker:firefox:dead", "wsEndpoint", "ws://x", "lastHeartbeat", 1)
+    assert ours.reap() == 1
+    assert [each.get("EXISTS", "worker:firefox:dead") for each in (ours, theirs)] == [0, 1]
+    client.close()
+
+
+def test_a_large_database_is_looked_through_in_several_calls(redis: RedisServer) -> None:
+    """So that one call holds up nobody; each goes on where the last one stopped."""
+    grid = LuaGrid(redis.client())
+    grid.client.eval("for i = 1, 150000 do redis.call('SET', 'other:' .. i, 1) end", 0)
+    for number in range(50):
+        grid.get("HSET", f"worker:firefox:{number}", "wsEndpoint", "ws://x", "lastHeartbeat", 1)
+    reaped = [grid.reap(), grid.reap()]
+    assert sum(reaped) == 50
+    assert 0 < reaped[0] < 50
+    assert grid.get("EXISTS", "reaper:cursor") == 0
+    grid.client.flushall()
     grid.client.close()
 
 

@@ -36,11 +36,11 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=30)
 
 
-def session(port: int) -> socket.socket:
+def session(port: int, target: str = "/") -> socket.socket:
     """A session that a browser server has."""
     sock = connect(port)
     try:
-        sock.sendall(head())
+        sock.sendall(head(target=target))
         answer = sock.recv(4096)
         assert answer.startswith(b"HTTP/1.1 101 "), answer
         assert goes_on(sock)

@@ -22,7 +22,9 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         "firefox:b": WorkerRecord("firefox", "b", "ws://b", slots=3),
         "firefox:s": WorkerRecord("firefox", "s", "ws://s", status="spare", slots=3),
     }
-    found = RegistrySnapshot({"chromium:a": 2}, {"chromium:a": 7}, workers, {"completed": 4, "failed": 1}, 6)
+    found = RegistrySnapshot(
+        {"chromium:a": 2}, {"chromium:a": 7}, workers, {"completed": 4, "failed": 1}, 6, {"failed": 1}
+    )
     roster = Roster()
     roster.replace(
         {
@@ -48,6 +50,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_sessions_total", "failed"): 1,
         ("pwgrid_sessions_total", "ended"): 0,
         ("pwgrid_sessions_total", "expired"): 0,
+        ("pwgrid_sessions_taken_back_total", "failed"): 1,
         ("pwgrid_counter_repairs_total",): 6,
         ("pwgrid_ready",): 1,
         ("pwgrid_workers_wanted", "chromium"): 2,

@@ -62,6 +62,26 @@ async def test_a_worker_admits_nobody_beyond_its_life() -> None:
     assert slots.admit(Offer("e", 9), OPEN, 0) is None
 
 
+async def test_who_was_leased_before_the_drain_is_admitted_and_waited_for() -> None:
+    slots = Slots(3)
+    slots.admit(Offer("a", 9), OPEN, 0)
+    slots.expect({"a": 60.0, "b": 60.0, "c": 60.0, "d": 0.0})
+    empty = asyncio.create_task(slots.empty())
+    draining = WorkerStatus.DRAINING
+    assert [slots.admit(Offer(name, 9), draining, 0) for name in "bex"] == [None, "draining", "draining"]
+    assert slots.admit(Offer("c", 0), draining, 0) == "late"
+    assert slots.admit(Offer("c", 9), WorkerStatus.STOPPED, 0) == "draining"
+    slots.end("a")
+    slots.end("b")
+    await asyncio.sleep(0)
+    assert not empty.done()
+    assert slots.admit(Offer("c", 9), draining, 0) is None
+    slots.take_back("c")
+    async with asyncio.timeout(20):
+        await empty  # once the lease of d is over, too
+    assert slots.admit(Offer("d", 9), draining, 0) == "draining"
+
+
 async def test_empty_waits_for_the_last_session() -> None:
     slots = Slots(2)
     slots.admit(Offer("a", 9), OPEN, 0)

@@ -181,6 +181,7 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: b
             waiting=grid.waiting(),
             clients=models.Clients.model_validate(asdict(grid.counts)),
             outcomes=dict(found.outcomes),
+            taken_back=dict(found.taken_back),
             counter_repairs=found.counter_repairs,
         )
 

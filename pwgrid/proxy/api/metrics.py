@@ -63,6 +63,12 @@ def _of_registry(found: RegistrySnapshot) -> Iterator[Metric]:
         if status not in LIVE:
             sessions.add_metric((status.value,), found.outcomes.get(status.value, 0))
     yield sessions
+    taken_back = CounterMetricFamily(
+        "pwgrid_sessions_taken_back", "Of these, ends that were only presumed, and wrong", labels=("status",)
+    )
+    for ended_as, count in found.taken_back.items():
+        taken_back.add_metric((ended_as,), count)
+    yield taken_back
     yield CounterMetricFamily(
         "pwgrid_counter_repairs", "Counters in Redis that a heartbeat had to correct", value=found.counter_repairs
     )

@@ -49,7 +49,8 @@ class Clients(_Model):
 
 
 class Status(_Model):
-    """The grid at a glance. `reason`: why it is not ready."""
+    """The grid at a glance. `reason`: why it is not ready. `outcomes` only rise; `taken_back` are those of them that
+    were only presumed, and wrong."""
 
     ready: bool
     reason: str | None
@@ -57,6 +58,7 @@ class Status(_Model):
     waiting: int
     clients: Clients
     outcomes: dict[str, int]
+    taken_back: dict[str, int]
     counter_repairs: int
 
 

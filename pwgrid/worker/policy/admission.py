@@ -34,15 +34,19 @@ class Room:
     max_lifetime: float
 
 
-def refusal(offer: Offer, status: WorkerStatus, room: Room, now: float) -> RefusalReason | None:
-    """Why the worker refuses the offer; None when it admits it.
+def refusal(
+    offer: Offer, status: WorkerStatus, room: Room, now: float, *, is_expected: bool = False
+) -> RefusalReason | None:
+    """Why the worker refuses the offer; None when it admits it. `is_expected`: the session was leased before the drain.
 
     A spare that is offered a session has been chosen in place of a worker that is used up: from now on it serves.
 
     A late offer is refused because the proxy has given the client to another worker by then. While Redis is away nobody
     but the worker counts its life.
     """
-    if status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE):
+    if status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) and not (
+        status is WorkerStatus.DRAINING and is_expected
+    ):
         return "draining"
     if now >= offer.deadline:
         return "late"

@@ -1,0 +1,31 @@
+"""What the registry's hashes hold, read as plain data, whatever somebody has written there."""
+
+import pytest
+
+from pwgrid.proxy.api import models
+from pwgrid.registry import records
+from pwgrid.registry.records import SessionRecord, WorkerRecord
+
+NO_FIGURES = ["inf", "-inf", "nan", "1e300", "9007199254740992", "soon", ""]
+WORKER = ("startedAt", "slots", "pid", "rssMib", "lastHeartbeat")
+SESSION = ("createdAt", "startedAt", "endedAt", "bytesIn", "bytesOut")
+
+
+@pytest.mark.parametrize("value", NO_FIGURES)
+def test_what_is_no_figure_is_0_and_can_be_answered(value: str) -> None:
+    worker = WorkerRecord.read("chromium:a", dict.fromkeys(WORKER, value))
+    assert (worker.started_at, worker.slots, worker.pid, worker.last_heartbeat) == (0, 0, 0, 0)
+    assert worker.rss_mib == (0 if value else None)
+    session = SessionRecord.read("s", dict.fromkeys(SESSION, value))
+    assert [session.created_at, session.started_at, session.ended_at, session.bytes_in, session.bytes_out] == [0] * 5
+    hashes = [{"chromium:a": value}] * 3
+    found = records.read_snapshot([*hashes, value, {"failed": value}], [dict.fromkeys(WORKER, value)])
+    assert found.active == found.lifetime == found.outcomes == {"chromium:a": 0}
+    assert (found.counter_repairs, found.taken_back) == (0, {"failed": 0})
+    for answer in (models.Workers.of(found, with_endpoints=True), models.Session.of(session)):
+        assert type(answer).model_validate_json(answer.model_dump_json()) == answer
+
+
+@pytest.mark.parametrize(("text", "figure"), [("1e3", 1000.0), ("1.5", 1.5), ("-3", -3.0), (None, 0.0)])
+def test_a_figure_is_what_it_is(text: str | None, figure: float) -> None:
+    assert records.number(text) == figure
