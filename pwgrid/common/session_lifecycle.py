@@ -57,6 +57,7 @@ class EndReason(StrEnum):
     CLIENT_DISCONNECTED = "client disconnected"
     CONNECTION_LOST = "connection lost"
     PROTOCOL_ERROR = "protocol error"  # with the WebSocket close code behind it
+    CLIENT_CLOSED_BROWSER = "client closed the browser"  # over CDP; others share it, so it lives on
     PING_TIMEOUT = "ping timeout"
     IDLE_TIMEOUT = "idle timeout"
     MAXIMUM_DURATION = "maximum duration"

@@ -152,3 +152,4 @@ HostPattern = Annotated[
     ),
 ]
 Switch = Annotated[str, _like(r"-.*", "must be command line switches, which begin with -")]
+Variable = Annotated[str, _like(r"[A-Za-z_][A-Za-z0-9_]*", "must be names of environment variables")]

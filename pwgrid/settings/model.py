@@ -143,6 +143,12 @@ class Settings(BaseModel, frozen=True):
     """Chromium's sandbox; it cannot run as root."""
     chromium_args: tuple[kinds.Switch, ...] = setting((), "browsers", "chromium")
     """More command line switches for Chromium."""
+    client_guard: Literal["compatible", "strict", "off"] = setting("compatible", "browsers", "worker")
+    """What clients are refused. compatible: what no official client sends; strict: also what harms other sessions."""
+    block_file_urls: bool = setting(False, "browsers", "worker")
+    """No page goes to a file:// URL: those read what the user of the grid may read."""
+    browser_env: tuple[kinds.Variable, ...] = setting((), "browsers", "worker")
+    """Environment variables that browsers get beside the few that they need."""
     launch_timeout: kinds.Interval = setting(60.0, "browsers", "worker")
     """A browser that is not ready after this time is given up."""
 

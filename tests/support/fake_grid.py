@@ -5,6 +5,7 @@ What the fake does is told by variables of the environment (fake_launcher.cjs); 
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,9 @@ PROGRAM = (sys.executable, "-m", "tests.support.fake_grid")
 
 @contextlib.contextmanager
 def launching(script: Path) -> Iterator[None]:
-    """Browser servers that are started in this block are `script`."""
-    with mock.patch.object(launch, "LAUNCHER", script):
+    """Browser servers that are started in this block are `script`, which gets the variables that it is told by."""
+    needed = re.compile(rf"FAKE_\w+|{launch._NEEDED.pattern}")
+    with mock.patch.object(launch, "LAUNCHER", script), mock.patch.object(launch, "_NEEDED", needed):
         yield
 
 

@@ -25,10 +25,19 @@ LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
 
 _SOCKET_PATH_BYTES: Final = 107
 
-_PRIVATE: Final = re.compile(
-    r"PWGRID_|REDIS_|NODE_CHANNEL_|NODE_OPTIONS$|NODE_UNIQUE_ID$|NOTIFY_SOCKET$|LISTEN_FDS|LISTEN_PID$|WATCHDOG_"
+_NEEDED: Final = re.compile(
+    # where things are, who we are, which language and time
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TZDIR"
+    # the display, its sound and its fonts
+    r"|DISPLAY|XAUTHORITY|WAYLAND_DISPLAY|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|PULSE_\w+|FONTCONFIG_\w+"
+    # how to reach the network, and whom to trust there
+    r"|(http|https|ftp|all|no)_proxy|(HTTP|HTTPS|FTP|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS"
+    # libraries, drivers, and the browsers themselves
+    r"|LD_LIBRARY_PATH|LIBGL_\w+|MESA_\w+|GALLIUM_\w+|VK_\w+|LIBVA_\w+|MOZ_\w+"
+    r"|PLAYWRIGHT_BROWSERS_PATH|PLAYWRIGHT_SKIP_VALIDATE_HOST_REQUIREMENTS"
 )
-"""Variables that a browser, and so a page that breaks out of it, must not see, or that would change how Node runs."""
+"""Variables that Node and the browser get, and so a page that breaks out of it. Nothing else that the grid was started
+with, such as secrets of a CI job."""
 
 _FIREFOX_PREFS: Final[Mapping[str, str | int | bool]] = {
     "fission.bfcacheInParent": False
@@ -54,6 +63,12 @@ class LaunchSpec:
     idle_timeout_s: float = 0.0
     max_duration_s: float = 0.0
     drain_timeout_s: float = 30.0
+    slots: int = 1
+    """How many clients may share the browser."""
+    client_guard: str = "compatible"
+    block_file_urls: bool = False
+    environment: tuple[str, ...] = ()
+    """Names of variables that Node and the browser get beside those that they need."""
     code_cache: Path | None = None
     """Where browser servers of the same grid leave compiled code for each other."""
 
@@ -76,6 +91,10 @@ class LaunchSpec:
             idle_timeout_s=settings.session_idle_timeout,
             max_duration_s=settings.session_max_duration,
             drain_timeout_s=settings.drain_timeout,
+            slots=settings.max_concurrent_sessions,
+            client_guard=settings.client_guard,
+            block_file_urls=settings.block_file_urls,
+            environment=settings.browser_env,
             code_cache=code_cache,
         )
 
@@ -97,6 +116,9 @@ class LaunchSpec:
                 "maxDurationS": self.max_duration_s,
                 "drainTimeoutS": self.drain_timeout_s,
                 "launchTimeoutS": timeout_s,
+                "slots": self.slots,
+                "clientGuard": self.client_guard,
+                "blockFileUrls": self.block_file_urls,
                 "codeCache": str(self.code_cache) if self.code_cache else "",
                 "closeTexts": close_texts(
                     ping_timeout_s=self.ping_timeout_s,
@@ -138,7 +160,9 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
             spec.browser_type,
         )
     node, cli = compute_driver_executable()
-    environment = {name: value for name, value in os.environ.items() if not _PRIVATE.match(name)}
+    environment = {
+        name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in spec.environment
+    }
     environment |= {
         "TMPDIR": str(spec.tmpdir),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),

@@ -6,7 +6,7 @@
 // client open one. It never decides who may connect; the proxy and the worker did that before the socket got here.
 //
 // How a session ends (every end is reported once, and again on `sync` until it is acknowledged):
-//   client  client disconnected · connection lost · protocol error
+//   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
 //           whatever `close` says
@@ -22,6 +22,7 @@ delete process.env.PWGRID_LAUNCH;
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
+const { Clients } = require('./clients.cjs');
 const { shimBidi, wrapListening } = require('./patches.cjs');
 const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 const { requestOf } = require('./upgrade.cjs');
@@ -31,6 +32,7 @@ const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop
 let httpServer = null; // playwright's own
 let browserServer = null;
 let browserType = null;
+let clients = null;
 let ready = null; // the `ready` message, once said
 let browserGone = false;
 let stopping = null; // the promise of stop(), once asked for
@@ -92,12 +94,13 @@ function takeSession({ session: id, deadline, headers, early }, socket) {
     return session.end('grid', 'too late');
   // The mark by which a proxy that hears nothing from us knows that we have its client (pwgrid/proxy/connect/handoff.py).
   socket.setNoDelay(true);
-  if (browserGone)
+  if (browserGone || clients.isBrowserGoing)
     return session.refuse('browser', 'browser crashed');
   if (stopping)
     return session.refuse('grid', 'worker stopped');
   try {
-    httpServer.emit('upgrade', requestOf(ready.wsPath, headers, socket), socket, Buffer.from(early, 'latin1'));
+    const request = requestOf(ready.wsPath, headers, socket);
+    clients.admit(session, () => httpServer.emit('upgrade', request, socket, Buffer.from(early, 'latin1')));
   } catch (error) {
     console.error(error);
   }
@@ -144,6 +147,7 @@ async function launch() {
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
+  clients = new Clients(playwright, options, () => browserServer.kill().catch(() => {}));
   browserType = playwright[options.browserType];
   const wsPath = '/' + randomBytes(16).toString('hex');
   const launchOptions = {

@@ -1,0 +1,255 @@
+// Every client at Playwright's dispatcher, where its messages are parsed already: what guard.cjs refuses goes no further, and
+// what a client made on the host or in the browser beside its contexts (files, processes, contexts over CDP) ends with it.
+'use strict';
+
+const childProcess = require('node:child_process');
+const fs = require('node:fs');
+const path = require('node:path');
+const { AsyncLocalStorage } = require('node:async_hooks');
+
+const { ENDS_THE_SESSION, isWellFormed, judge } = require('./guard.cjs');
+
+const GOING_GRACE_MS = 5_000; // for a browser that its client has told to end
+const MALFORMED = 1007; // as playwright itself closes what is not JSON
+const ENDED_BY_CLIENT = 'client closed the browser';
+const kClient = Symbol('client'); // on a connection of Playwright's
+
+class Client {
+  // `clients`: those of this browser server
+  constructor(session, clients) {
+    this.session = session;
+    this.clients = clients;
+    this.processes = new Set();
+    this.madeOverCdp = []; // commands that undo it
+    this.reused = null; // a browser that knows no other client's context for reuse
+    this.directory = '';
+    this.files = []; // in no directory of its own: a video that starts with its page
+    // for the rules
+    this.guard = clients.options.clientGuard;
+    this.isShared = clients.options.slots > 1;
+    this.blocksFileUrls = clients.options.blockFileUrls;
+    this.ownsTracing = false;
+    this.isBrowserLevel = false;
+    this.baseUrl = undefined;
+  }
+
+  // True when the message may go on to Playwright.
+  allows(connection, message) {
+    if (!isWellFormed(message)) {
+      this.session.end('client', `protocol error (${MALFORMED})`, MALFORMED);
+      return false;
+    }
+    const dispatcher = connection._dispatcherByGuid.get(message.guid);
+    if (!dispatcher)
+      return true;
+    if (message.method === 'send')
+      this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
+    else if (message.method === 'goto')
+      this.baseUrl = dispatcher._object._page?.browserContext._options.baseURL;
+    const verdict = judge(dispatcher._type, message.method, message.params, this);
+    if (!verdict)
+      return true;
+    if (verdict === ENDS_THE_SESSION) {
+      connection.onmessage({ id: message.id, result: { result: {} } });
+      setImmediate(() => this.session.end('client', ENDED_BY_CLIENT)); // behind that answer
+    } else {
+      connection.onmessage({ id: message.id, error: { error: { name: 'Error', message: verdict, stack: '' } } });
+    }
+    return false;
+  }
+
+  // Before Playwright uses a new object of this client's.
+  made(dispatcher) {
+    if (dispatcher._type === 'Browser')
+      this.ownBrowser(dispatcher);
+    else if (dispatcher._type === 'CDPSession')
+      this.ownCdpSession(dispatcher);
+    else if (dispatcher._type === 'Artifact')
+      this.files.push(dispatcher._object.localPath());
+    else if (dispatcher._type === 'Playwright')
+      override(dispatcher, 'cleanup', async cleanup => {
+        await cleanup();
+        await this.end();
+      });
+  }
+
+  ownBrowser(dispatcher) {
+    const browser = dispatcher._object;
+    override(dispatcher, 'newContextForReuse', async (newContextForReuse, params, progress) => {
+      if (params.recordVideo)
+        params.recordVideo.dir = undefined; // as Playwright does for newContext
+      const made = await this.clients.reusing(this, browser, () => newContextForReuse(params, progress));
+      dispatcher._isolatedContexts.add(this.reused._contextForReuse.context);
+      return made;
+    });
+    override(dispatcher, 'disconnectFromReusedContext', (disconnect, params, progress) =>
+      this.clients.reusing(this, browser, () => disconnect(params, progress)));
+    override(dispatcher, 'startTracing', async (startTracing, params, progress) => {
+      await startTracing(params, progress);
+      this.ownsTracing = true;
+    });
+    override(dispatcher, 'stopTracing', async (stopTracing, params, progress) => {
+      this.ownsTracing = false;
+      return await stopTracing(params, progress);
+    });
+  }
+
+  ownCdpSession(dispatcher) {
+    override(dispatcher, 'send', async (send, params, progress) => {
+      const { method } = params;
+      const ends = method === 'Browser.close' || method === 'Browser.crash';
+      if (ends)
+        this.clients.browserIsGoing(true);
+      try {
+        const answer = await send(params, progress);
+        if (method === 'Target.createBrowserContext')
+          this.madeOverCdp.push(['Target.disposeBrowserContext', { browserContextId: answer.result.browserContextId }]);
+        else if (method === 'Target.createTarget')
+          this.madeOverCdp.push(['Target.closeTarget', { targetId: answer.result.targetId }]);
+        return answer;
+      } catch (error) {
+        if (ends && this.clients.browser.isConnected()) // it cannot do that on this session
+          this.clients.browserIsGoing(false);
+        throw error;
+      }
+    });
+  }
+
+  // Its connection is over and its contexts are closed.
+  async end() {
+    const { browser } = this.clients;
+    for (const made of this.processes)
+      killGroup(made);
+    if (this.ownsTracing)
+      await browser.stopTracing().catch(() => {});
+    for (const [method, params] of this.madeOverCdp)
+      await browser._session.send(method, params).catch(() => {});
+    for (const made of [this.directory, ...this.files].filter(Boolean))
+      await fs.promises.rm(made, { recursive: true, force: true }).catch(console.error);
+  }
+}
+
+class Clients {
+  // `onGoing`: the browser ends, or will not be let live on; nobody may come in any more
+  constructor(playwright, options, onGoing) {
+    this.options = options;
+    this.onGoing = onGoing;
+    this.browser = null;
+    this.isBrowserGoing = false;
+    this.going = null;
+    this.running = new AsyncLocalStorage(); // the client whose message is being dispatched
+    this.arriving = null;
+    this.reusingNow = null;
+    this.lastDirectory = 0;
+    this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
+    this.wrapSpawn();
+  }
+
+  // Runs `upgrade`, in which Playwright makes the connection of this session.
+  admit(session, upgrade) {
+    this.arriving = new Client(session, this);
+    try {
+      upgrade();
+    } finally {
+      this.arriving = null;
+    }
+  }
+
+  wrapDispatcher(connection) {
+    const clients = this;
+    const prototype = Object.getPrototypeOf(connection);
+    const { dispatch, registerDispatcher } = prototype;
+    prototype.registerDispatcher = function(dispatcher) {
+      if (dispatcher._type === 'Root')
+        this[kClient] = clients.arriving; // null for the launcher's own
+      else if (dispatcher._type === 'Browser' && !clients.browser)
+        clients.ownBrowser(dispatcher._object);
+      this[kClient]?.made(dispatcher);
+      return registerDispatcher.call(this, dispatcher);
+    };
+    prototype.dispatch = function(message) {
+      const client = this[kClient];
+      if (!client)
+        return dispatch.call(this, message);
+      if (client.allows(this, message))
+        return clients.running.run(client, () => dispatch.call(this, message));
+    };
+  }
+
+  // Chromium logs URLs and console texts of all its pages, and Playwright would tell them to whom it loses.
+  ownBrowser(browser) {
+    this.browser = browser;
+    browser.on('disconnected', () => this.browserIsGoing(true));
+    if (this.options.slots > 1)
+      browser.options.browserLogsCollector.recentLogs = () => [];
+    const { artifactsDir } = browser.options;
+    const directory = () => this.directoryOf(this.running.getStore(), artifactsDir);
+    Object.defineProperty(browser.options, 'artifactsDir', { get: directory });
+    Object.defineProperty(browser.options, 'tracesDir', { get: directory });
+    const { newContextForReuse, contextForReuse } = browser;
+    browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusingNow, args);
+    browser.contextForReuse = () => contextForReuse.call(this.reusingNow);
+  }
+
+  // Files of two clients must not meet: those of a trace are named after calls, which all clients count alike.
+  directoryOf(client, base) {
+    if (!client)
+      return base;
+    if (!client.directory) {
+      client.directory = path.join(base, `session-${++this.lastDirectory}`);
+      fs.mkdirSync(client.directory);
+    }
+    return client.directory;
+  }
+
+  // Playwright keeps one context for reuse in each browser, whoever made it.
+  reusing(client, browser, call) {
+    client.reused ??= Object.create(browser, {
+      _contextForReuse: { value: undefined, writable: true },
+      newContext: { value: (...args) => browser.newContext(...args) },
+    });
+    this.reusingNow = client.reused;
+    try {
+      return call(); // which asks the browser before it first waits
+    } finally {
+      this.reusingNow = null;
+    }
+  }
+
+  wrapSpawn() {
+    const { spawn } = childProcess;
+    childProcess.spawn = (...args) => {
+      const made = spawn(...args);
+      const processes = this.running.getStore()?.processes;
+      if (processes) {
+        processes.add(made);
+        made.once('exit', () => processes.delete(made));
+      }
+      return made;
+    };
+  }
+
+  browserIsGoing(isGoing) {
+    this.isBrowserGoing = isGoing;
+    clearTimeout(this.going);
+    if (isGoing)
+      this.going = setTimeout(this.onGoing, GOING_GRACE_MS).unref();
+  }
+}
+
+// `replacement` gets the method as it was, bound to `object`, and the arguments.
+function override(object, name, replacement) {
+  const original = object[name];
+  object[name] = (...args) => replacement(original.bind(object), ...args);
+}
+
+// Playwright makes each process the leader of a group, but for a few short ones.
+function killGroup(made) {
+  try {
+    process.kill(-made.pid, 'SIGKILL');
+  } catch {
+    made.kill('SIGKILL');
+  }
+}
+
+module.exports = { Clients };

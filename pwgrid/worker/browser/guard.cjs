@@ -1,0 +1,154 @@
+// What a connected client may ask of Playwright's server: the rules, by the name of the message. Decides, changes nothing.
+//
+// `compatible` refuses what no official client sends to a remote browser, and ends only the asker's session where it asks to
+// end a browser that others share. `strict` refuses also what reads or disturbs those others. `off` refuses only what
+// BLOCK_FILE_URLS and the launcher itself do. What Playwright's server refuses by itself (to launch or connect to another
+// browser, Android, Electron, requests without a context) is no rule here; tests/hostile has the table of all messages.
+'use strict';
+
+const path = require('node:path');
+
+const ENDS_THE_SESSION = 'ends the session'; // a verdict; all others are the sentence of a refusal, or null
+const CALL_ID = /^[\w@:-]{1,64}$/; // the trace of a context has files that are named after it
+
+const OFF = 'CLIENT_GUARD=off allows it';
+const UNSHARED = 'CLIENT_GUARD=compatible or MAX_CONCURRENT_SESSIONS=1 allows it';
+const FILE_URLS = 'BLOCK_FILE_URLS=false allows it';
+
+// A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with `baseUrl` for a frame and
+// `isBrowserLevel` for a CDP session. It returns why not and what allows it, ENDS_THE_SESSION, or nothing.
+const RULES = new Map([
+  ['showRecorder', (_, client) => atMost('off', client, 'it starts another browser on the host')],
+  ['saveAs', (_, client) => atMost('off', client, 'it writes a file of the host, and saveAsStream sends it to the client')],
+  ['pathAfterFinished', (_, client) => atMost('off', client, 'it tells a path of the host, and saveAsStream sends the file')],
+  ['startServer', () => ['this grid lets no client open a port or socket on its host', 'nothing allows it']],
+  ['tracingStart', named],
+  ['tracingStartChunk', named],
+  ['tracingStopChunk', archived],
+  ['harExport', archived],
+  ['newContext', downloads],
+  ['newContextForReuse', downloads],
+  ['setInputFiles', upload],
+  ['drop', upload],
+  ['goto', ({ url }, client) => navigation(url, client)],
+  ['newBrowserCDPSession', (_, client) => atMost('compatible', client, 'it sees and ends the sessions of others')],
+  ['startTracing', (_, client) => atMost('compatible', client, 'it records the sessions of others')],
+  ['stopTracing', (_, client) => client.ownsTracing ? null : ['this session did not start it', 'nothing allows it']],
+  ['send', ({ method, params }, client) => cdp(String(method), objectOf(params), client)],
+]);
+
+// What becomes of a message: null (it is let through), ENDS_THE_SESSION, or the sentence of a refusal.
+function judge(type, method, params, client) {
+  const rule = RULES.get(method);
+  const verdict = rule ? rule(objectOf(params), client) : null;
+  if (!verdict || verdict === ENDS_THE_SESSION)
+    return verdict;
+  const [why, allowedBy] = verdict;
+  return `${type}.${method} is refused by the grid: ${why} (${allowedBy})`;
+}
+
+// Playwright itself takes whatever JSON has: null, or a call whose id is a path.
+function isWellFormed(message) {
+  return typeof message === 'object' && message !== null && typeof message.guid === 'string'
+    && typeof message.method === 'string' && ['string', 'number', 'undefined'].includes(typeof message.id)
+    && (message.id === undefined || CALL_ID.test(message.id))
+    && (message.method !== '__abort__' || typeof message.params === 'object' && message.params !== null);
+}
+
+// What is none is for Playwright to refuse, or for the browser.
+function objectOf(value) {
+  return typeof value === 'object' && value !== null ? value : {};
+}
+
+// `allowed` is the strictest guard that lets it through; `compatible` does so for a browser that nobody shares.
+function atMost(allowed, client, why) {
+  if (client.guard === 'off' || (allowed === 'compatible' && (client.guard === 'compatible' || !client.isShared)))
+    return null;
+  return allowed === 'off' ? [why, OFF] : [why, UNSHARED];
+}
+
+function named({ name }, client) {
+  const isInside = name === undefined || !path.normalize(String(name)).split(path.sep).includes('..');
+  return isInside ? null : atMost('off', client, 'its name leads out of the directory of the session');
+}
+
+function archived({ mode }, client) {
+  return mode === 'entries' ? atMost('off', client, 'it tells paths of the host, and an archive goes to the client') : null;
+}
+
+function downloads({ acceptDownloads }, client) {
+  if (acceptDownloads !== 'internal-browser-default')
+    return null;
+  return atMost('off', client, 'its downloads go to a directory of the host');
+}
+
+function upload({ localPaths, localDirectory }, client) {
+  if (localPaths === undefined && localDirectory === undefined)
+    return null;
+  return atMost('off', client, 'it reads files of the host, and createTempFiles takes those of the client');
+}
+
+function navigation(url, client) {
+  return client.blocksFileUrls && isFileUrl(url, client.baseUrl) ? ['it reads files of the host', FILE_URLS] : null;
+}
+
+function isFileUrl(url, baseUrl) {
+  let resolved = String(url);
+  try {
+    resolved = new URL(resolved, baseUrl).href;
+  } catch {
+    // Not a URL to Node, perhaps one to the browser.
+  }
+  return /^(view-source:|filesystem:|jar:|blob:)*file:/i.test(resolved.replace(/[\0-\x20]/g, ''));
+}
+
+// ---------------------------------------------------------------------------------------------------------------- CDP
+
+const ENDS_THE_BROWSER = new Set(['Browser.close', 'Browser.crash', 'Browser.crashGpuProcess']);
+// On the session of a page, too, these know all pages of the browser, or what it is and does as a whole.
+const OF_THE_WHOLE_BROWSER = new Set(['Browser', 'Extensions', 'PWA', 'SystemInfo', 'Target', 'Tracing']);
+const OF_A_PAGE_ALONE = new Set([
+  'Browser.getVersion', 'Target.setAutoAttach', 'Target.sendMessageToTarget', 'Target.detachFromTarget',
+]);
+
+function cdp(method, params, client) {
+  if (ENDS_THE_BROWSER.has(method) && client.isShared && client.guard !== 'off')
+    return ENDS_THE_SESSION;
+  const why = hostPathsOf(method, params);
+  return (why && (atMost('off', client, why) ?? (client.blocksFileUrls ? [why, FILE_URLS] : null)))
+    || ('url' in params ? navigation(params.url, client) : null)
+    || reachesOthers(method, params, client)
+    || tunnelled(method, params, client);
+}
+
+function hostPathsOf(method, { downloadPath, files, data, path: directory }) {
+  if (method.endsWith('.setDownloadBehavior') && downloadPath !== undefined)
+    return `${method} with downloadPath writes files of the host`;
+  if (files !== undefined || data?.files?.length || (method.startsWith('Extensions.') && directory !== undefined))
+    return `${method} reads files of the host`;
+  return '';
+}
+
+function reachesOthers(method, params, client) {
+  const domain = method.split('.', 1)[0];
+  if (client.isBrowserLevel || OF_A_PAGE_ALONE.has(method))
+    return null;
+  if (OF_THE_WHOLE_BROWSER.has(domain) || params.browserContextId !== undefined)
+    return atMost('compatible', client, `${method} is about the whole browser, and others share it`);
+  return null;
+}
+
+// A session without `flatten` carries the messages of another one as texts, and that one those of a third.
+function tunnelled(method, { message }, client) {
+  if (method !== 'Target.sendMessageToTarget')
+    return null;
+  let inner;
+  try {
+    inner = objectOf(JSON.parse(message));
+  } catch {
+    return null; // the browser cannot read it either
+  }
+  return cdp(String(inner.method), objectOf(inner.params), client);
+}
+
+module.exports = { judge, isWellFormed, ENDS_THE_SESSION, RULES };
