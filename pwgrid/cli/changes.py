@@ -7,7 +7,7 @@ from pwgrid.cli.operate import watch
 from pwgrid.cli.progress import Display
 from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.common.errors import GridError
-from pwgrid.runtime.directory import RunningGrid
+from pwgrid.runtime.find_grids import RunningGrid
 
 UPGRADE: Final = "upgrade"
 """Why the master recycles a worker of another version, as the status has it."""

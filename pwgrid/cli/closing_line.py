@@ -7,7 +7,7 @@ import orjson
 
 from pwgrid.cli.running_grid import ask
 from pwgrid.common.errors import GridError
-from pwgrid.runtime.directory import RunningGrid
+from pwgrid.runtime.find_grids import RunningGrid
 
 TIMEOUT_S: Final = 5.0
 

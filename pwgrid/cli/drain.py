@@ -6,7 +6,7 @@ from typing import Any
 from pwgrid.cli.operate import status, watch
 from pwgrid.cli.progress import Display
 from pwgrid.cli.running_grid import ask
-from pwgrid.runtime.directory import RunningGrid
+from pwgrid.runtime.find_grids import RunningGrid
 
 
 def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool) -> list[str]:

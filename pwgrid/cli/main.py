@@ -16,6 +16,9 @@ from pwgrid.common.types import BROWSER_TYPES
 OWN_REDIS = {"redis_url": "", "redis_host": ""}
 """Flags for a grid that shall use no Redis but its own, whatever a file says."""
 
+EXIT_DEGRADED = 3
+"""What `pwgrid status` exits with when a grid is there that does not serve as it should."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 FLAGS = (
@@ -220,9 +223,15 @@ def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     """Shows the pools and workers, sessions and memory of a grid."""
     from pwgrid.cli import operate, output, tables
-    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 
-    found = operate.status(find_grid(port, runtime_dir))
+    try:
+        found = operate.status(find_grid(port, runtime_dir))
+    except WithoutMasterError as error:
+        for grid in error.left:
+            without = operate.status_without_master(grid)
+            click.echo(output.as_json(without) if as_json else tables.without_master_text(without))
+        sys.exit(EXIT_DEGRADED)
     click.echo(output.as_json(found) if as_json else tables.status_text(found))
 
 

@@ -6,9 +6,9 @@ import select
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NoReturn
 
-from pwgrid.cli.running_grid import REPLY_TIMEOUT_S, ask
+from pwgrid.cli.running_grid import REPLY_TIMEOUT_S, ask, left_text
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.runtime.directory import RunningGrid
+from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
 
 LOOK_EVERY_S: Final = 0.25
 
@@ -28,6 +28,21 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
         worker["active"] = counters.active.get(field, worker["active"])
         worker["lifetime"] = counters.lifetime.get(field, worker["lifetime"])
     return found
+
+
+def status_without_master(grid: LeftGrid) -> dict[str, Any]:
+    """What its files and the kernel tell of a grid that nobody can be asked about."""
+    children = [{"kind": each.kind, "name": each.name, "pid": each.pid} for each in grid.children]
+    times = (None, None) if grid.lock.detached_at is None else (grid.refuses_at, grid.ends_at)
+    return {
+        "endpoint": grid.lock.endpoint,
+        "master": None,
+        "detachedAt": grid.lock.detached_at,
+        "refusesAt": times[0],
+        "endsAt": times[1],
+        "state": left_text(grid),
+        "children": children,
+    }
 
 
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:

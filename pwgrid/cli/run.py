@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from pwgrid.cli.closing_line import closing_line
 from pwgrid.common.errors import GridError
-from pwgrid.runtime.directory import RunningGrid
+from pwgrid.runtime.find_grids import RunningGrid
 
 GRACE_S: Final = 2.0
 """For sessions that a finished command has left open; then the grid is told to stop now."""

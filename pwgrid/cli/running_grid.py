@@ -1,8 +1,11 @@
 """Finds a grid that runs on this host, and asks its master."""
 
+import math
 import os
 import socket
 import struct
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -10,10 +13,12 @@ from urllib.parse import urlsplit
 import orjson
 
 from pwgrid.common.errors import GridError, NoGridError, Refused
-from pwgrid.runtime.directory import (
+from pwgrid.runtime.find_grids import (
+    LeftGrid,
     RunningGrid,
     bases,
     find_elsewhere,
+    find_left,
     find_others,
     find_running,
     is_service_hidden,
@@ -39,11 +44,32 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
     if not running and not runtime_dir:
         running = [grid for grid in find_elsewhere() if port in (None, grid.port)]
     if not running:
-        raise NoGridError(_where_there_is_none(port, runtime_dir))
+        left = [grid for grid in find_left(runtime_dir) if port in (None, grid.port)]
+        raise WithoutMasterError(left) if left else NoGridError(_where_there_is_none(port, runtime_dir))
     if len(running) > 1:
         ports = ", ".join(str(grid.port) for grid in running)
         raise GridError(f"several grids run here: name one with --port (ports {ports})")
     return running[0]
+
+
+class WithoutMasterError(NoGridError):
+    """There are only grids whose master is gone: nobody can be asked, and each is about to end."""
+
+    def __init__(self, left: list[LeftGrid]) -> None:
+        self.left = left
+        super().__init__("; ".join(f"the grid on port {grid.port} has no master: {left_text(grid)}" for grid in left))
+
+
+def left_text(grid: LeftGrid) -> str:
+    """How long a grid without a master goes on."""
+    if grid.lock.detached_at is None:
+        return "it died; unless another one comes, the rest drains and ends after WORKER_LOST_THRESHOLD"
+    now, since = time.time(), datetime.fromtimestamp(grid.lock.detached_at).astimezone()
+    parts = [f"detached since {since:%H:%M:%S}"]
+    if grid.refuses_at > now:
+        parts.append(f"refuses clients in {math.ceil(grid.refuses_at - now)} s unless a new master comes")
+    ends_in_s = max(1, math.ceil(grid.ends_at - now))
+    return ", ".join([*parts, f"ends in {ends_in_s} s at the latest"])
 
 
 def _where_there_is_none(port: int | None, runtime_dir: str | None) -> str:

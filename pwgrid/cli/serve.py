@@ -96,6 +96,9 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
         runtime.remove_at_end()
+        if settings.log_file:
+            logging.append_to(settings.log_file)
+            logging.configure(settings.log_level, settings.log_format, "master")
         gc.collect()
         return Master(config).run()
 

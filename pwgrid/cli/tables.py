@@ -30,6 +30,13 @@ def status_text(found: dict[str, Any]) -> str:
     return "\n".join([*map(_cell, lines), "", _table(head, pools), "", _table(worker_head, workers)])
 
 
+def without_master_text(found: dict[str, Any]) -> str:
+    """A grid whose master is gone, and what lives on of it."""
+    rows = [(each["kind"], each["name"] if each["kind"] == "worker" else "", each["pid"]) for each in found["children"]]
+    line = f"{found['endpoint']}  no master  {found['state']}"
+    return "\n".join([_cell(line), "", _table(("PROCESS", "WORKER", "PID"), rows)])
+
+
 def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[object, ...]:
     sessions = sum(worker["active"] or 0 for worker in workers if worker["browserType"] == pool["browserType"])
     timeouts = pool["drainTimeouts"]

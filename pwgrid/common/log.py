@@ -17,6 +17,7 @@ from structlog.stdlib import ProcessorFormatter, add_logger_name
 from structlog.typing import EventDict, Processor
 
 from pwgrid.common import line_writer
+from pwgrid.common.errors import GridError
 from pwgrid.common.line_writer import LineWriter, encoded
 
 _SHORTEST: Final = 64
@@ -58,6 +59,19 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
     )
     root.addHandler(handler)
     logging.raiseExceptions = False
+
+
+def append_to(path: str) -> None:
+    """Has stderr, and with it all log lines of this process and its children, appended to a file.
+
+    It stays open when whoever reads the stderr of before goes away. Raises GridError.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise GridError(f"cannot write the log file {path}: {error.strerror}; see LOG_FILE") from None
+    os.dup2(fd, line_writer.STDERR)
+    os.close(fd)
 
 
 class _Output:

@@ -28,6 +28,12 @@ class SideTasks:
             if task.get_name() not in spared:
                 task.cancel()
 
+    def cancel_those(self, name: str) -> None:
+        """Cancels those of this name."""
+        for task in self._tasks:
+            if task.get_name() == name:
+                task.cancel()
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -35,9 +35,10 @@ class ChildEnd:
 
     `hello` gives the child's own fields of the init frame (name, role, version, pid, slots …), `ping_data` its latest
     unindexed state, `fds` the descriptors that a master which has not forked it needs: they go with the greeting of
-    each reconnect. `on_command(name, data)` is called once for each command, in order; `on_state(data)` for the
-    master's latest state. `on_lost` is called once, after `lost_threshold_s` seconds without a master, or when the
-    master closed the link for good.
+    each reconnect. `on_command(name, data)` is called once for each command, in order, except for `detached`, which is
+    about the link itself; `on_state(data)` for the master's latest state. `on_lost` is called once for each time
+    without a master, after `lost_threshold_s` seconds or what the master has said when it detached, or when the master
+    closed the link for good.
     """
 
     sock: socket.socket
@@ -51,6 +52,8 @@ class ChildEnd:
     fds: Callable[[], list[int]] = list
     is_lost: bool = field(default=False, init=False)
     """Whether this child ends because it has no master any more."""
+    _grace_s: float | None = field(default=None, init=False)
+    """What a master that has detached allows until the next one; None while there is one, or it died."""
     _link: Link = field(init=False)
     _connected: socket.socket | None = field(default=None, init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
@@ -144,7 +147,7 @@ class ChildEnd:
             return
         log.warning("control_link_down", reason=reason)
         if "lost" not in self._timers and not self.is_lost:
-            self._after("lost", self.lost_threshold_s, self._lose)
+            self._after("lost", self._lost_after_s, self._lose)
         self._retry()
 
     def _retry(self) -> None:
@@ -168,8 +171,15 @@ class ChildEnd:
         self._timers.pop("lost", None)
         if not self.is_lost:
             self.is_lost = True
-            log.error("master_lost", after_s=self.lost_threshold_s)
+            if self._grace_s is None:
+                log.error("master_lost", after_s=self._lost_after_s)
+            else:
+                log.info("no_master_after_detach", after_s=self._lost_after_s)
             self._call(self.on_lost)
+
+    @property
+    def _lost_after_s(self) -> float:
+        return self.lost_threshold_s if self._grace_s is None else self._grace_s
 
     def _after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         if (old := self._timers.pop(name, None)) is not None:
@@ -213,12 +223,15 @@ class ChildEnd:
         self._flush()
 
     def _handle(self, item: Received) -> None:
-        if isinstance(item, Applied):
+        if isinstance(item, Applied) and item.name == "detached":
+            self._grace_s = float(item.data["graceS"])
+        elif isinstance(item, Applied):
             self._call(self.on_command, item.name, item.data)
         elif isinstance(item, StateSeen):
             self._call(self.on_state, item.data)
         elif isinstance(item, Opened):
             self._attempts = 0
+            self._grace_s, self.is_lost = None, False
             self._greeted.set()
             if (timer := self._timers.pop("lost", None)) is not None:
                 timer.cancel()

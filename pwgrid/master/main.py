@@ -126,9 +126,12 @@ class Master:
             log.warning("detach_refused", reason="the grid is stopping")
             return
         self._version_change.cancel()
-        self._config.runtime.keep()
+        settings = self._config.settings
+        for send in (self._proxies.tell_all, self._workers.tell_all):
+            send("detached", {"graceS": settings.detach_grace})
+        self._config.runtime.leave(settings.detach_grace, settings.drain_timeout)
         self._shutdown.step(Step.DETACHED)
-        log.info("detached", workers=len(self._workers.records))
+        log.info("detached", workers=len(self._workers.records), grace_s=settings.detach_grace)
 
     def status(self) -> dict[str, object]:
         """What is there, and why something is not."""

@@ -31,7 +31,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
-from pwgrid.runtime.last_child import end_grid_if_last
+from pwgrid.runtime.last_child import end_grid_if_last, workers_end
 from pwgrid.settings.model import is_loopback
 
 log = structlog.get_logger()
@@ -40,6 +40,10 @@ BACKLOG: Final = 4096
 RETIRE_LOOK_S: Final = 0.05
 GRACE_S: Final = 5.0
 """For answers that are being written when the proxy is told to stop."""
+
+GO_LAST: Final = "go last"
+LAST_WORKER_S: Final = 30.0
+"""For a worker to end beyond the drain of its sessions."""
 
 
 class GridServer(uvicorn.Server):
@@ -84,7 +88,7 @@ class Proxy:
             on_state=self._on_state,
             ping_data=self._view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
-            on_lost=self._stop.set,
+            on_lost=self._on_lost,
             fds=lambda: [listener.fileno() for listener in boot.listeners if listener.fileno() >= 0],
         )
 
@@ -175,6 +179,7 @@ class Proxy:
     def _on_state(self, state: dict[str, Any]) -> None:
         before = self._view()
         self.roster.replace(state)
+        self._side_tasks.cancel_those(GO_LAST)  # there is a master again
         if (view := self._view())["ready"] != before["ready"]:
             self.control.push_state(view)
         self._told.set()
@@ -185,6 +190,19 @@ class Proxy:
             self.queue.close(stopping())
         elif not self._stop.is_set():
             self.queue.reopen()  # the master that stopped died of something else, and another one took over
+
+    def _on_lost(self) -> None:
+        """Nobody supervises any more: the workers drain, and until the last one has gone newcomers are told so."""
+        self.roster.stopping = True
+        self.queue.close(stopping())
+        self._side_tasks.start(self._go_last(), GO_LAST)
+
+    async def _go_last(self) -> None:
+        log.info("refusing_without_master", until="the last worker has ended")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_timeout + LAST_WORKER_S):
+                await workers_end(self.boot.runtime)
+        self._stop.set()
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name in ("worker_lost", "worker_gone"):

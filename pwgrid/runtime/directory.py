@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import pwd
-import re
 import select
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +29,12 @@ MAX_SOCKET_PATH_BYTES: Final = 107
 _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
 _LOCK_BYTES: Final = 4096
+_DETACHED: Final = ("detachedAt", "graceS", "drainS")
 UNWRITTEN: Final = "unwritten"
 """The directory for what workers could not write into Redis before they ended."""
 CODE_CACHE: Final = "node"
 """The directory in which browser servers leave compiled code for each other."""
 
-SERVICE_BASE: Final = Path("/run/pwgrid")
-"""What RUNTIME_DIRECTORY is in our systemd unit; an operator's shell does not know it."""
-_BOUND_SOCKETS: Final = Path("/proc/net/unix")
-_SOCKET_OF_A_GRID: Final = re.compile(r"(/.+/\d{1,5})/(?:control\.sock|redis/redis\.sock|w/[0-9a-f]{8}/[a-z]+\.sock)")
 _TRIES: Final = 100
 _TRY_MS: Final = 20
 
@@ -48,33 +44,24 @@ class RuntimeDirError(GridError):
 
 
 @dataclass(frozen=True, slots=True)
-class RunningGrid:
-    """A grid whose master lives."""
+class LockContent:
+    """Who holds the lock of a runtime directory, or has held it last. `create_time` as `processes.create_time` says it.
 
-    directory: Path
-    port: int
+    A master that has detached says when (Unix seconds), how long its children wait for another one, and how long their
+    sessions may go on after that (seconds).
+    """
+
     pid: int
+    create_time: float
     endpoint: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtherGrid:
-    """A grid of another user, as far as everybody may know of it."""
-
-    directory: Path
-    port: int
-    uid: int
+    detached_at: float | None = None
+    grace_s: float | None = None
+    drain_s: float | None = None
 
     @property
-    def user(self) -> str:
-        """The user's name, or the number of one that has none."""
-        try:
-            return pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return f"uid {self.uid}"
-
-    def __str__(self) -> str:
-        return f"a grid of {self.user}"
+    def is_held(self) -> bool:
+        """Whether that master lives."""
+        return find_process(self.pid, self.create_time) is not None
 
 
 def base_dir(setting: str | None = None) -> Path:
@@ -91,83 +78,6 @@ def default_base() -> Path:
     return Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
 
 
-def find_running(setting: str | None = None) -> list[RunningGrid]:
-    """The running grids in the base that `setting` names; without one, in the default base and the service's. By path.
-
-    Another user's are among them only where root asks, and names that base or means the service's. Raises
-    RuntimeDirError when this user may not look into the base that `setting` names.
-    """
-    directories = [directory for base in bases(setting) for directory in _directories_in(base, is_named=bool(setting))]
-    return _running(directories, is_named=bool(setting))
-
-
-def find_elsewhere() -> list[RunningGrid]:
-    """All running grids of this user, by path, also those started with another TMPDIR or runtime directory."""
-    return _running(_directories_with_sockets(), is_named=False)
-
-
-def find_others() -> list[OtherGrid]:
-    """The grids of other users that have sockets in this network namespace, by path; nothing of theirs is read."""
-    found = [(directory, _owner(directory.parent)) for directory in sorted(_directories_with_sockets())]
-    return [OtherGrid(path, int(path.name), uid) for path, uid in found if uid is not None and uid != os.geteuid()]
-
-
-def bases(setting: str | None = None) -> list[Path]:
-    """Where `find_running` looks."""
-    return [base_dir(setting)] if setting else sorted({base_dir(), default_base(), SERVICE_BASE.resolve()})
-
-
-def _directories_in(base: Path, *, is_named: bool) -> list[Path]:
-    try:
-        return [base / name for name in os.listdir(base) if name.isdigit()]
-    except PermissionError:
-        if is_named:
-            raise RuntimeDirError(f"may not look into {base}: ask as its owner, or as root") from None
-        return []
-    except OSError:
-        return []
-
-
-def _running(directories: Iterable[Path], *, is_named: bool) -> list[RunningGrid]:
-    found = []
-    for directory in sorted(directories):
-        if _may_be_used(directory, is_named=is_named):
-            holder = _read_lock(directory / _LOCK)
-            if holder is not None:
-                found.append(RunningGrid(directory, int(directory.name), *holder))
-    return found
-
-
-def _may_be_used(directory: Path, *, is_named: bool) -> bool:
-    """Whose directory it is decides whose word is in it: ours, or one that root means."""
-    if os.geteuid() == 0 and (is_named or directory.parent == SERVICE_BASE.resolve()):
-        return True
-    return _owner(directory) == _owner(directory.parent) == os.geteuid()
-
-
-def _owner(path: Path) -> int | None:
-    try:
-        return path.lstat().st_uid
-    except OSError:
-        return None
-
-
-def _directories_with_sockets() -> set[Path]:
-    """The runtime directories in which sockets are bound, wherever they are. The kernel tells everybody all paths."""
-    try:
-        lines = _BOUND_SOCKETS.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return set()
-    paths = (line.split(maxsplit=7)[7:] for line in lines)
-    matches = (_SOCKET_OF_A_GRID.fullmatch(path[0]) for path in paths if path)
-    return {Path(match[1]) for match in matches if match}
-
-
-def is_service_hidden() -> bool:
-    """Whether there is a service's directory that this user may not look into (with DynamicUser only root may)."""
-    return os.path.lexists(SERVICE_BASE) and not os.access(SERVICE_BASE, os.R_OK | os.X_OK)
-
-
 class RuntimeDir:
     """The runtime directory of one grid: `directory` is its path. `locked` makes it, keeps it and removes it."""
 
@@ -176,6 +86,7 @@ class RuntimeDir:
         self._owns_base = owns_base
         self._lock_fd = -1
         self._is_kept = False
+        self._endpoint = ""
         longest = len(os.fsencode(self.directory / _LONGEST))
         if longest > MAX_SOCKET_PATH_BYTES:
             raise RuntimeDirError(
@@ -204,7 +115,8 @@ class RuntimeDir:
             reason = error.strerror or str(error)
             raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
         try:
-            self._write_lock(endpoint)
+            self._endpoint = endpoint
+            self._write_lock()
             removed = self.clear(keep(self.directory) if keep else ())
             if removed:
                 log.warning("stale_runtime_removed", directory=str(self.directory), removed=removed)
@@ -220,6 +132,12 @@ class RuntimeDir:
     def keep(self) -> None:
         """Leave everything where it is at the end: children live on in it."""
         self._is_kept = True
+
+    def leave(self, grace_s: float, drain_s: float) -> None:
+        """Keep everything, and write into the lock that the master leaves: its children wait `grace_s` for another one,
+        then their sessions have `drain_s`."""
+        self.keep()
+        self._write_lock(dict(zip(_DETACHED, (time.time(), grace_s, drain_s), strict=True)))
 
     def remove_at_end(self) -> None:
         """Do not keep it after all."""
@@ -256,12 +174,12 @@ class RuntimeDir:
         _remove(path)
         return existed
 
-    def _write_lock(self, endpoint: str) -> None:
-        """Say who holds the lock: for the commands, and for a second master."""
+    def _write_lock(self, more: Mapping[str, float] = {}) -> None:
+        """Say who holds the lock, or has held it last: for the commands, and for a second master."""
         pid = os.getpid()
-        content = orjson.dumps({"pid": pid, "createTime": create_time(pid), "endpoint": endpoint})
+        content = {"pid": pid, "createTime": create_time(pid), "endpoint": self._endpoint, **more}
         os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, content, 0)
+        os.pwrite(self._lock_fd, orjson.dumps(content), 0)
 
     def _remove(self) -> None:
         """Everything, the lock last, and the base too if it is ours and empty."""
@@ -299,7 +217,7 @@ def locked_without_master(directory: Path) -> Iterator[RuntimeDir | None]:
             with suppress(BlockingIOError):
                 fcntl.flock(runtime._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            if _read_lock(directory / _LOCK) is not None:
+            if _holder_of(directory) is not None:
                 runtime.keep()
                 yield None
                 return
@@ -336,12 +254,12 @@ def _make_and_lock(path: Path) -> int:
             os.close(fd)
         except BlockingIOError:
             os.close(fd)
-            holder = _read_lock(path / _LOCK)
+            holder = _holder_of(path)
             tries += 1
             if holder is None and tries < _TRIES:  # the last child of a dead master removes its files
                 select.poll().poll(_TRY_MS)
                 continue
-            raise AlreadyRunning(holder[0] if holder else None) from None
+            raise AlreadyRunning(holder.pid if holder else None) from None
         except FileNotFoundError:
             os.close(fd)
 
@@ -358,14 +276,20 @@ def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
         raise RuntimeDirError(f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, but {rule}: chmod 700 {path}")
 
 
-def _read_lock(path: Path) -> tuple[int, str] | None:
-    """Pid and endpoint of the living holder. The lock is not touched: a starting master must not trip over us."""
+def read_lock(directory: Path) -> LockContent | None:
+    """What the lock says of who holds it, or has held it last. It is not touched: a starting master must not trip."""
     try:
-        content = orjson.loads(_content_of(path))
-        pid, created, endpoint = int(content["pid"]), float(content["createTime"]), str(content["endpoint"])
+        content = orjson.loads(_content_of(directory / _LOCK))
+        detached = (float(content[name]) for name in _DETACHED) if "detachedAt" in content else (None, None, None)
+        return LockContent(int(content["pid"]), float(content["createTime"]), str(content["endpoint"]), *detached)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return (pid, endpoint) if find_process(pid, created) is not None else None
+
+
+def _holder_of(directory: Path) -> LockContent | None:
+    """What the lock says, if its holder lives."""
+    content = read_lock(directory)
+    return content if content is not None and content.is_held else None
 
 
 def _content_of(lock: Path) -> bytes:

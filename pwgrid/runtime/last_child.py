@@ -5,22 +5,42 @@ Redis is nobody's child then, and has to live as long as another child does, so 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
 from pathlib import Path
 from typing import Final
 
+import psutil
 import structlog
 
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import locked_without_master
 from pwgrid.runtime.process_tree import kill_below
-from pwgrid.runtime.processes import end
+from pwgrid.runtime.processes import end, opened
 
 log = structlog.get_logger()
 
 REDIS_S: Final = 5.0
+
+
+async def workers_end(runtime: Path) -> None:
+    """Returns when none of the workers lives any more that are written down there now."""
+    workers = [state.process for state in read_states(runtime) if state.kind == "worker"]
+    await asyncio.gather(*(_end_of(worker) for worker in workers if worker is not None))
+
+
+async def _end_of(process: psutil.Process) -> None:
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    with opened(process) as pidfd:
+        if pidfd is None:
+            return
+        loop.add_reader(pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(pidfd)
 
 
 def end_grid_if_last(runtime: Path) -> None:

@@ -44,13 +44,13 @@ def find_process(pid: int, created: float) -> psutil.Process | None:
 
 def is_alive(process: psutil.Process) -> bool:
     """Whether exactly this process runs; a zombie does not."""
-    with _opened(process) as pidfd:
+    with opened(process) as pidfd:
         return pidfd is not None
 
 
 def kill(process: psutil.Process) -> bool:
     """SIGKILL to exactly this process; False when it had ended before."""
-    with _opened(process) as pidfd:
+    with opened(process) as pidfd:
         if pidfd is not None:
             _send(pidfd, signal.SIGKILL)
         return pidfd is not None
@@ -58,7 +58,7 @@ def kill(process: psutil.Process) -> bool:
 
 def end(process: psutil.Process, deadline: float, first: int = signal.SIGKILL) -> bool:
     """Send it `first`, SIGKILL at `deadline` (monotonic seconds), and wait; whether it has ended."""
-    with _opened(process) as pidfd:
+    with opened(process) as pidfd:
         if pidfd is None:
             return True
         _send(pidfd, first)
@@ -69,7 +69,7 @@ def end(process: psutil.Process, deadline: float, first: int = signal.SIGKILL) -
 
 
 @contextmanager
-def _opened(process: psutil.Process) -> Iterator[int | None]:
+def opened(process: psutil.Process) -> Iterator[int | None]:
     """A pidfd of it; None when it has ended.
 
     psutil checks that the pid is still that of the same process, and then signals the pid: in between the process may

@@ -181,6 +181,8 @@ class Settings(BaseModel, frozen=True):
     """A heartbeat older than this is stale."""
     worker_lost_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A worker without a master for so long ends; one silent for so long is killed."""
+    detach_grace: kinds.Wait = setting(5.0, "lifecycle", "master")
+    """How long a grid that its master has left (SIGUSR1) admits clients; without a new one it then drains and ends."""
     max_worker_age: kinds.Limit = setting(0.0, "lifecycle", "master")
     """A worker older than this is recycled."""
     max_surge: Annotated[int, kinds.Bounds(1, kinds.MAX_WORKERS)] = setting(8, "lifecycle", "master")
@@ -208,6 +210,8 @@ class Settings(BaseModel, frozen=True):
     """Events below this are not logged."""
     log_format: Literal["text", "json"] = setting("text", "runtime", "proxy", "worker")
     """Log lines: text for people, json for machines."""
+    log_file: kinds.AbsolutePath = setting("", "runtime", "fixed")
+    """File to which log lines are appended; empty: stderr."""
 
     def workers_wanted(self) -> dict[BrowserType, int]:
         """How many workers each pool should have; all browser types are there, also those with none."""

@@ -42,7 +42,7 @@ async def test_an_adopted_worker_drains_and_is_replaced_as_any_other(playwright:
         grid.start_again()
         (old,) = [worker["pid"] for worker in grid.status()["workers"]]
         from pwgrid.cli.running_grid import ask
-        from pwgrid.runtime.directory import RunningGrid
+        from pwgrid.runtime.find_grids import RunningGrid
 
         running = RunningGrid(grid.runtime, grid.port, grid.process.pid, grid.endpoint)
         ask(running, "drain", {"all": True})

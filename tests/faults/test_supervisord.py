@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Playwright
+from playwright.async_api import Error, Playwright
 
 from tests.conftest import need
 from tests.support.grid import NEVER, ROOT, eventually, eventually_async, free_port, processes_marked
@@ -40,7 +41,7 @@ PATHS = {"/opt/pwgrid/.venv/bin/pwgrid": f"{sys.executable} -m pwgrid", "/var/lo
 class Supervised:
     """The program as it is shipped, but for the paths. Every process carries the directory in its environment."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **environment: str) -> None:
         self.directory = directory
         port = free_port()
         self.endpoint = f"ws://127.0.0.1:{port}"
@@ -51,6 +52,7 @@ class Supervised:
             "CHROMIUM_WORKERS": "2",
             "MAX_LIFETIME_SESSIONS": NEVER,
             "PYTHONPATH": str(ROOT),
+            **environment,
         }
         program = (ROOT / "config" / "supervisord.conf").read_text()
         for shipped, here in PATHS.items():
@@ -79,15 +81,20 @@ class Supervised:
         """What supervisord takes the program for, and perhaps its pid."""
         return " ".join(self.ctl("status", "pwgrid").split()[1:4]).rstrip(",")
 
-    def status(self) -> dict[str, Any]:
-        """`pwgrid status --json`."""
-        done = subprocess.run(
-            [sys.executable, "-m", "pwgrid", "status", "--json"],
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`pwgrid ARGUMENTS`."""
+        return subprocess.run(
+            [sys.executable, "-m", "pwgrid", *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
         )
+
+    def status(self) -> dict[str, Any]:
+        """`pwgrid status --json`."""
+        done = self.command("status", "--json")
+        done.check_returncode()
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
@@ -114,10 +121,10 @@ class Supervised:
 
 
 @pytest.fixture
-def supervised() -> Iterator[Supervised]:
+def supervised(request: pytest.FixtureRequest) -> Iterator[Supervised]:
     need("chromium")
     with tempfile.TemporaryDirectory(prefix="pg-sv-", dir="/tmp") as directory:
-        supervised = Supervised(Path(directory))
+        supervised = Supervised(Path(directory), **getattr(request, "param", {}))
         try:
             eventually(lambda: supervised.state().startswith("RUNNING"), "the program runs", 60)
             eventually(lambda: "pwgrid ready:" in supervised.output(), "the grid is ready", 60)
@@ -142,6 +149,9 @@ async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_sessio
         await eventually_async(lambda: supervised.runs_with(workers), "the new master has taken over")
         restarted = supervised.state()
         assert restarted != state
+        # A session of 25 s outlives DETACH_GRACE and what comes after it, and so does every new one.
+        await load.goes_on(beats=120)
+        assert supervised.available() == workers
 
         os.kill(supervised.status()["master"]["pid"], signal.SIGKILL)
         await eventually_async(
@@ -157,3 +167,43 @@ async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_sessio
     left = processes_marked(str(supervised.directory))
     assert left.keys() == {supervised.process.pid}
     assert not list(supervised.directory.glob("pwgrid-*"))
+
+
+@pytest.mark.parametrize("supervised", [{"DETACH_GRACE": "1", "DRAIN_TIMEOUT": "4"}], indirect=True)
+async def test_a_stop_by_supervisord_refuses_then_drains_and_goes_and_tells_all_of_it(
+    supervised: Supervised, playwright: Playwright
+) -> None:
+    browser = await playwright.chromium.connect(supervised.endpoint)
+    page = await browser.new_page()
+    ended = asyncio.get_running_loop().create_future()
+    browser.on("disconnected", lambda gone: ended.set_result(gone))
+
+    said = await asyncio.to_thread(supervised.ctl, "stop", "pwgrid")
+    assert said.split() == ["pwgrid:", "stopped"]
+    status = supervised.command("status")
+    assert status.returncode == 3
+    assert re.search(r"no master  detached since \d\d:\d\d:\d\d, .*ends in \d s at the latest", status.stdout), status
+
+    refusal = await refused(playwright, supervised.endpoint)
+    assert "503" in refusal
+    assert "the grid is shutting down" in refusal
+    assert await page.evaluate("6 * 7") == 42  # who came before goes on
+    await ended
+    await eventually_async(
+        lambda: processes_marked(str(supervised.directory)).keys() == {supervised.process.pid}, "all is gone"
+    )
+    assert not list(supervised.directory.glob("pwgrid-*"))
+    tail = supervised.ctl("tail", "-100000", "pwgrid")
+    events = [json.loads(line)["event"] for line in tail.splitlines() if line.startswith("{")]
+    told = ["detached", "no_master_after_detach", "worker_draining", "sessions_cut", "grid_ended_without_master"]
+    assert [event for event in dict.fromkeys(events) if event in told] == told
+    assert events[-1] == "grid_ended_without_master"
+
+
+async def refused(playwright: Playwright, endpoint: str) -> str:
+    """What the first client hears that is not let in any more."""
+    while True:
+        try:
+            await (await playwright.chromium.connect(endpoint)).close()
+        except Error as error:
+            return str(error)

@@ -236,7 +236,7 @@ async def test_a_master_that_knows_nothing_of_it_can_adopt_it(control_path: Path
         second.die()
 
 
-async def test_it_gives_up_once_when_no_master_comes(control_path: Path) -> None:
+async def test_it_gives_up_once_each_time_that_no_master_comes(control_path: Path) -> None:
     ours, theirs = pair()
     child = Child(theirs, control_path, lost_threshold_s=0.05)
     async with running(child) as task:
@@ -247,11 +247,38 @@ async def test_it_gives_up_once_when_no_master_comes(control_path: Path) -> None
             master = FakeMaster()
             master.attach(await soon(connections.get()))
             await master.next(Opened)
+            master.send("drain", {"n": 1})
+            await soon(child.commands.get())
+            assert (child.times_lost, child.client.is_lost) == (1, False)
+            child.lost.clear()
             master.die()
             second = await soon(connections.get())
             second.close()
-        assert child.times_lost == 1
+        await soon(child.lost.wait())
+        assert child.times_lost == 2
         assert not task.done()
+
+
+async def test_after_a_detach_it_waits_for_the_grace_alone_and_for_another_master_as_long_as_ever(
+    control_path: Path,
+) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child):
+        master.attach(ours)
+        await master.next(Opened)
+        master.send("detached", {"graceS": 0.05})
+        master.send("drain", {"n": 1})
+        assert await soon(child.commands.get()) == ("drain", {"n": 1})  # the other one is about the link itself
+        master.die()
+        await soon(child.lost.wait())
+        async with listening(control_path) as connections:
+            second = FakeMaster(Link("master", "a1b2c3d4", adopts=True))
+            second.attach(await soon(connections.get()))
+            await second.next(Opened)
+            second.die()
+            (await soon(connections.get())).close()
+        assert child.times_lost == 1
 
 
 async def test_a_link_that_the_master_closes_for_good_is_lost_at_once_and_not_resumed(control_path: Path) -> None:

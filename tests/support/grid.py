@@ -21,7 +21,7 @@ from typing import Any
 from redis import Redis
 
 from pwgrid.cli.running_grid import ask
-from pwgrid.runtime.directory import RunningGrid
+from pwgrid.runtime.find_grids import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 90

@@ -14,7 +14,7 @@ from pwgrid.cli.changes import VersionChange, read_scale
 from pwgrid.cli.drain import describe_end, is_good, progress
 from pwgrid.cli.running_grid import ask, find_grid
 from pwgrid.common.errors import GridError
-from pwgrid.runtime.directory import RunningGrid
+from pwgrid.runtime.find_grids import RunningGrid
 from tests.support.display import Recorded
 
 
@@ -23,8 +23,8 @@ def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(
 ) -> None:
     """/run/pwgrid links into a directory of root's. Nothing is hidden from root; a link to nowhere is alike for it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("pwgrid.runtime.directory._BOUND_SOCKETS", tmp_path / "none")
-    monkeypatch.setattr("pwgrid.runtime.directory.SERVICE_BASE", tmp_path / "pwgrid")
+    monkeypatch.setattr("pwgrid.runtime.find_grids._BOUND_SOCKETS", tmp_path / "none")
+    monkeypatch.setattr("pwgrid.runtime.find_grids.SERVICE_BASE", tmp_path / "pwgrid")
     with pytest.raises(GridError, match="start one with pwgrid serve"):
         find_grid(None, None)
     (tmp_path / "pwgrid").symlink_to(tmp_path / "private")

@@ -15,14 +15,8 @@ from pathlib import Path
 import pytest
 
 from pwgrid.common.errors import AlreadyRunning
-from pwgrid.runtime.directory import (
-    MAX_SOCKET_PATH_BYTES,
-    RuntimeDir,
-    RuntimeDirError,
-    base_dir,
-    default_base,
-    find_running,
-)
+from pwgrid.runtime.directory import MAX_SOCKET_PATH_BYTES, RuntimeDir, RuntimeDirError, base_dir, default_base
+from pwgrid.runtime.find_grids import find_running
 from pwgrid.runtime.processes import create_time
 
 
@@ -221,7 +215,7 @@ def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(
     private.mkdir(mode=0o700)
     base.symlink_to(private)
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(base))
-    monkeypatch.setattr("pwgrid.runtime.directory.SERVICE_BASE", base)
+    monkeypatch.setattr("pwgrid.runtime.find_grids.SERVICE_BASE", base)
     with RuntimeDir.create(None, 8080).locked("ws://127.0.0.1:8080") as runtime:
         assert runtime.directory == private / "8080"
         assert [grid.directory for grid in find_running()] == [private / "8080"]

@@ -10,7 +10,7 @@ import stat
 from typing import Final
 
 from pwgrid.common.errors import AlreadyRunning, GridError
-from pwgrid.runtime.directory import find_elsewhere, find_others, find_running
+from pwgrid.runtime.find_grids import find_elsewhere, find_others, find_running
 from pwgrid.settings.model import Settings
 
 BACKLOG: Final = 4096

@@ -94,6 +94,11 @@ class Proxies:
             if each.pid is not None:
                 each.send(name, data)
 
+    def tell_all(self, name: str, data: Data) -> None:
+        """The same command for each."""
+        for each in self._all():
+            each.send(name, data)
+
     def stop(self) -> None:
         """Ask all of them to end, then see to it."""
         self._end_replacement()

@@ -140,6 +140,11 @@ class Workers:
         """End one that takes too much memory, with its tree, at once; its sessions fail for `reason`."""
         self._do(record, record.life.is_too_large(reason))
 
+    def tell_all(self, name: str, data: Data) -> None:
+        """The same command for each."""
+        for record in self.records.values():
+            self._send(record, name, data)
+
     def kill_all(self) -> None:
         """Last resort: end every process at once, without waiting for anything."""
         for record in self.records.values():

@@ -1,0 +1,159 @@
+"""Finds the grids of this host: those that run, those whose master is gone, and other users'; asks and ends none."""
+
+from __future__ import annotations
+
+import math
+import os
+import pwd
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pwgrid.runtime.child_files import ChildState, read_states
+from pwgrid.runtime.directory import LockContent, RuntimeDirError, base_dir, default_base, read_lock
+
+SERVICE_BASE: Final = Path("/run/pwgrid")
+"""What RUNTIME_DIRECTORY is in our systemd unit; an operator's shell does not know it."""
+_BOUND_SOCKETS: Final = Path("/proc/net/unix")
+_SOCKET_OF_A_GRID: Final = re.compile(r"(/.+/\d{1,5})/(?:control\.sock|redis/redis\.sock|w/[0-9a-f]{8}/[a-z]+\.sock)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGrid:
+    """A grid whose master lives."""
+
+    directory: Path
+    port: int
+    pid: int
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftGrid:
+    """A grid whose master is gone while `children` of it live on. `lock` is what that master has written."""
+
+    directory: Path
+    port: int
+    lock: LockContent
+    children: tuple[ChildState, ...]
+
+    @property
+    def refuses_at(self) -> float:
+        """When it refuses clients and drains (Unix seconds), where its master has detached and no other one comes."""
+        return (self.lock.detached_at or math.inf) + (self.lock.grace_s or 0)
+
+    @property
+    def ends_at(self) -> float:
+        """When the last session has had its time (Unix seconds)."""
+        return self.refuses_at + (self.lock.drain_s or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherGrid:
+    """A grid of another user, as far as everybody may know of it."""
+
+    directory: Path
+    port: int
+    uid: int
+
+    @property
+    def user(self) -> str:
+        """The user's name, or the number of one that has none."""
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return f"uid {self.uid}"
+
+    def __str__(self) -> str:
+        return f"a grid of {self.user}"
+
+
+def find_running(setting: str | None = None) -> list[RunningGrid]:
+    """The running grids in the base that `setting` names; without one, in the default base and the service's. By path.
+
+    Another user's are among them only where root asks, and names that base or means the service's. Raises
+    RuntimeDirError when this user may not look into the base that `setting` names.
+    """
+    return _running(_directories_in_bases(setting), is_named=bool(setting))
+
+
+def find_elsewhere() -> list[RunningGrid]:
+    """All running grids of this user, by path, also those started with another TMPDIR or runtime directory."""
+    return _running(_directories_with_sockets(), is_named=False)
+
+
+def find_left(setting: str | None = None) -> list[LeftGrid]:
+    """The grids without a master, in all the places where `find_running` and `find_elsewhere` look."""
+    directories = set(_directories_in_bases(setting)) | (set() if setting else _directories_with_sockets())
+    found = []
+    for directory in sorted(directories):
+        lock = read_lock(directory) if _may_be_used(directory, is_named=bool(setting)) else None
+        if lock is not None and not lock.is_held:
+            children = tuple(child for child in read_states(directory) if child.process is not None)
+            if children:
+                found.append(LeftGrid(directory, int(directory.name), lock, children))
+    return found
+
+
+def find_others() -> list[OtherGrid]:
+    """The grids of other users that have sockets in this network namespace, by path; nothing of theirs is read."""
+    found = [(directory, _owner(directory.parent)) for directory in sorted(_directories_with_sockets())]
+    return [OtherGrid(path, int(path.name), uid) for path, uid in found if uid is not None and uid != os.geteuid()]
+
+
+def bases(setting: str | None = None) -> list[Path]:
+    """Where `find_running` looks."""
+    return [base_dir(setting)] if setting else sorted({base_dir(), default_base(), SERVICE_BASE.resolve()})
+
+
+def _directories_in_bases(setting: str | None) -> Iterator[Path]:
+    for base in bases(setting):
+        try:
+            yield from (base / name for name in os.listdir(base) if name.isdigit())
+        except PermissionError:
+            if setting:
+                raise RuntimeDirError(f"may not look into {base}: ask as its owner, or as root") from None
+        except OSError:
+            continue
+
+
+def _running(directories: Iterable[Path], *, is_named: bool) -> list[RunningGrid]:
+    found = []
+    for directory in sorted(directories):
+        if _may_be_used(directory, is_named=is_named):
+            lock = read_lock(directory)
+            if lock is not None and lock.is_held:
+                found.append(RunningGrid(directory, int(directory.name), lock.pid, lock.endpoint))
+    return found
+
+
+def _may_be_used(directory: Path, *, is_named: bool) -> bool:
+    """Whose directory it is decides whose word is in it: ours, or one that root means."""
+    if os.geteuid() == 0 and (is_named or directory.parent == SERVICE_BASE.resolve()):
+        return True
+    return _owner(directory) == _owner(directory.parent) == os.geteuid()
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
+def _directories_with_sockets() -> set[Path]:
+    """The runtime directories in which sockets are bound, wherever they are. The kernel tells everybody all paths."""
+    try:
+        lines = _BOUND_SOCKETS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    paths = (line.split(maxsplit=7)[7:] for line in lines)
+    matches = (_SOCKET_OF_A_GRID.fullmatch(path[0]) for path in paths if path)
+    return {Path(match[1]) for match in matches if match}
+
+
+def is_service_hidden() -> bool:
+    """Whether there is a service's directory that this user may not look into (with DynamicUser only root may)."""
+    return os.path.lexists(SERVICE_BASE) and not os.access(SERVICE_BASE, os.R_OK | os.X_OK)
