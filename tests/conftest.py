@@ -12,9 +12,8 @@ from hypothesis import settings as hypothesis_settings
 from playwright.async_api import Playwright, async_playwright
 
 from pwgrid.common.errors import BrowserMissing
-from pwgrid.common.types import BrowserType
-from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
+from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from tests.support.browsers import fit_browser
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.redis import own_redis
 
@@ -28,11 +27,33 @@ hypothesis_settings.load_profile("any machine")
 
 
 def need(browser_type: BrowserType) -> None:
-    """Skips, with the reason, where this browser cannot be had."""
+    """Skips, with the reason, where this host has no such browser that starts."""
     try:
-        find_browser(browser_type, Settings())
+        fit_browser(browser_type)
     except BrowserMissing as missing:
-        pytest.skip(f"{browser_type}: {missing}")
+        pytest.skip(f"{browser_type}: {missing.what}")
+
+
+@pytest.fixture
+def browser_type(request: pytest.FixtureRequest) -> BrowserType:
+    """The parameter of a test that runs with each browser; skips those that are missing."""
+    wanted: BrowserType = request.param
+    need(wanted)
+    return wanted
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Says, as the last thing before pytest's own last line, which browsers went untested."""
+    yield
+    skipped: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if reason.split(":")[0] in BROWSER_TYPES:
+            skipped.setdefault(reason, []).append(report.nodeid)
+    for reason, tests in skipped.items():
+        plural = "test was" if len(tests) == 1 else "tests were"
+        terminalreporter.write_line(f"NOT TESTED: {len(tests)} {plural} skipped for want of {reason}", yellow=True)
 
 
 @pytest.fixture(scope="session")

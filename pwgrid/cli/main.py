@@ -29,6 +29,7 @@ FLAGS = (
     "webkit_workers",
     "max_concurrent_sessions",
     "worker_select_timeout",
+    "prefer",
     "token",
     "token_file",
     "allow_public",

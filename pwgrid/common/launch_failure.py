@@ -18,6 +18,10 @@ _ADVICE: Final = (
         r"error while loading shared libraries: (?P<what>[^\s:]+)",
         "the library {what} is missing: run `playwright install-deps` as root",
     ),
+    (
+        r"(?P<what>lib[^\s:/]+): cannot open shared object file",
+        "the library {what} is missing: run `playwright install-deps` as root",
+    ),
     (r"No usable sandbox", "this host restricts user namespaces: set CHROMIUM_SANDBOX=false or allow them"),
     (
         r"Running as root without --no-sandbox",
@@ -30,6 +34,7 @@ _ADVICE: Final = (
 )
 
 _SAID_BY_BROWSER: Final = re.compile(r"^\[pid=\d+\]\[err\] (?:\[[\d:/.]+:\w+:[^\]]*\] )?(.*\w.*)", re.MULTILINE)
+_UNKNOWN_COMMAND: Final = re.compile(r"^Protocol error \([\w.]+\): unknown command")
 _EXIT: Final = re.compile(r"<process did exit: exitCode=(\w+), signal=(\w+)>")
 _PLAYWRIGHTS_OWN: Final = re.compile(
     r"^(?:browserType\.\w+: |Failed to launch: )+|\s*Failed to launch browser\.$|"
@@ -56,6 +61,8 @@ def without_places(text: str) -> str:
 
 def _candidates(said: str) -> Iterator[str]:
     """The lines that may tell most come first."""
+    if match := _UNKNOWN_COMMAND.search(said):  # such a browser is well, and what it prints is no reason
+        yield match[0]
     if match := _SAID_BY_BROWSER.search(said):
         yield match[1]
     lines = said.strip().splitlines()

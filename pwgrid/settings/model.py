@@ -42,7 +42,7 @@ SECTIONS: Final = {
 
 POOLS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
 
-_PREFIXED: Final = frozenset({"host", "port", "token", "token_file", "runtime_dir"})
+_PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir"})
 """These names are too general to be taken from an environment that is not ours alone."""
 
 
@@ -133,6 +133,8 @@ class Settings(BaseModel, frozen=True):
 
     headless: bool = setting(True, "browsers", "worker")
     """Browsers run without a display."""
+    prefer: Literal["auto", "playwright", "system"] = setting("auto", "browsers", "worker")
+    """Whose browsers come first; auto: Playwright's own where it is there, else the system's."""
     chromium_executable: kinds.Executable = setting("", "browsers", "chromium")
     """Path of Chromium; empty: look for one."""
     firefox_executable: kinds.Executable = setting("", "browsers", "firefox")

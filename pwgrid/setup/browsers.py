@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from playwright._impl._driver import compute_driver_executable
 
@@ -20,8 +21,9 @@ from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.setup.packages import Host, Steps, install_package
 from pwgrid.setup.redis import ensure_redis
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates, candidates_from, made_for
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
+from pwgrid.worker.browser.trials import Trial, Trials
 
 _VERSION_TIMEOUT_S: Final = 20.0
 _CONNECT_TIMEOUT: Final = "PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT"
@@ -45,7 +47,7 @@ def setup(
     host: Host | None = None,
     places: SearchPaths | None = None,
 ) -> list[FoundBrowser]:
-    """Finds or gets each browser type, checks that it runs, and makes sure of a Redis; returns what was found.
+    """Finds or gets each browser type, opens a page in it, and makes sure of a Redis; returns what was found.
 
     Says every step in plain lines. What cannot be had is raised at the end, all of it at once, so that nobody has to
     try once for each: BrowserMissing, BrowserLaunchError or another GridError.
@@ -89,50 +91,68 @@ def _driver_fault(say: Steps, host: Host) -> str | None:
     return None if fault is None else f"playwright: its Node does not run: {fault}"
 
 
-@dataclass(frozen=True, slots=True)
+Step = tuple[Literal["try", "get"], Source]
+
+_STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
+    "auto": (("try", "playwright"), ("try", "system"), ("get", "playwright"), ("get", "system")),
+    "playwright": (("try", "playwright"), ("get", "playwright"), ("try", "system"), ("get", "system")),
+    "system": (("try", "system"), ("get", "system"), ("try", "playwright"), ("get", "playwright")),
+}
+"""By the setting `prefer`: which browsers are tried, and when others are got."""
+
+
+@dataclass(slots=True)
 class _Setup:
-    """What every step for a browser needs."""
+    """What every step for a browser needs, and what it found out."""
 
     settings: Settings
     say: Steps
     host: Host
     places: SearchPaths
     driver_fault: str | None
+    _unfit: set[str] = field(default_factory=set)
+    """Executables that did not start in this run."""
 
     def find_or_get(self, browser_type: BrowserType) -> FoundBrowser:
-        """The browser that the grid will use. Raises BrowserMissing or BrowserLaunchError."""
-        try:
-            browser = find_browser(browser_type, self.settings, self.places)
-        except BrowserMissing as missing:
-            if self.settings.executable(browser_type):
-                raise
-            self.say(f"{browser_type}: none on this host yet")
-            return self._get(browser_type, missing)
-        fault = None if browser_type == "webkit" else _run_fault(browser.executable, self.host, self.say, browser)
-        if fault is None:
-            return browser
-        self.say(f"{browser}: does not run: {fault}")
-        if browser.source != "playwright":
-            raise BrowserLaunchError(fault, str(browser))
-        return self._get(browser_type, BrowserLaunchError(fault, str(browser)))
+        """The first browser that opens a page, of those that are here and those that can be had.
 
-    def _get(self, browser_type: BrowserType, reason: GridError) -> FoundBrowser:
-        """Tries each way in turn until one yields a browser that opens a page."""
-        faults = [_alone(reason)]
-        for way in (self._from_playwright, self._from_system):
-            fault = way(browser_type)
-            if fault is None:
-                try:
-                    browser = find_browser(browser_type, self.settings, self.places)
-                    self._try_launch(browser)
-                except GridError as error:
-                    fault = _alone(error)
-                else:
-                    return browser
-            self.say(f"{browser_type}: {fault}")
-            faults.append(fault)
-        or_else = f"set {browser_type.upper()}_EXECUTABLE to one that you got yourself"
-        raise BrowserMissing(f"{browser_type} could not be installed", "; ".join([*faults, f"or {or_else}"]))
+        Raises BrowserMissing with what is wrong with each, or BrowserLaunchError for the one that the settings name.
+        """
+        if self.settings.executable(browser_type):
+            (chosen,) = candidates(browser_type, self.settings, self.places, [])
+            self._try_launch(chosen)
+            return chosen
+        faults: list[str] = []
+        for do, source in _STEPS[self.settings.prefer]:
+            if do == "get":
+                fault = self._get(source, browser_type)
+                if fault is not None:
+                    self.say(f"{browser_type}: {fault}")
+                    faults.append(fault)
+                    continue
+            browser = self._first_that_starts(source, browser_type, faults)
+            if browser is not None:
+                return browser
+        or_else = f"or set {browser_type.upper()}_EXECUTABLE to one that you got yourself"
+        raise BrowserMissing(f"{browser_type} could not be installed", "; ".join([*dict.fromkeys(faults), or_else]))
+
+    def _first_that_starts(self, source: Source, browser_type: BrowserType, faults: list[str]) -> FoundBrowser | None:
+        """Why others of this source did not start is added to `faults`."""
+        for browser in candidates_from(source, browser_type, self.settings, self.places, faults):
+            if _identity(browser) in self._unfit:
+                continue
+            try:
+                self._try_launch(browser)
+            except BrowserLaunchError as error:
+                self._unfit.add(_identity(browser))
+                faults.append(f"{browser.executable} does not start: {error.reason}")
+            else:
+                return browser
+        return None
+
+    def _get(self, source: Source, browser_type: BrowserType) -> str | None:
+        """None when it may be here now, else why not."""
+        return self._from_playwright(browser_type) if source == "playwright" else self._from_system(browser_type)
 
     def _from_playwright(self, browser_type: BrowserType) -> str | None:
         """Playwright's own download. None when it worked, else why not."""
@@ -146,7 +166,7 @@ class _Setup:
         return None if fault is None else f"Playwright could not install it ({fault}; {_DOWNLOAD_VARIABLES} are heeded)"
 
     def _from_system(self, browser_type: BrowserType) -> str | None:
-        """The system's own package. None when it worked, else why not."""
+        """The system's own package, a newer one where it is here already. None when it worked, else why not."""
         if browser_type == "webkit":
             return "no system has a package of the WebKit that Playwright needs"
         if self.host.has_snap_packages:
@@ -158,7 +178,7 @@ class _Setup:
     def _try_launch(self, browser: FoundBrowser) -> None:
         """Opens a page; where Playwright's own browser lacks libraries, gets these first. Raises BrowserLaunchError."""
         try:
-            _launch(browser, self.settings, self.say)
+            self._launch(browser)
         except BrowserLaunchError as error:
             if browser.source != "playwright" or not _LACKS_LIBRARIES.search(error.evidence):
                 raise
@@ -166,7 +186,30 @@ class _Setup:
             fault = self._libraries(browser.browser_type)
             if fault is not None:
                 raise BrowserLaunchError(f"it lacks libraries: {fault}", str(browser)) from error
-            _launch(browser, self.settings, self.say)
+            self._launch(browser)
+
+    def _launch(self, browser: FoundBrowser) -> None:
+        """Opens a page, says how that went, and writes it down for the grid. Raises BrowserLaunchError."""
+        try:
+            trial = launch_once(browser, self.settings)
+        except BrowserLaunchError as error:
+            self.say(f"{browser}: does not start: {error.reason}")
+            self._write_down(browser, Trial(error.reason))
+            raise
+        self.say(f"{browser}: version {trial.version} opened a page after {trial.seconds:.1f} s")
+        self._write_down(browser, trial)
+        distance = distance_of(trial.version, made_for(browser.browser_type, self.places))
+        if browser.source != "playwright" and distance:
+            self.say(
+                f"{browser.browser_type}: {distance}; `playwright install {browser.browser_type}` downloads that one,"
+                " and so does `pwgrid setup --prefer playwright`"
+            )
+
+    def _write_down(self, browser: FoundBrowser, trial: Trial) -> None:
+        try:
+            Trials(self.places.trials).put(browser.executable, self.settings, trial)
+        except OSError as error:
+            self.say(f"{browser.browser_type}: how it started cannot be written down for the grid: {error}")
 
     def _libraries(self, browser_type: BrowserType) -> str | None:
         """What Playwright says that its browser needs, by the package manager. None when it worked, else why not."""
@@ -178,13 +221,25 @@ class _Setup:
         return self.host.run([*prefix, *command], self.say)
 
 
-def _alone(error: GridError) -> str:
-    """What is wrong, without the advice to run `pwgrid setup`, which is what runs."""
-    return error.what if isinstance(error, BrowserMissing) else str(error)
+def _identity(browser: FoundBrowser) -> str:
+    """Another one after an update of its package."""
+    file = os.stat(browser.executable)
+    return f"{browser.executable} {file.st_size} {file.st_mtime_ns}"
 
 
-def _run_fault(program: str, host: Host, say: Steps | None = None, name: object = None) -> str | None:
-    """Runs a program with --version, which needs all its libraries but no page. None when it worked, else why not."""
+def distance_of(version: str, wanted: str) -> str:
+    """A sentence on how many major versions a browser is from the one that the driver is made for; empty for none, or
+    where one of the two is not known."""
+    here, there = version.partition(".")[0], wanted.partition(".")[0]
+    if not (here.isdecimal() and there.isdecimal()) or here == there:
+        return ""
+    distance = abs(int(here) - int(there))
+    side = "behind" if int(here) < int(there) else "ahead of"
+    return f"{here} is {distance} major version{'s'[: distance > 1]} {side} {there}, which this Playwright is made for"
+
+
+def _run_fault(program: str, host: Host) -> str | None:
+    """Runs a program with --version, which needs all its libraries. None when it worked, else why not."""
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as home:
         try:
             done = subprocess.run(
@@ -202,20 +257,18 @@ def _run_fault(program: str, host: Host, say: Steps | None = None, name: object 
             return str(error)
     if done.returncode != 0:
         return (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
-    if say is not None:
-        say(f"{name}: {(done.stdout.strip() or 'it runs').splitlines()[-1]}")
     return None
 
 
-def _launch(browser: FoundBrowser, settings: Settings, say: Steps) -> None:
-    """Launches a browser server as a worker would, with its warm-up. Raises BrowserLaunchError."""
+def launch_once(browser: FoundBrowser, settings: Settings) -> Trial:
+    """Launches a browser server as a worker would, with its warm-up: a page. Raises BrowserLaunchError."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
         temporary = Path(directory, "tmp")
         temporary.mkdir()
         spec = LaunchSpec.of(settings, browser, Path(directory, "browser.sock"), temporary)
         version = asyncio.run(_launch_once(spec, settings.launch_timeout))
-    say(f"{browser}: version {version} opened a page after {time.monotonic() - started:.1f} s")
+    return Trial("", version, time.monotonic() - started)
 
 
 async def _launch_once(spec: LaunchSpec, timeout_s: float) -> str:

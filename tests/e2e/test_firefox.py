@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
-from tests.support.grid import eventually_async, running_grid
+from tests.support.grid import NEVER, eventually_async, running_grid
 
 
 async def test_firefox_and_chromium_are_told_apart_by_the_client_and_by_the_url(playwright: Playwright) -> None:
@@ -33,7 +33,8 @@ async def test_firefox_and_chromium_are_told_apart_by_the_client_and_by_the_url(
 
 async def test_nothing_is_left_of_a_firefox_whose_node_process_is_killed(playwright: Playwright) -> None:
     need("firefox")
-    with running_grid("--chromium", "0", "--firefox", "1") as grid:
+    # No spare for the end of its life: a start that takes long has the grid begin with one early.
+    with running_grid("--chromium", "0", "--firefox", "1", environment={"MAX_LIFETIME_SESSIONS": NEVER}) as grid:
         browser = await playwright.firefox.connect(grid.endpoint)
         await browser.new_page()
         (worker,) = grid.status()["workers"]

@@ -21,11 +21,9 @@ from playwright.async_api import async_playwright
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, BrowserServerGone
+from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import clear_marks, is_served
-from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, SessionClosed
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.front_door import (
@@ -48,19 +46,7 @@ from tests.support.raw import PING, PONG
 NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer"
 
 
-def installed(browser_type: BrowserType) -> bool:
-    with contextlib.suppress(BrowserMissing):
-        return bool(find_browser(browser_type, Settings()))
-    return False
-
-
-each_browser = pytest.mark.parametrize(
-    "browser_type",
-    [
-        pytest.param(each, marks=pytest.mark.skipif(not installed(each), reason=f"no {each} here"))
-        for each in ("chromium", "firefox")
-    ],
-)
+each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)
 
 
 async def start(launch: LaunchSpec, timeout_s: float = BOUND_S) -> BrowserServer:

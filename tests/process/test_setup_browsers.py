@@ -1,7 +1,9 @@
 """Setup on hosts whose installers are small scripts; what these bring is a real browser."""
 
 import os
+import re
 import stat
+import subprocess
 import tempfile
 import zipfile
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
+from pwgrid.settings.model import Settings
 from pwgrid.setup import browsers as setup_browsers
 from pwgrid.setup.packages import Host, Steps
 from pwgrid.worker.browser.find import OWN_PATHS, SearchPaths, find_browser
@@ -19,6 +22,7 @@ from tests.support.http_server import serving
 REAL_CHROMIUM = find_browser("chromium", SETTINGS).executable
 INSTALLED = "cache/chromium_headless_shell-7"
 SHELL = f"{INSTALLED}/chrome-headless-shell-linux64/chrome-headless-shell"
+SYSTEM_SHELL = "root/usr/lib/chromium/chromium-headless-shell"
 
 
 @pytest.fixture
@@ -71,9 +75,104 @@ def test_a_browser_that_is_there_is_checked_and_named(world: BareHost) -> None:
     settings = SETTINGS.model_copy(update={"chromium_executable": REAL_CHROMIUM})
     (found,) = world.setup(["chromium"], settings)
     assert found.executable == REAL_CHROMIUM
-    assert "Chrom" in world.text()
+    assert re.search(
+        rf"(?m)^chromium: {REAL_CHROMIUM} \(setting\): version \d[\d.]+ opened a page after [\d.]+ s$", world.text()
+    )
     assert "redis: /" in world.text()
     assert world.calls() == []
+
+
+BROKEN = "echo 'error while loading shared libraries: libold.so: cannot open shared object file' >&2; exit 127"
+
+
+def install(world: BareHost, path: str, *, broken: bool) -> Path:
+    """A Chromium in this place: the real one, or one that only says what it lacks."""
+    file = world.directory / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if "cache/" in path:
+        (world.directory / INSTALLED / "INSTALLATION_COMPLETE").touch()
+    script = BROKEN if broken else f'exec {REAL_CHROMIUM} "$@"'
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_what_does_not_start_is_not_chosen_and_the_grid_takes_the_next_one_too(world: BareHost) -> None:
+    broken = install(world, SHELL, broken=True)
+    world.host = replace(world.host, is_root=False)
+    works = install(world, SYSTEM_SHELL, broken=False)
+    (found,) = world.setup(["chromium"])
+    assert found.executable == str(works)
+    lacks = "the library libold.so is missing"
+    assert any(str(broken) in line and "does not start" in line and lacks in line for line in world.said)
+    assert find_browser("chromium", SETTINGS, world.places) == found
+    # What has changed since was not tried: it may start.
+    install(world, SHELL, broken=False)
+    assert find_browser("chromium", SETTINGS, world.places).executable == str(broken)
+
+
+def test_a_browser_that_does_not_start_is_taken_where_there_is_no_other_and_said_to_fail(world: BareHost) -> None:
+    broken = install(world, SYSTEM_SHELL, broken=True)
+    with pytest.raises(BrowserMissing, match=r"chromium-headless-shell does not start: .*libold\.so"):
+        world.setup(["chromium"])
+    assert find_browser("chromium", SETTINGS, world.places).executable == str(broken)
+
+
+def test_a_package_that_does_not_start_is_updated(world: BareHost) -> None:
+    install(world, SYSTEM_SHELL, broken=True)
+    world.command("apt-cache", "exit 0")
+    world.command("apt-get", f'case "$*" in *install*) ln -sf {REAL_CHROMIUM} $WORLD/{SYSTEM_SHELL};; esac')
+    (found,) = world.setup(["chromium"])
+    assert found.executable == str(world.directory / SYSTEM_SHELL)
+    assert [call.split()[-1] for call in world.calls() if call.startswith("apt-get")] == [
+        "update",
+        "chromium-headless-shell",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prefer", "present", "expected", "asked"),
+    [
+        ("auto", [SHELL, SYSTEM_SHELL], SHELL, []),
+        ("auto", [SYSTEM_SHELL], SYSTEM_SHELL, []),
+        ("system", [SHELL, SYSTEM_SHELL], SYSTEM_SHELL, []),
+        ("playwright", [SHELL, SYSTEM_SHELL], SHELL, []),
+        # It is asked for, and where it cannot be had the other one serves.
+        ("playwright", [SYSTEM_SHELL], SYSTEM_SHELL, ["node"]),
+        ("system", [SHELL], SHELL, ["apt-get"]),
+    ],
+)
+def test_whose_browser_comes_first_is_a_setting(
+    world: BareHost, prefer: str, present: list[str], expected: str, asked: list[str]
+) -> None:
+    for path in present:
+        install(world, path, broken=False)
+    settings = Settings.model_validate({"prefer": prefer})
+    (found,) = world.setup(["chromium"], settings)
+    assert found.executable == str(world.directory / expected)
+    assert [call.split()[0] for call in world.calls() if not call.startswith("apt-cache")] == asked
+    assert find_browser("chromium", settings, world.places) == found
+
+
+def test_set_up_says_how_far_the_system_s_browser_is_from_playwright_s(world: BareHost) -> None:
+    (version,) = re.findall(
+        r"\d+", subprocess.run([REAL_CHROMIUM, "--version"], capture_output=True, text=True).stdout
+    )[:1]
+    for there, distance in (
+        (int(version) + 3, "3 major versions behind"),
+        (int(version) - 1, "1 major version ahead of"),
+    ):
+        world.describe(chromium=f"{there}.0.1")
+        install(world, SYSTEM_SHELL, broken=False)
+        world.said.clear()
+        world.setup(["chromium"])
+        assert f"chromium: {version} is {distance} {there}, which this Playwright is made for; " in world.text()
+        assert "`pwgrid setup --prefer playwright`" in world.text()
+    for same in (f"{version}.9", ""):
+        world.describe(chromium=same)
+        world.said.clear()
+        world.setup(["chromium"])
+        assert "major version" not in world.text()
 
 
 def test_playwright_s_own_download_is_tried_first_and_proven_by_a_page(world: BareHost) -> None:

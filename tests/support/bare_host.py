@@ -23,17 +23,14 @@ class BareHost:
         self.say = Steps(self.said.append)
         self.bin.mkdir()
         (directory / "core").mkdir()
-        browsers = [
-            {"name": name, "revision": "7"} for name in ("chromium-headless-shell", "chromium", "firefox", "webkit")
-        ]
-        (directory / "core" / "browsers.json").write_text(json.dumps({"browsers": browsers}))
+        self.describe()
         # What the scripts need, and no browser that is installed here.
         (directory / "tools").mkdir()
         for tool in _TOOLS:
             (directory / "tools" / tool).symlink_to(shutil.which(tool) or tool)
         environ = {"PATH": self.path, "PLAYWRIGHT_BROWSERS_PATH": str(directory / "cache"), "WORLD": str(directory)}
         self.host = Host(environ, directory / "root", is_root=True, timeout_s=30)
-        self.places = SearchPaths(environ, directory / "root", directory / "core")
+        self.places = SearchPaths(environ, directory / "root", directory / "core", directory / "browsers.json")
         self.node("echo cannot reach the internet; exit 1")
         # No apt-get but the one that a test makes.
         self.command("apt-cache", "exit 1")
@@ -59,6 +56,15 @@ class BareHost:
         path = self.bin / name
         path.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.directory}/calls\n{script}\n')
         path.chmod(0o755)
+
+    def describe(self, **versions: str) -> None:
+        """What the driver says that it is made for: these versions of browsers, by name."""
+        names = ("chromium-headless-shell", "chromium", "firefox", "webkit", "ffmpeg")
+        browsers = [
+            {"name": name, "revision": "7"} | ({"browserVersion": versions[name]} if name in versions else {})
+            for name in names
+        ]
+        (self.directory / "core" / "browsers.json").write_text(json.dumps({"browsers": browsers}))
 
     def node(self, script: str) -> None:
         """Playwright's driver: a Node that runs, and a `cli.js` that is this script."""

@@ -16,10 +16,10 @@ import psutil
 
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
 from pwgrid.worker.browser.launch import LAUNCHER
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
 from pwgrid.worker.policy.admission import Offer
+from tests.support.browsers import fit_browser
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 
 BOUND_S = 30.0
@@ -66,8 +66,7 @@ def spec(directory: Path, browser_type: BrowserType = "chromium", *, fake: bool 
     if fake:
         launch = LaunchSpec(browser_type, directory / "browser.sock", temporary)
     else:
-        found = find_browser(browser_type, Settings())
-        launch = LaunchSpec.of(Settings(), found, directory / "browser.sock", temporary)
+        launch = LaunchSpec.of(Settings(), fit_browser(browser_type), directory / "browser.sock", temporary)
     return replace(launch, **changes)
 
 

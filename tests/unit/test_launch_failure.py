@@ -58,6 +58,19 @@ CALL_LOG = """
             "Protocol error (network.addDataCollector): unknown command",
         ),
         (
+            "Protocol error (network.addDataCollector): unknown command\nMessage: network.addDataCollector Failed to "
+            "launch browser." + CALL_LOG + "[pid=22433][err] *** You are running in headless mode.",
+            "Protocol error (network.addDataCollector): unknown command",
+        ),
+        (
+            "Failed to launch the browser process.\nBrowser logs:\n"
+            + CALL_LOG
+            + "[pid=22433][err] XPCOMGlueLoad error "
+            "for file /opt/firefox/libmozgtk.so:\n[pid=22433][err] libgtk-3.so.0: cannot open shared object file: No "
+            "such file or directory",
+            "the library libgtk-3.so.0 is missing: run `playwright install-deps` as root",
+        ),
+        (
             "/opt/launcher.cjs:12\n  foo\n  ^\n\nTypeError: x is no function\n    at /opt/x.js:1",
             "TypeError: x is no function",
         ),

@@ -6,16 +6,18 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.worker.browser.trials import Trials
 
 Source = Literal["setting", "playwright", "system"]
 
@@ -44,6 +46,7 @@ class SearchPaths:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     playwright_core: Path | None = None
+    trials_file: Path | None = None
 
     @property
     def core(self) -> Path:
@@ -58,8 +61,18 @@ class SearchPaths:
             return self.core / ".local-browsers"
         if chosen:
             return Path(self.environ.get("INIT_CWD") or Path.cwd(), chosen)
-        cache = self.environ.get("XDG_CACHE_HOME") or Path(self.environ.get("HOME") or Path.home(), ".cache")
-        return Path(cache, "ms-playwright")
+        return self._cache / "ms-playwright"
+
+    @property
+    def trials(self) -> tuple[Path, ...]:
+        """Where it is written down how launches went: for all users of this installation, else for this one alone."""
+        if self.trials_file is not None:
+            return (self.trials_file,)
+        return (Path(sys.prefix, "share", "pwgrid", "browsers.json"), self._cache / "pwgrid" / "browsers.json")
+
+    @property
+    def _cache(self) -> Path:
+        return Path(self.environ.get("XDG_CACHE_HOME") or Path(self.environ.get("HOME") or Path.home(), ".cache"))
 
 
 # Below the directory of one installed browser; the second ones are those of older drivers.
@@ -111,21 +124,58 @@ _HOW_TO_GET: Final[Mapping[BrowserType, str]] = {
 
 
 def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
-    """The executable that was set, else Playwright's own, else the system's. Raises BrowserMissing: how to get it."""
+    """The executable that was set, else the first of the candidates; one that did not start for `pwgrid setup` is taken
+    only where there is no other. Raises BrowserMissing: how to get one."""
     places = places or SearchPaths()
+    passed_over: list[str] = []
+    found = list(candidates(browser_type, settings, places, passed_over))
+    if not found:
+        because = f" ({'; '.join(passed_over)})" if passed_over else ""
+        raise BrowserMissing(f"there is no {browser_type} on this host{because}", _HOW_TO_GET[browser_type])
+    if len(found) == 1:
+        return found[0]
+    trials = Trials(places.trials)
+    return next((each for each in found if not trials.is_unfit(each.executable, settings)), found[0])
+
+
+def candidates(
+    browser_type: BrowserType, settings: Settings, places: SearchPaths, passed_over: list[str]
+) -> Iterator[FoundBrowser]:
+    """What could be launched, the best first: the executable that was set and nothing else, or Playwright's own and
+    then the system's (these first, where the settings prefer them). Why others cannot is added to `passed_over`.
+
+    Raises BrowserMissing for a wrong path in the settings.
+    """
     chosen = settings.executable(browser_type)
     if chosen:
-        return _chosen(browser_type, chosen)
+        yield _chosen(browser_type, chosen)
+        return
+    sources: tuple[Source, ...] = ("playwright", "system")
+    for source in reversed(sources) if settings.prefer == "system" else sources:
+        yield from candidates_from(source, browser_type, settings, places, passed_over)
+
+
+def candidates_from(
+    source: Source, browser_type: BrowserType, settings: Settings, places: SearchPaths, passed_over: list[str]
+) -> Iterator[FoundBrowser]:
+    """Those of one source, the best first, each file once."""
+    seen = set()
     for kind in _kinds(browser_type, settings.headless):
-        own = _own(kind, places)
-        if own is not None:
-            return FoundBrowser(browser_type, str(own), "", "playwright")
-    passed_over: list[str] = []
-    for kind in _kinds(browser_type, settings.headless):
-        for candidate in _system(kind, places, passed_over):
-            return _from_system(browser_type, candidate)
-    because = f" ({'; '.join(passed_over)})" if passed_over else ""
-    raise BrowserMissing(f"there is no {browser_type} on this host{because}", _HOW_TO_GET[browser_type])
+        if source == "playwright":
+            own = _own(kind, places)
+            found = [] if own is None else [FoundBrowser(browser_type, str(own), "", "playwright")]
+        else:
+            found = [_from_system(browser_type, each) for each in _system(kind, places, passed_over)]
+        for each in found:
+            file = os.path.realpath(each.executable)
+            if file not in seen:
+                seen.add(file)
+                yield each
+
+
+def made_for(browser_type: BrowserType, places: SearchPaths) -> str:
+    """The version of this browser that the driver is made for, like 159.0.8154.6; empty when it does not tell."""
+    return next((each.get("browserVersion", "") for each in described(places) if each["name"] == browser_type), "")
 
 
 def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:
@@ -146,24 +196,33 @@ def _chosen(browser_type: BrowserType, chosen: str) -> FoundBrowser:
     return FoundBrowser(browser_type, chosen, channel, "setting")
 
 
-def _own(kind: str, places: SearchPaths) -> Path | None:
+def described(places: SearchPaths) -> list[dict[str, Any]]:
+    """What the driver says of each thing that it can install: name, revision, for browsers `browserVersion`."""
     try:
-        described = json.loads((places.core / "browsers.json").read_text())["browsers"]
+        found: list[dict[str, Any]] = json.loads((places.core / "browsers.json").read_text())["browsers"]
     except FileNotFoundError:
-        return None
-    for browser in described:
-        if browser["name"] != kind:
+        return []
+    return found
+
+
+def install_directories(name: str, places: SearchPaths) -> Iterator[Path]:
+    """Where the driver looks for what it installed under this name, whether it is there or not."""
+    for each in described(places):
+        if each["name"] != name:
             continue
-        prefix = kind.replace("-", "_")
-        directories = [places.installed / f"{prefix}-{browser['revision']}"]
-        for revision in set(browser.get("revisionOverrides", {}).values()):
-            directories += places.installed.glob(f"{prefix}_*_special-{revision}")
-        for directory in directories:
-            if not (directory / "INSTALLATION_COMPLETE").exists():
-                continue  # a download that was broken off
-            for path in OWN_PATHS[kind]:
-                if os.access(directory / path, os.X_OK):
-                    return directory / path
+        prefix = name.replace("-", "_")
+        yield places.installed / f"{prefix}-{each['revision']}"
+        for revision in set(each.get("revisionOverrides", {}).values()):
+            yield from places.installed.glob(f"{prefix}_*_special-{revision}")
+
+
+def _own(kind: str, places: SearchPaths) -> Path | None:
+    for directory in install_directories(kind, places):
+        if not (directory / "INSTALLATION_COMPLETE").exists():
+            continue  # a download that was broken off
+        for path in OWN_PATHS[kind]:
+            if os.access(directory / path, os.X_OK):
+                return directory / path
     return None
 
 

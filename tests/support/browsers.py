@@ -1,0 +1,47 @@
+"""The browsers of this host that are fit for the tests: those that open a page, as `pwgrid setup` proves it."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from pwgrid.common.errors import BrowserLaunchError, BrowserMissing
+from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.settings.model import Settings
+from pwgrid.setup.browsers import launch_once
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, candidates
+from pwgrid.worker.browser.trials import Trial, Trials
+
+
+@cache
+def settings_of_host() -> Settings:
+    """The defaults, with the executables that the environment names: what the grids of the tests run with."""
+    named = {f"{each}_executable": os.environ.get(f"{each.upper()}_EXECUTABLE", "") for each in BROWSER_TYPES}
+    return Settings.model_validate(named)
+
+
+def fit_browser(
+    browser_type: BrowserType, settings: Settings | None = None, places: SearchPaths | None = None
+) -> FoundBrowser:
+    """The first one that starts. What nobody has tried yet is launched once, and that is written down.
+
+    Raises BrowserMissing with what is wrong with each.
+    """
+    settings, places = settings or settings_of_host(), places or SearchPaths()
+    trials, faults = Trials(places.trials), list[str]()
+    for browser in candidates(browser_type, settings, places, faults):
+        trial = trials.of(browser.executable, settings)
+        if trial is None:
+            trial = _tried(browser, settings)
+            trials.put(browser.executable, settings, trial)
+        if not trial.fault:
+            return browser
+        faults.append(f"{browser.executable} does not start: {trial.fault}")
+    raise BrowserMissing("; ".join(faults) or "none on this host")
+
+
+def _tried(browser: FoundBrowser, settings: Settings) -> Trial:
+    with ThreadPoolExecutor(1) as beside:  # a loop may be running here
+        try:
+            return beside.submit(launch_once, browser, settings).result()
+        except BrowserLaunchError as error:
+            return Trial(error.reason)
