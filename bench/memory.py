@@ -37,8 +37,8 @@ def run(options: Options) -> list[Row]:
     """All rows of this bench."""
     seconds = options.pick(120, 15)  # all that happens once in a minute happens twice
     common = {"FAKE_LAUNCHER": str(HERD), "FAKE_HERD_PYTHON": sys.executable}
-    metered = {**common, "RSS_CHECK_INTERVAL": "5"}
-    unmetered = {**common, "RSS_CHECK_INTERVAL": str(NEVER_S)}
+    metered = {**common, "MEMORY_CHECK_INTERVAL": "5"}
+    unmetered = {**common, "MEMORY_CHECK_INTERVAL": str(NEVER_S)}
     with (
         grid_of(WORKERS, fake=True, environment=metered) as grid,
         grid_of(WORKERS, fake=True, environment=unmetered) as other,

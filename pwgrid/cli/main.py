@@ -203,19 +203,39 @@ def config() -> None:
 @config.command("check", cls=_Configured)
 def config_check(config_file: Path | None, **flags: Any) -> None:
     """Exits 0 if the configuration is good, else 2 with every violation."""
-    for warning in _load(config_file, flags).warnings:
+    from pwgrid.common.errors import ConfigError
+
+    loaded = _load(config_file, flags)
+    for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
+    if loaded.strays:
+        raise ConfigError(loaded.strays)
     click.echo("the configuration is good")
 
 
 @config.command("show", cls=_Configured)
+@click.option("--running", is_flag=True, help="Of the running grid, as its master has them.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def config_show(config_file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Shows every setting with its value and where that comes from."""
+def config_show(config_file: Path | None, running: bool, as_json: bool, **flags: Any) -> None:
+    """Shows every setting with its value and where that comes from.
+
+    They are those of a grid that would be started here now; with --running (and --port or --runtime-dir, where several
+    grids run) those of one that runs.
+    """
+    from pwgrid.cli import operate, output
+    from pwgrid.cli.running_grid import find_grid
     from pwgrid.settings import load as module
 
-    loaded = _load(config_file, flags)
-    click.echo(module.as_json(loaded) if as_json else module.show(loaded))
+    if running:
+        grid = find_grid(flags.pop("port"), flags.pop("runtime_dir"))
+        if config_file is not None or any(value is not None for value in flags.values()):
+            raise click.UsageError("a running grid has its settings already: --running goes with --port, --runtime-dir")
+        table = operate.settings(grid)
+        whose = f"# what the grid on port {grid.port} has since its start or last reload (master pid {grid.pid})"
+    else:
+        loaded = _load(config_file, flags)
+        table, whose = module.described(loaded.settings, loaded.sources), module.whose(loaded.config_file)
+    click.echo(output.as_json(table) if as_json else f"{whose}\n{output.printable(module.show(table))}")
 
 
 @main.command()

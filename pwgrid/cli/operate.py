@@ -30,6 +30,12 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
     return found
 
 
+def settings(grid: RunningGrid) -> dict[str, Any]:
+    """The settings that the grid has now, with the source of each."""
+    found: dict[str, Any] = ask(grid, "settings")["settings"]
+    return found
+
+
 def status_without_master(grid: LeftGrid) -> dict[str, Any]:
     """What its files and the kernel tell of a grid that nobody can be asked about."""
     children = [{"kind": each.kind, "name": each.name, "pid": each.pid} for each in grid.children]

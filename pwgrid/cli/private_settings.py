@@ -30,7 +30,7 @@ def private_settings(loaded: Loaded) -> dict[str, object]:
     settings = loaded.settings
     values: dict[str, object] = {
         "log_level": "warning",  # a CI log is about the command
-        "rss_check_interval": SAMPLE_S,
+        "memory_check_interval": SAMPLE_S,
         "max_concurrent_sessions": _slots(settings),
         "max_lifetime_sessions": NEVER,
         "worker_select_timeout": QUEUE_TIMEOUT_S,

@@ -28,7 +28,7 @@ from pwgrid.registry import embedded
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
-from pwgrid.settings.load import Loaded
+from pwgrid.settings.load import Loaded, described
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser, find_browser
 from pwgrid.worker.main import run_worker
@@ -91,7 +91,8 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             leftovers=leftovers,
             kept_open=kept,
             prepare_pool=partial(_prepare_pool, browsers, settings),
-            reload=partial(_reload, loaded, settings.port, browsers),
+            reload=partial(_reload, loaded, settings.port, browsers, sources := dict(loaded.sources)),
+            describe_settings=lambda settings: described(settings, sources),
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
@@ -116,8 +117,8 @@ def _inherited(settings: Settings, kept: KeptOpen | None, held: contextlib.ExitS
 
 
 def _warn(loaded: Loaded) -> None:
-    for warning in loaded.warnings:
-        log.warning("settings_warning", about=warning)
+    for warning in (*loaded.warnings, *loaded.strays):
+        log.warning("settings_warning", about=str(warning))
 
 
 def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
@@ -126,7 +127,7 @@ def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
 
 
 def _reload(
-    loaded: Loaded, port: int, browsers: dict[BrowserType, FoundBrowser]
+    loaded: Loaded, port: int, browsers: dict[BrowserType, FoundBrowser], sources: dict[str, str]
 ) -> tuple[Settings, Callable[[], None]]:
     """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
     loaded_again = loaded.again()
@@ -139,6 +140,7 @@ def _reload(
     def accept() -> None:
         browsers.update(found)
         logging.configure(settings.log_level, settings.log_format, "master")
+        sources.update(loaded_again.sources)
         _warn(loaded_again)
 
     return settings, accept

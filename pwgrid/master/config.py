@@ -36,6 +36,11 @@ def _ignore(*_arguments: object) -> None:
     """Nobody asked to be told."""
 
 
+def _none(_settings: Settings) -> dict[str, Any]:
+    """Nobody has said where they came from."""
+    return {}
+
+
 @dataclass(slots=True)
 class MasterConfig:
     """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
@@ -43,7 +48,8 @@ class MasterConfig:
     `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy has them that another
     master forked; `open_listeners` then makes new ones, should that proxy not give them. `leftovers` is what is to be
     adopted, and `kept_open` what this process kept when it executed itself. `reload` reads the configuration again and
-    gives it with what is to be called if it is taken. `check_argv` tries the code that `exec_argv` would run.
+    gives it with what is to be called if it is taken; `describe_settings` adds the source of each. `check_argv` tries
+    the code that `exec_argv` would run.
 
     `prepare_pool(browser_type)` raises GridError when a pool that is scaled up from nothing cannot have workers.
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
@@ -63,6 +69,7 @@ class MasterConfig:
     leftovers: Leftovers = field(default_factory=Leftovers)
     kept_open: KeptOpen | None = None
     reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
+    describe_settings: Callable[[Settings], dict[str, Any]] = _none
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
     prepare_pool: Callable[[BrowserType], None] = _ignore

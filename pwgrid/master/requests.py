@@ -42,6 +42,7 @@ class Requests:
         return {
             "status": lambda _data: self.status(),
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
+            "settings": lambda _data: {"settings": self.config.describe_settings(self.config.settings)},
             "drain": self.drain,
             "scale": self.scale,
             "reload": lambda _data: self.reload(),

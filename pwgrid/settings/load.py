@@ -1,7 +1,6 @@
 """Makes the settings from file, environment and flags, with the source of each. Starts nothing and logs nothing."""
 
 import difflib
-import json
 import os
 import stat
 import tomllib
@@ -18,7 +17,19 @@ from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common.errors import ConfigError, Violation
 from pwgrid.settings.kinds import RULE, RedisUrl, Secret
-from pwgrid.settings.model import DEFAULT, POOLS, SECTIONS, SETTINGS, Setting, Settings, Sources, bare, literal
+from pwgrid.settings.model import (
+    DEFAULT,
+    OLD_NAMES,
+    POOLS,
+    SECTIONS,
+    SETTINGS,
+    Setting,
+    Settings,
+    Sources,
+    bare,
+    literal,
+)
+from pwgrid.settings.strays import find_strays
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"
@@ -27,6 +38,7 @@ CREDENTIAL: Final = "pwgrid.token"
 """The name of the systemd credential that is the token."""
 
 GOOD_TOKEN_CHARACTERS: Final = 16
+_NEW_NAMES: Final = {old: new for new, old in OLD_NAMES.items()}
 _SECRET_BYTES: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
@@ -43,6 +55,8 @@ class Loaded:
     """Reads the same file again, with the same environment and flags. Raises ConfigError."""
     warnings: tuple[str, ...] = ()
     """Sentences about what is allowed, and better changed."""
+    strays: tuple[Violation, ...] = ()
+    """Variables of the environment that set nothing, and look as if they should."""
 
 
 def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
@@ -53,7 +67,8 @@ def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[st
     """
     draft = _Draft()
     path = draft.take_file(*_find_file(config_file, environ))
-    draft.take(_Environment(environ)(), lambda setting: f"environment {setting.environment}", _TEXTS)
+    environment = _Environment(environ)
+    draft.take(environment(), lambda setting: f"environment {environment.variables[setting.name]}", _TEXTS)
     for name, value in flags.items():
         if value is not None and value != ():
             given = str(value).strip() if isinstance(value, str | PurePath) else value
@@ -61,25 +76,36 @@ def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[st
     draft.take_credential(environ)
     settings = draft.finished()
     again = partial(load, config_file, dict(environ), dict(flags))
-    return Loaded(settings, draft.sources, path, again, tuple(_warnings(settings, draft.sources, path)))
+    warnings = tuple(_warnings(settings, draft.sources, path))
+    return Loaded(settings, draft.sources, path, again, warnings, tuple(find_strays(environ)))
 
 
-def show(loaded: Loaded) -> str:
-    """A table for people: name, value, unit, source. Secrets are masked."""
+def show(table: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table for people of what `described` gives: name, value, unit, source."""
     rows = [("SETTING", "VALUE", "UNIT", "SOURCE")]
-    for name, setting in SETTINGS.items():
-        rows.append((name, bare(getattr(loaded.settings, name)), setting.unit, loaded.sources[name]))
+    for name, row in table.items():
+        value = tuple(row["value"]) if isinstance(row["value"], list) else row["value"]
+        rows.append((name, bare(value), row["unit"], row["source"]))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows)
 
 
-def as_json(loaded: Loaded) -> str:
-    """JSON for machines: `{name: {"value", "unit", "source"}}`. Secrets are masked."""
-    table = {
-        name: {"value": getattr(loaded.settings, name), "unit": setting.unit, "source": loaded.sources[name]}
+def described(settings: Settings, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What JSON can have: `{name: {"value", "unit", "source"}}`. Secrets are masked."""
+    return {
+        name: {"value": _plain(getattr(settings, name)), "unit": setting.unit, "source": sources[name]}
         for name, setting in SETTINGS.items()
     }
-    return json.dumps(table, indent=2, default=str)
+
+
+def whose(config_file: Path | None) -> str:
+    """Whose settings a command shows that has read file, environment and flags itself."""
+    file = config_file or f"no file ({DEFAULT_FILE} is not there)"
+    return f"# what a grid would have that is started here now: {file}, this environment, these flags"
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Secret) else list(value) if isinstance(value, tuple) else value
 
 
 def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Path, str]:
@@ -98,9 +124,12 @@ class _Environment(EnvSettingsSource):
         super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
         # It would also look for a field's own name, in lower case; an empty text counts as not set.
         self.env_vars = {name: text.strip() for name, text in environ.items() if name.isupper() and text.strip()}
+        self.variables: dict[str, str] = {}
+        """The variable that has set each setting."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        value, _variable, is_complex = super().get_field_value(field, field_name)
+        value, variable, is_complex = super().get_field_value(field, field_name)
+        self.variables[field_name] = variable
         return value, field_name, is_complex
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
@@ -278,10 +307,13 @@ def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator
             yield _key(section), f"must be a section: [{section}]"
         else:
             for name, value in content.items():
-                if name in SETTINGS and SETTINGS[name].section == section:
-                    known[name] = value
-                else:
+                now = _NEW_NAMES.get(str(name), str(name))
+                if now not in SETTINGS or SETTINGS[now].section != section:
                     yield f"{_key(name)} in [{section}]", _unknown("setting", name, SETTINGS)
+                elif now != name and now in content:
+                    yield f"{_key(name)} in [{section}]", f"is the old name of {now}, which is there, too"
+                else:
+                    known[now] = value
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:

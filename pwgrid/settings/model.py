@@ -7,6 +7,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import (
+    AliasChoices,
     AliasGenerator,
     BaseModel,
     ConfigDict,
@@ -50,9 +51,25 @@ _FLAGS: Final = {"max_concurrent_sessions": "--slots", "worker_select_timeout": 
 """Where the name would make a clumsy flag."""
 
 
+PREFIX: Final = "PWGRID_"
+
+OLD_NAMES: Final[Mapping[str, str]] = {
+    "max_worker_memory_mib": "max_worker_rss_mib",
+    "max_worker_memory_hard_mib": "max_worker_rss_hard_mib",
+    "memory_check_interval": "rss_check_interval",
+}
+"""Settings that were called otherwise, in files and environments that go on working: they are not about RSS alone."""
+
+
+def environment_names(name: str) -> list[str]:
+    """The environment variables that set it; the first one that is there counts."""
+    names = [name, *([OLD_NAMES[name]] if name in OLD_NAMES else [])]
+    return [f"{prefix}{each.upper()}" for each in names for prefix in ([PREFIX] if name in _PREFIXED else [PREFIX, ""])]
+
+
 def environment_name(name: str) -> str:
-    """The environment variable that sets it."""
-    return ("PWGRID_" if name in _PREFIXED else "") + name.upper()
+    """The environment variable that is documented for it; with the prefix it is always one, too."""
+    return (PREFIX if name in _PREFIXED else "") + name.upper()
 
 
 def setting(default: T, section: str, *concerns: Part) -> T:
@@ -78,7 +95,7 @@ class Settings(BaseModel, frozen=True):
         extra="forbid",
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        alias_generator=AliasGenerator(validation_alias=environment_name),
+        alias_generator=AliasGenerator(validation_alias=lambda name: AliasChoices(*environment_names(name))),
         validate_by_name=True,
         loc_by_alias=False,
     )
@@ -190,14 +207,14 @@ class Settings(BaseModel, frozen=True):
     max_surge: Annotated[int, kinds.Bounds(1, kinds.MAX_WORKERS)] = setting(8, "lifecycle", "master")
     """How many workers beside those wanted a pool adds of its own accord, for replacements to be there in time."""
 
-    rss_check_interval: Annotated[float, kinds.seconds(0.1)] = setting(5.0, "memory", "master")
+    memory_check_interval: Annotated[float, kinds.seconds(0.1)] = setting(5.0, "memory", "master")
     """How often the memory of all workers is measured."""
     memory_metric: Literal["pss", "rss", "uss"] = setting("pss", "memory", "master")
     """What counts: pss shares common pages out, rss counts them in full, uss not at all."""
-    max_worker_rss_mib: kinds.Mib = setting(0, "memory", "master")
-    """A worker above this is recycled."""
-    max_worker_rss_hard_mib: kinds.Mib = setting(0, "memory", "master")
-    """A worker above this is killed."""
+    max_worker_memory_mib: kinds.Mib = setting(0, "memory", "master")
+    """A worker above this, by memory_metric, is recycled."""
+    max_worker_memory_hard_mib: kinds.Mib = setting(0, "memory", "master")
+    """A worker above this, by memory_metric, is killed."""
     min_host_available_mib: kinds.Mib = setting(256, "memory", "master")
     """Below this much available memory on the host, nothing is started or admitted."""
 
@@ -306,7 +323,7 @@ RELATIONS: Final = (
     Relation("heartbeat_interval", "<", "stale_threshold"),
     Relation("stale_threshold", "<", "reaper_run_interval"),
     Relation("redis_timeout", "<", "redis_key_ttl"),
-    Relation("max_worker_rss_mib", "<", "max_worker_rss_hard_mib"),
+    Relation("max_worker_memory_mib", "<", "max_worker_memory_hard_mib"),
 )
 
 
@@ -337,6 +354,7 @@ class Setting:
         self.section: str = extra["section"]
         self.concerns: tuple[Part, ...] = tuple(extra["concerns"])
         self.environment = environment_name(name)
+        self.environments = environment_names(name)
         self.flag = _FLAGS.get(name) or "--" + name.removesuffix("_workers").replace("_", "-")
         self.bounds = next((each for each in info.metadata if isinstance(each, kinds.Bounds)), None)
         self.unit = self.bounds.unit if self.bounds else ""

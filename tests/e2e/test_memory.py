@@ -58,7 +58,7 @@ def only_session(grid: Grid) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("ample_memory")
 async def test_a_worker_over_the_soft_limit_is_replaced_before_it_drains(playwright: Playwright) -> None:
-    environment = {"RSS_CHECK_INTERVAL": "0.3", "MAX_WORKER_RSS_MIB": str(LIMIT_MIB), "HEARTBEAT_INTERVAL": "0.3"}
+    environment = {"MEMORY_CHECK_INTERVAL": "0.3", "MAX_WORKER_MEMORY_MIB": str(LIMIT_MIB), "HEARTBEAT_INTERVAL": "0.3"}
     with running_grid("--chromium", "1", environment=environment) as grid:
         (greedy,) = grid.status()["workers"]
         assert greedy["rssMib"] > 50
@@ -89,8 +89,8 @@ async def test_a_session_that_outlives_the_recycle_fails_with_the_reason_and_is_
     playwright: Playwright,
 ) -> None:
     environment = {
-        "RSS_CHECK_INTERVAL": "0.3",
-        "MAX_WORKER_RSS_MIB": str(LIMIT_MIB),
+        "MEMORY_CHECK_INTERVAL": "0.3",
+        "MAX_WORKER_MEMORY_MIB": str(LIMIT_MIB),
         "DRAIN_TIMEOUT": "1",
         "MEMORY_METRIC": "uss",
     }
@@ -111,7 +111,7 @@ async def test_a_session_that_outlives_the_recycle_fails_with_the_reason_and_is_
 
 @pytest.mark.usefixtures("ample_memory")
 async def test_a_worker_over_the_hard_limit_is_killed_and_its_session_says_why(playwright: Playwright) -> None:
-    environment = {"RSS_CHECK_INTERVAL": "0.3", "MAX_WORKER_RSS_HARD_MIB": str(LIMIT_MIB)}
+    environment = {"MEMORY_CHECK_INTERVAL": "0.3", "MAX_WORKER_MEMORY_HARD_MIB": str(LIMIT_MIB)}
     with running_grid("--chromium", "1", environment=environment) as grid:
         (greedy,) = grid.status()["workers"]
         with contextlib.suppress(Error):  # the browser may go while it still allocates
@@ -149,7 +149,7 @@ async def test_a_host_without_memory_queues_then_refuses_and_says_why(playwright
 
 
 async def test_old_workers_are_replaced_one_after_the_other_without_a_dip() -> None:
-    environment = {"MAX_WORKER_AGE": "3", "RSS_CHECK_INTERVAL": "0.2"}
+    environment = {"MAX_WORKER_AGE": "3", "MEMORY_CHECK_INTERVAL": "0.2"}
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
         first = {worker["id"] for worker in grid.status()["workers"]}
         seen: list[dict[str, str]] = []

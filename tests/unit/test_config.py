@@ -137,7 +137,7 @@ def test_the_environment_names_are_those_that_are_promised(variable: str, name: 
         ("allowed_origins", "https://a.example http://b.example:81", ("https://a.example", "http://b.example:81")),
         ("allowed_hosts", "grid *.example.org * ::1", ("grid", "*.example.org", "*", "::1")),
         ("port", "0", 0),
-        ("max_worker_rss_mib", "0", 0),
+        ("max_worker_memory_mib", "0", 0),
     ],
 )
 def test_text_becomes_a_value_of_the_setting(name: str, text: str, value: object) -> None:
@@ -207,7 +207,7 @@ def test_an_unfit_text_is_refused_with_its_name_and_source(name: str, text: str)
         ("port", "8080.0", "must be a whole number, 0 to 65535"),
         ("heartbeat_interval", "nan", "must be a number, 0.01 to 2000000"),
         ("session_idle_timeout", "0.01", "must be 0 (off) or 0.1 to 2000000"),
-        ("max_worker_rss_mib", "15", "must be 0 (off) or 16 to 1073741824"),
+        ("max_worker_memory_mib", "15", "must be 0 (off) or 16 to 1073741824"),
         ("headless", "maybe", "must be true or false"),
         ("log_level", "WARN", "must be one of debug, info, warning, error, critical; did you mean warning?"),
         ("log_format", "xml", "must be one of text, json"),
@@ -227,7 +227,7 @@ def test_a_refusal_is_a_sentence_that_says_what_it_must_be(name: str, text: str,
 
 
 def test_a_setting_in_the_environment_has_its_name_in_upper_case_and_nothing_else_counts() -> None:
-    environ = {"headless": "maybe", "Log_Level": "maybe", "PORT": "maybe", "PWGRID_MAX_QUEUE": "maybe", "TOKEN": "x"}
+    environ = {"headless": "maybe", "Log_Level": "maybe", "PORT": "maybe", "QUEUE_MAX": "maybe", "TOKEN": "x"}
     assert set(load(None, environ, {}).sources.values()) == {"default"}
 
 

@@ -61,9 +61,9 @@ def faults(environ: dict[str, str]) -> list[str]:
             "redis_timeout: 50.0 (environment REDIS_TIMEOUT): redis_timeout must be < redis_key_ttl (30.0, default)",
         ),
         (
-            {"MAX_WORKER_RSS_MIB": "100", "MAX_WORKER_RSS_HARD_MIB": "100"},
-            "max_worker_rss_mib: 100 (environment MAX_WORKER_RSS_MIB): "
-            "max_worker_rss_mib must be < max_worker_rss_hard_mib (100, environment MAX_WORKER_RSS_HARD_MIB)",
+            {"MAX_WORKER_MEMORY_MIB": "100", "MAX_WORKER_MEMORY_HARD_MIB": "100"},
+            "max_worker_memory_mib: 100 (environment MAX_WORKER_MEMORY_MIB): "
+            "max_worker_memory_mib must be < max_worker_memory_hard_mib (100, environment MAX_WORKER_MEMORY_HARD_MIB)",
         ),
     ],
 )
@@ -77,8 +77,8 @@ def test_a_broken_relation_names_both_sides_with_values_and_sources(environ: dic
         {"HEARTBEAT_INTERVAL": "10"},
         {"REDIS_KEY_TTL": "0.3", "HEARTBEAT_INTERVAL": "0.1", "REDIS_TIMEOUT": "0.05"},
         {"REDIS_KEY_TTL": "300", "SHUTDOWN_COMMAND_TTL": "301"},
-        {"MAX_WORKER_RSS_MIB": "100"},
-        {"MAX_WORKER_RSS_HARD_MIB": "100"},
+        {"MAX_WORKER_MEMORY_MIB": "100"},
+        {"MAX_WORKER_MEMORY_HARD_MIB": "100"},
     ],
 )
 def test_relations_hold_up_to_their_bounds_and_a_limit_that_is_off_is_in_none(environ: dict[str, str]) -> None:

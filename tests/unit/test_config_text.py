@@ -13,11 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from pwgrid.cli.main import main
+from pwgrid.common.errors import ConfigError
 from pwgrid.common.types import Part
 from pwgrid.settings import load as config
 from pwgrid.settings.generated import write_files
-from pwgrid.settings.load import as_json, load, show
+from pwgrid.settings.load import described, load, show
 from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Settings
+from pwgrid.settings.strays import find_strays
 
 SHIPPED = Path(__file__).parents[2] / "config"
 
@@ -45,7 +47,8 @@ def test_sections_are_all_used_and_each_in_one_piece() -> None:
 
 
 def test_no_two_settings_share_an_environment_name_or_a_flag() -> None:
-    assert len({setting.environment for setting in SETTINGS.values()}) == len(SETTINGS)
+    names = [name for setting in SETTINGS.values() for name in setting.environments]
+    assert len({*names}) == len(names)
     assert len({setting.flag for setting in SETTINGS.values()}) == len(SETTINGS)
 
 
@@ -82,7 +85,7 @@ def test_the_shipped_environment_names_all_defaults_without_its_hashes() -> None
 
 def test_the_table_for_people_has_value_unit_and_source_and_hides_secrets() -> None:
     loaded = load(None, {"REDIS_URL": "redis://me:hunter2@h/0", "PWGRID_TOKEN": "hunter2"}, {"drain_timeout": 7})
-    rows = {line.split()[0]: line.split()[1:] for line in show(loaded).splitlines()}
+    rows = {line.split()[0]: line.split()[1:] for line in show(described(loaded.settings, loaded.sources)).splitlines()}
     assert rows["SETTING"] == ["VALUE", "UNIT", "SOURCE"]
     assert rows["drain_timeout"] == ["7.0", "seconds", "--drain-timeout"]
     assert rows["redis_url"] == ["redis://me:***@h/0", "environment", "REDIS_URL"]
@@ -93,7 +96,7 @@ def test_the_table_for_people_has_value_unit_and_source_and_hides_secrets() -> N
 
 def test_the_table_for_machines_has_the_same_and_hides_secrets() -> None:
     loaded = load(None, {"REDIS_URL": "redis://:hunter2@h/0", "PWGRID_TOKEN": "hunter2"}, {"chromium_args": ["--a"]})
-    table = json.loads(as_json(loaded))
+    table = json.loads(json.dumps(described(loaded.settings, loaded.sources)))
     assert table["token"] == {"value": "***", "unit": "", "source": "environment PWGRID_TOKEN"}
     assert table["redis_url"]["value"] == "redis://:***@h/0"
     assert table["chromium_args"]["value"] == ["--a"]
@@ -128,3 +131,60 @@ def test_a_command_to_a_running_grid_loads_no_model() -> None:
     code = "import sys, pwgrid.cli.main, pwgrid.cli.operate, pwgrid.cli.drain; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"pydantic", "pydantic_settings", "redis"}.isdisjoint(done.stdout.split())
+
+
+def test_every_setting_has_a_name_with_our_prefix_which_beats_the_one_without() -> None:
+    for setting in SETTINGS.values():
+        assert setting.environments[0] == f"PWGRID_{setting.name.upper()}"
+        assert setting.environment in setting.environments
+    loaded = load(None, {"DRAIN_TIMEOUT": "7", "PWGRID_DRAIN_TIMEOUT": "8", "MAX_QUEUE": "9"}, {})
+    assert (loaded.settings.drain_timeout, loaded.sources["drain_timeout"]) == (8, "environment PWGRID_DRAIN_TIMEOUT")
+    assert (loaded.settings.max_queue, loaded.sources["max_queue"]) == (9, "environment MAX_QUEUE")
+
+
+def test_names_of_before_go_on_working(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text("[memory]\nmax_worker_rss_mib = 900\nrss_check_interval = 2.0\n")
+    loaded = load(file, {"MAX_WORKER_RSS_HARD_MIB": "1000"}, {})
+    assert loaded.settings.max_worker_memory_mib == 900
+    assert loaded.settings.memory_check_interval == 2
+    assert loaded.settings.max_worker_memory_hard_mib == 1000
+    assert loaded.sources["max_worker_memory_hard_mib"] == "environment MAX_WORKER_RSS_HARD_MIB"
+    loaded = load(file, {"MAX_WORKER_RSS_HARD_MIB": "1000", "MAX_WORKER_MEMORY_HARD_MIB": "2000"}, {})
+    assert loaded.settings.max_worker_memory_hard_mib == 2000
+    file.write_text("[memory]\nmax_worker_rss_mib = 900\nmax_worker_memory_mib = 800\n")
+    with pytest.raises(ConfigError, match="is the old name of max_worker_memory_mib, which is there, too"):
+        load(file, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("MAX_CONCURENT_SESSIONS", "; did you mean MAX_CONCURRENT_SESSIONS?"),
+        ("PWGRID_MAX_CONCURENT_SESSIONS", "; did you mean PWGRID_MAX_CONCURRENT_SESSIONS?"),
+        ("CHROMIUM_WORKER", "; did you mean CHROMIUM_WORKERS?"),
+        ("DRAIN_TIME_OUT", "; did you mean DRAIN_TIMEOUT?"),
+        ("PWGRID_XYZZY", ""),
+        ("pwgrid_port", "; did you mean PWGRID_PORT?"),
+    ],
+)
+def test_a_variable_that_should_be_a_setting_is_found(name: str, hint: str) -> None:
+    (stray,) = load(None, {name: "1"}, {}).strays
+    assert str(stray) == f"{name}: (environment): is no setting{hint}"
+    done = CliRunner().invoke(main, ["config", "check"], env={name: "1", "PWGRID_CONFIG": None})
+    assert done.exit_code == 2
+    assert str(stray) in done.output
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    """Of programs that people use beside us, and those of ours that are no settings."""
+    others = "PATH HOME LOG_DIR REDIS_SENTINELS REDIS_DB HOST PORT TOKEN HEADLESS_MODE WORKERS CI GITHUB_TOKEN LOGLEVEL"
+    ours = "PWGRID_WS_ENDPOINT PWGRID_REDIS_SERVER PWGRID_CONFIG"
+    assert load(None, dict.fromkeys(others.split(), "1"), {}).strays == ()
+    assert [*find_strays(ours.split())] == []
+
+
+def test_config_show_says_whose_settings_it_shows(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(main, ["config", "show"], env={"PWGRID_CONFIG": None}).output.splitlines()[0]
+    there = f"no file ({tmp_path}/none.toml is not there), this environment, these flags"
+    assert shown == f"# what a grid would have that is started here now: {there}"

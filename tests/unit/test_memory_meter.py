@@ -73,9 +73,9 @@ def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
     ("settings", "reads"),
     [
         ({}, 2),
-        ({"max_worker_rss_mib": 100_000}, 2),
-        ({"max_worker_rss_mib": 16}, 24),
-        ({"max_worker_rss_mib": 16, "memory_metric": "rss"}, 0),
+        ({"max_worker_memory_mib": 100_000}, 2),
+        ({"max_worker_memory_mib": 16}, 24),
+        ({"max_worker_memory_mib": 16, "memory_metric": "rss"}, 0),
     ],
 )
 def test_without_need_the_metric_is_read_once_in_twelve_samples(
@@ -132,7 +132,7 @@ def test_the_peak_is_known_also_between_two_regular_readings(monkeypatch: pytest
 @pytest.mark.parametrize("metric", ["rss", "pss", "uss"])
 def test_over_the_soft_limit_twice_marks_the_worker(metric: str) -> None:
     workers = FakeWorkers()
-    meter = metered(workers, max_worker_rss_mib=16, memory_metric=metric)
+    meter = metered(workers, max_worker_memory_mib=16, memory_metric=metric)
     meter.tick(100.0)
     assert workers.record.recycle is None
     meter.tick(105.0)
@@ -142,7 +142,7 @@ def test_over_the_soft_limit_twice_marks_the_worker(metric: str) -> None:
 
 def test_over_the_hard_limit_kills_once() -> None:
     workers = FakeWorkers()
-    meter = metered(workers, max_worker_rss_hard_mib=16)
+    meter = metered(workers, max_worker_memory_hard_mib=16)
     meter.tick(100.0)
     meter.tick(105.0)
     assert workers.killed == [("w", "memory limit")]

@@ -13,7 +13,7 @@ from pwgrid.settings.load import load
 
 SERVERS_OWN = {
     "LOG_LEVEL": "debug",
-    "RSS_CHECK_INTERVAL": "7",
+    "MEMORY_CHECK_INTERVAL": "7",
     "MAX_CONCURRENT_SESSIONS": "3",
     "MAX_LIFETIME_SESSIONS": "9",
     "WORKER_SELECT_TIMEOUT": "1",

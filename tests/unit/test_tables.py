@@ -17,7 +17,7 @@ WORKER: dict[str, Any] = {
     "memoryMib": 1128,
     "rssMib": 2000,
     "drainLeftS": 12.3,
-    "reason": "memory: above MAX_WORKER_RSS_MIB",
+    "reason": "memory: above MAX_WORKER_MEMORY_MIB",
 }
 POOL: dict[str, Any] = {
     "browserType": "chromium",
@@ -73,7 +73,7 @@ def test_the_status_has_every_figure_in_a_line_of_its_own() -> None:
     first, second = lines[9:]
     assert first.split(maxsplit=8) == [
         *("8dd2f4ed", "chromium", "1038200", "draining", "3/5", "49", "1128", "MiB"),
-        "memory: above MAX_WORKER_RSS_MIB (12 s left)",
+        "memory: above MAX_WORKER_MEMORY_MIB (12 s left)",
     ]
     assert second.split()[4:8] == ["0/5", "49", "2000", "MiB"]
 

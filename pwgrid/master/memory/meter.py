@@ -79,7 +79,7 @@ class MemoryMeter:
         self._settings = settings
         self.guard = HostGuard(settings.min_host_available_mib)
         self._limits = RecycleLimits(
-            settings.max_worker_rss_mib, settings.max_worker_rss_hard_mib, settings.max_worker_age
+            settings.max_worker_memory_mib, settings.max_worker_memory_hard_mib, settings.max_worker_age
         )
 
     def limits(self, limits: Limits) -> Limits:
@@ -92,7 +92,7 @@ class MemoryMeter:
         return {"availableMib": self.host_available_mib, "guard": self.guard.reason, "peakMib": self.peak_mib}
 
     def _sample_at(self) -> float:
-        return self._sampled_at + self._settings.rss_check_interval
+        return self._sampled_at + self._settings.memory_check_interval
 
     def _age_at(self) -> float:
         if not self._limits.max_age_s:

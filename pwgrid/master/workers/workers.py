@@ -328,7 +328,7 @@ class Workers:
             record.link.attach(control)
         record.child.watch(lambda ended: self._exited(record, ended))
         record.late = self._loop.timer(lambda: self._is_late(record))
-        self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.rss_check_interval))
+        self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.memory_check_interval))
         self.records[record.worker_id] = record
         self._do(record, [Do.LIMIT_DRAIN])
 

@@ -1,0 +1,29 @@
+"""Finds variables of the environment that set nothing and look as if they should; reads no value of them."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from pwgrid.common.errors import Violation
+from pwgrid.settings.model import PREFIX, SETTINGS
+
+NO_SETTINGS: Final = frozenset({"PWGRID_CONFIG", "PWGRID_KEPT_OPEN", "PWGRID_REDIS_SERVER", "PWGRID_WS_ENDPOINT"})
+"""Variables with our prefix that mean something else."""
+
+_SETTINGS: Final = tuple(variable for setting in SETTINGS.values() for variable in setting.environments)
+_SHORTEST: Final = 10
+_CUTOFF: Final = 0.9
+"""How alike a name must be that has not our prefix: one letter too few, too many, or another one, in names as long as
+ours. The environment is full of names that are not meant for us, short ones above all (LOGLEVEL)."""
+
+
+def find_strays(variables: Iterable[str]) -> Iterator[Violation]:
+    """Those with our prefix that are no settings, and those that differ from a setting by a slip of the pen."""
+    for name in sorted(variables):
+        if name in _SETTINGS or name in NO_SETTINGS:
+            continue
+        is_ours = name.upper().startswith(PREFIX)
+        near = difflib.get_close_matches(name.upper(), _SETTINGS, n=1, cutoff=0.75 if is_ours else _CUTOFF)
+        if is_ours or (near and len(name) >= _SHORTEST):
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield Violation(name if name.isprintable() else repr(name), "", f"is no setting{hint}", "environment")
