@@ -128,6 +128,7 @@ class Proxy:
         server.should_exit = True
         await serving
         self.handoffs.close()
+        self.gateway.refusal_log.flush()
         await self.dead_workers.last_try()
         self._side_tasks.cancel("control link")
         await self.registry.close()

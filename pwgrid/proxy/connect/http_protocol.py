@@ -11,6 +11,7 @@ from pwgrid.proxy.policy.upgrade_request import Refusal
 MAX_HEAD_BYTES: Final = 32 * 1024
 HEAD_TIMEOUT_S: Final = 10.0
 LINGER_S: Final = 2.0
+_WEBSOCKET: Final = b"websocket"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
@@ -30,7 +31,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Those that have ended in the segment that is being read."""
         self._before = b""
         """The last bytes before that segment: the end of a head may be in both."""
-        self._refused = False
+        self._has_seen_body = False
+        """Whether bytes of that segment belong to a body, so that nobody knows how many to the next head."""
+        self._refusal: Refusal | None = None
+        """What ends this connection, once the requests before it have their answers."""
         self._upgrades = False
         self._early = b""
         """What came behind the head of an upgrade in the same segment: uvicorn itself drops it."""
@@ -44,18 +48,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused or self.transport.is_closing():
+        if self._refusal is not None or self.transport.is_closing():
             return
         if self._in_head:
             if self._head_timer is None:  # the next request of a kept-alive connection begins
                 self._await_head()
             self._head_bytes += len(data)
-        self._heads = 0
+        self._heads, self._has_seen_body = 0, False
         super().data_received(data)
+        behind = (self._before + data).split(_END_OF_HEAD, self._heads)[-1] if self._heads else b""
         if self._upgrades:
-            self._early = (self._before + data).split(_END_OF_HEAD, self._heads)[-1]
+            self._early = behind
             self._upgrade()
             return
+        if self._in_head and behind and not self._has_seen_body and self._refusal is None:
+            self._head_bytes = len(behind)  # the next head has begun in this segment
+            self._await_head()
         self._before = data[-len(_END_OF_HEAD) + 1 :]
         # A complete head was judged by its own size; what came behind it is the API's business.
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
@@ -67,13 +75,31 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Called by uvicorn when the head of an upgrade is complete; what a refused one says is not read."""
-        self._upgrades = not self._refused
+        self._upgrades = self._refusal is None
 
     def on_response_complete(self) -> None:
         """Called by uvicorn when a request has its answer."""
+        is_last = not self.pipeline
         super().on_response_complete()
         if self._upgrades:
             self._upgrade()
+        elif is_last and self._refusal is not None:
+            self._answer(self._refusal)
+        elif is_last and self.cycle.more_body:
+            self.transport.close()  # nobody wants the rest of its body, and no timer would wait for it
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Called by uvicorn when nothing has come for a while; a head that has begun has a time of its own."""
+        if not self._head_bytes:
+            super().timeout_keep_alive_handler()
+
+    def _get_upgrade(self) -> bytes | None:
+        """Called by uvicorn, which itself would see the last of several Upgrade headers only."""
+        asked = super()._get_upgrade()
+        return _WEBSOCKET if asked and (b"upgrade", _WEBSOCKET) in self._lower_headers() else asked
+
+    def _lower_headers(self) -> list[tuple[bytes, bytes]]:
+        return [(name, value.lower()) for name, value in self.headers]
 
     def _upgrade(self) -> None:
         """Goes on with the protocol of WebSockets, once the requests before it have their answers."""
@@ -95,8 +121,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_is_done()
         self._in_head = False
         self._heads += 1
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self.send_400_response("")
+            return
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refuse_size()
+            return
+        if self.parser.should_upgrade() and self._should_upgrade() and self._has_body():
+            self._refuse(Refusal(400, "bad WebSocket handshake: an upgrade has no body"))
             return
         before = self.cycle
         super().on_headers_complete()
@@ -105,17 +137,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        if not self._refused:
+        self._has_seen_body = True
+        if self._refusal is None:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._refused:
+        if self._refusal is not None:
             return
         super().on_message_complete()
         self._in_head = True
         self._head_bytes = 0
 
     def _await_head(self) -> None:
+        self._head_is_done()
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
 
     def _head_is_done(self) -> None:
@@ -133,12 +167,33 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse_size(self) -> None:
         self._refuse(Refusal(431, f"the request head is larger than {MAX_HEAD_BYTES} bytes"))
 
+    def _has_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        )
+
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers and closes, but reads on for a moment: closing with unread bytes would reset the answer away."""
-        if self._refused or self.transport.is_closing():
+        """What came is not to be answered, or not any further; requests before it still are."""
+        if self._refusal is not None or self.transport.is_closing():
             return
-        self._refused = True
+        self._refusal = refusal
         self._head_is_done()
+        cycle = self.cycle
+        if self.pipeline and cycle.more_body:
+            self.pipeline.popleft()  # its own body is broken; those before it go on
+        elif cycle is None or cycle.response_complete:
+            self._answer(refusal)
+        elif cycle.more_body and not cycle.response_started:
+            # Its own body is broken: what handles it is told that the client has gone, and is not heard any more.
+            cycle.disconnected, cycle.waiting_for_100_continue = True, False
+            cycle.message_event.set()
+            self._answer(refusal)
+
+    def _answer(self, refusal: Refusal) -> None:
+        """Answers and closes, but reads on for a moment: closing with unread bytes would reset the answer away."""
+        if self.transport.is_closing():
+            return
         self.transport.write(render(refusal))
         self.transport.write_eof()
         self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)

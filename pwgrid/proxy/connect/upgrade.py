@@ -19,6 +19,7 @@ from websockets.datastructures import Headers
 
 from pwgrid.proxy.connect import head, refusals
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
+from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.upgrade_request import Access, Policy, Refusal, Wanted, browser_server_headers, decide
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, QueueFull, Ticket, WaitedTooLong
@@ -58,6 +59,7 @@ class Gateway:
     handoffs: Handoffs
     access: Access
     counts: Counts = field(default_factory=Counts)
+    refusal_log: RefusalLog = field(default_factory=RefusalLog)
     _policy: Policy | None = None
 
     def protocol(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> asyncio.Protocol:
@@ -241,7 +243,8 @@ class Upgrade(asyncio.Protocol):
     def _refuse(self, refusal: Refusal) -> None:
         """Tells the client that there will be no session, and why."""
         self._gateway.counts.refused += 1
-        log.info("upgrade_refused", status=refusal.status, error=refusal.error, client=_text(self._peer))
+        host = self._peer[0] if self._peer else "unknown"
+        self._gateway.refusal_log.note(refusal, host, _text(self._peer))
         if not self._transport.is_closing():
             self._transport.write(refusals.render(refusal))
             self._transport.write_eof()  # a frozen worker may have a copy of the socket, which keeps it open

@@ -19,6 +19,7 @@ from pwgrid.settings.model import is_loopback
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
 _PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
+_VERSION_CHARACTERS: Final = 20
 _HOST: Final = re.compile(
     r"(\[[0-9A-Fa-f:.%]+\]|[^\x00-\x20\x7f\[\]:/?#@\\,]*)(?::\d*)?"
 )  # RFC 9110 7.2, RFC 3986 3.2.2
@@ -127,7 +128,7 @@ def decide(request: Request, policy: Policy, local: Address) -> Wanted:
         known = ", ".join(sorted(policy.versions))
         raise Refusal(
             428,
-            f"this client is Playwright {version}, the grid's browsers speak {known}: "
+            f"this client is Playwright {version[:_VERSION_CHARACTERS]}, the grid's browsers speak {known}: "
             f"install Playwright {known} on the client, or upgrade the grid",
             details={"versions": sorted(policy.versions)},
         )
@@ -205,6 +206,8 @@ def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
 
 def _check_handshake(request: Request) -> None:
     """Raises Refusal for what RFC 6455, section 4.2.1, does not allow."""
+    if len(request.headers.get_all("upgrade")) > 1:
+        raise Refusal(400, "bad WebSocket handshake: there is more than one Upgrade header")
     try:
         ServerProtocol().process_request(request)
     except InvalidHandshake as invalid:
