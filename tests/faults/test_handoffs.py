@@ -4,14 +4,17 @@ The fake browser server stands in for Playwright: it is frozen while a socket is
 """
 
 import os
+import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from tests.support.grid import Grid, eventually, running_grid
-from tests.support.raw import answer, connect, goes_on, head, is_passed_on, session
+from tests.support.grid import Grid, eventually, free_port, running_grid
+from tests.support.raw import answer, connect, goes_on, head, is_passed_on, is_passed_on_at, session
 from tests.support.row import comes_out_exact, workers
 
 ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n"
@@ -83,7 +86,7 @@ def test_a_client_whose_only_browser_server_does_not_take_it_is_told_so() -> Non
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid, comes_out_exact(grid):
         with frozen(first_choice(grid)["nodePid"]):
             status, _, body = answer(grid.port, head())
-        assert (status, body["error"].partition(":")[0]) == (504, "no chromium slot came free within 3 s")
+        assert (status, body["error"].partition(":")[0]) == (503, "no chromium slot came free within 3 s")
 
 
 def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_only_one() -> None:
@@ -113,3 +116,55 @@ def test_the_client_of_a_dead_worker_goes_to_another_once_the_browser_server_may
             eventually(lambda: victim["id"] not in workers(grid), "it is gone", 40)
             assert goes_on(sock)
             assert grid.active() == 1
+
+
+# On a Unix socket, as a service manager may pass one
+
+
+@contextmanager
+def unix_listener() -> Iterator[tuple[socket.socket, str]]:
+    """A listening socket and its path."""
+    directory = Path(tempfile.mkdtemp(prefix="pgux-", dir="/tmp"))
+    path = str(directory / "sock")
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            yield listener, path
+    finally:
+        shutil.rmtree(directory)
+
+
+def pairs(grid: Grid, key: str) -> list[tuple[bytes, bytes]]:
+    return list(grid.redis("HGETALL", key).items())
+
+
+def unix_client(path: str) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(30)
+    client.connect(path)
+    return client
+
+
+def test_a_client_of_a_unix_listener_whose_worker_froze_is_in_one_browser_server_only() -> None:
+    """Nothing tells the proxy that the browser server has it: it is let go, and not given to another worker."""
+    with (
+        unix_listener() as (listener, path),
+        running_grid("--chromium", "2", "--port", str(free_port()), fake=True, stdin=listener.fileno()) as grid,
+        unix_client(path) as client,
+    ):
+        proxy, found = grid.status()["proxy"]["pid"], workers(grid)
+        nodes = [worker["nodePid"] for worker in found.values()]
+        with frozen(nodes[0]), frozen(nodes[1]):
+            client.sendall(head())
+            eventually(lambda: is_passed_on_at(proxy, path), "its worker has passed it on", 2)
+            leases = {name.decode(): int(count) for name, count in pairs(grid, "cluster:active_connections")}
+            (victim,) = (found[name.partition(":")[2]] for name, count in leases.items() if count)
+            os.kill(victim["pid"], signal.SIGSTOP)
+        try:
+            is_answered(client)
+            eventually(lambda: "handed_off_unheard" in grid.output(), "the proxy lets it go", 10)
+        finally:
+            os.kill(victim["pid"], signal.SIGCONT)
+        eventually(lambda: served(grid) == 1, "one has it")
+        assert goes_on(client)

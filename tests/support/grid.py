@@ -35,9 +35,15 @@ class Grid:
     """One running grid with a private temporary directory. Every process of it carries a mark in its environment."""
 
     def __init__(
-        self, *arguments: str, environment: dict[str, str] | None = None, fake: bool = False, prefix: str = ""
+        self,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        fake: bool = False,
+        prefix: str = "",
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self.prefix = prefix
+        self.stdin = stdin
         self.temporary = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self.mark = str(self.temporary)  # TMPDIR of every process of this grid
         self.environment = {
@@ -65,7 +71,7 @@ class Grid:
             [*self.program, "serve", "--port", "0", *arguments, "--ready-fd", str(ready_out)],
             cwd=ROOT,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=self.stdin,
             stdout=self.log,
             stderr=self.log,
             pass_fds=(ready_out,),
@@ -205,10 +211,14 @@ def processes_marked(mark: str) -> dict[int, str]:
 
 @contextlib.contextmanager
 def running_grid(
-    *arguments: str, environment: dict[str, str] | None = None, fake: bool = False, prefix: str = ""
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    fake: bool = False,
+    prefix: str = "",
+    stdin: int = subprocess.DEVNULL,
 ) -> Iterator[Grid]:
     """A grid for the length of the block; afterwards its counters are zero and nothing of it is left."""
-    grid = Grid(*arguments, environment=environment, fake=fake, prefix=prefix)
+    grid = Grid(*arguments, environment=environment, fake=fake, prefix=prefix, stdin=stdin)
     try:
         yield grid
         if grid.process.poll() is None:

@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -87,6 +88,17 @@ def is_passed_on(proxy: int, client: socket.socket) -> bool:
             with _copy_of(proxy, connection.fd) as sock:
                 return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
     return False
+
+
+def is_passed_on_at(proxy: int, path: str) -> bool:
+    """The same for the one client of the Unix listener at `path`."""
+    found = []
+    for link in Path(f"/proc/{proxy}/fd").iterdir():
+        if os.readlink(link).startswith("socket:"):
+            with _copy_of(proxy, int(link.name)) as sock:
+                if sock.family == socket.AF_UNIX and sock.getsockname() == path:
+                    found.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
+    return any(found)
 
 
 def _copy_of(pid: int, fd: int) -> socket.socket:

@@ -177,6 +177,7 @@ async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
     async with asyncio.timeout(BOUND_S):
         failures = await asyncio.gather(first, second)
     assert [failure and failure.reason for failure in failures] == ["the worker does not answer"] * 2
+    assert all(failure and 0 < failure.open_until <= asyncio.get_running_loop().time() for failure in failures)
     assert worker.heard.said == [f"{WORKER} silent"] * 2
     await worker.packet()
     worker.say(session="s1", refused="late")
@@ -186,6 +187,20 @@ async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
     worker.say(session="s3", refused=None)
     assert await again is None
     assert worker.heard.said[2:] == [f"{WORKER} awake", f"{WORKER} freed"]
+
+
+async def test_what_a_silent_worker_was_never_sent_can_be_with_nobody(
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    answers = [worker.offer(f"s{number}", sock, {"user-agent": "x" * 30_000}) for number in range(40)]
+    async with asyncio.timeout(BOUND_S):
+        failures = await asyncio.gather(*answers)
+    assert failures[0] is not None
+    assert failures[0].open_until > 0
+    assert failures[-1] is not None
+    assert (failures[-1].reason, failures[-1].open_until) == ("the worker does not answer", 0.0)
 
 
 async def test_offers_that_do_not_fit_are_sent_when_there_is_room(worker: Worker, sock: socket.socket) -> None:
@@ -259,7 +274,9 @@ async def test_a_worker_that_may_live_is_waited_for_also_where_nothing_was_passe
         assert await may_be_served(connection, HandoffFailure("given up", open_until=NEVER))
 
 
-async def test_a_unix_connection_bears_no_mark_and_is_given_up_while_it_is_open(sock: socket.socket) -> None:
+async def test_a_unix_connection_bears_no_mark_and_is_let_go_where_anybody_may_have_it(sock: socket.socket) -> None:
     clear_marks(sock)
     assert await may_be_served(sock, HandoffFailure("gone", is_dead=True, open_until=NEVER))
+    over = asyncio.get_running_loop().time()
+    assert await may_be_served(sock, HandoffFailure("the worker does not answer", open_until=over))
     assert not await may_be_served(sock, HandoffFailure("full"))

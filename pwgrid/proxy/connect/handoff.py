@@ -34,9 +34,9 @@ class HandoffFailure:
     is_dead: bool = False
     """The worker has closed the link, or is gone: it does nothing more with the offer."""
     open_until: float = 0.0
-    """Until when a browser server may still take the socket, in seconds of the loop's clock. 0: none can. That is so
-    for an offer that was not sent, was refused, or has waited for its answer until after its deadline. A broken link
-    and a yes in the last moment leave it open; then the mark tells (`is_served`)."""
+    """Until when a browser server may take the socket, in seconds of the loop's clock. 0: none can have it, since the
+    offer was not sent, or was refused. Else it may have done so without our hearing of it; then the mark tells
+    (`is_served`)."""
 
 
 Answer = asyncio.Future["HandoffFailure | None"]
@@ -163,9 +163,10 @@ class HandoffLink:
             # The link stays: later offers on it have deadlines of their own. To fail them now would give their clients
             # to another worker while this one may still wake up and take them. What was not sent yet stays here.
             del self._pending[session_id]
-            self._unsent = deque(each for each in self._unsent if each[0] != session_id)
+            sent = deque(each for each in self._unsent if each[0] != session_id)
+            is_unsent, self._unsent = len(sent) < len(self._unsent), sent
             self._on_silent()
-            _settle(answer, HandoffFailure("the worker does not answer"))
+            _settle(answer, HandoffFailure("the worker does not answer", open_until=0.0 if is_unsent else deadline))
 
 
 def _settle(answer: Answer, outcome: "HandoffFailure | None") -> None:
@@ -240,11 +241,11 @@ async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
 
     It may have had the socket from a worker that died before it could say so. Two browser servers on one connection
     would be the end of it, so this waits until none may take it any more; nothing tells of that but the marks. A client
-    without marks, on a Unix socket, is given up: it may connect again.
+    without marks, on a Unix socket, is let go wherever one may have it: it may connect again.
     """
     loop = asyncio.get_running_loop()
     if sock.family == socket.AF_UNIX:
-        return loop.time() < failure.open_until
+        return failure.open_until > 0.0
     if failure.is_dead and not is_passed_on(sock):
         return False
     while not is_served(sock):

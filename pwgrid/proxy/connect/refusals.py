@@ -40,11 +40,10 @@ def stopping() -> Refusal:
     )
 
 
-def waited_too_long(browser_type: str, waited_s: float) -> Refusal:
-    """504: no slot came free in time."""
-    return Refusal(
-        504,
-        f"no {browser_type} slot came free within {waited_s:g} s: "
-        "use fewer clients at once, add workers, or raise WORKER_SELECT_TIMEOUT",
-        headers=(("Retry-After", str(RETRY_AFTER_S)),),
+def waited_too_long(browser_type: str, waited_s: float, waiting: int) -> Refusal:
+    """503: no slot came free in time. `waiting`: how many others are in line for this browser type."""
+    others = {0: "nobody else waits", 1: "1 other client waits"}.get(waiting, f"{waiting} other clients wait")
+    return no_capacity(
+        f"no {browser_type} slot came free within {waited_s:g} s: {others}; use fewer clients at once, add workers "
+        f"(pwgrid scale {browser_type}=N) or slots (MAX_CONCURRENT_SESSIONS), or raise WORKER_SELECT_TIMEOUT"
     )

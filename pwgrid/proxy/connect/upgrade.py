@@ -205,7 +205,9 @@ class Upgrade(asyncio.Protocol):
             reason = gateway.roster.host_guard or gateway.roster.shortage(ticket.browser_type)
             if reason is not None:
                 raise refusals.no_capacity(reason) from None
-            raise refusals.waited_too_long(ticket.browser_type, gateway.settings.worker_select_timeout) from None
+            waiting = gateway.selector.queue.waiting(ticket.browser_type)
+            waited_s = gateway.settings.worker_select_timeout
+            raise refusals.waited_too_long(ticket.browser_type, waited_s, waiting) from None
         finally:
             gateway.counts.longest_wait_s = max(gateway.counts.longest_wait_s, self._loop.time() - since)
 
