@@ -26,7 +26,9 @@ def status_text(found: dict[str, Any]) -> str:
     pools = [_pool_row(pool, found["workers"]) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
     workers = [_worker_row(worker) for worker in found["workers"]]
-    worker_head = ("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", "MEMORY", "")
+    metric = host.get("memoryMetric")  # a master of an earlier version does not tell
+    memory = f"MEMORY ({metric.upper()})" if metric else "MEMORY"
+    worker_head = ("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
     return "\n".join([*map(_cell, lines), "", _table(head, pools), "", _table(worker_head, workers)])
 
 
@@ -46,7 +48,7 @@ def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[object, ...]:
-    size = worker["rssMib"] if worker["memoryMib"] is None else worker["memoryMib"]
+    size = worker["memoryMib"]  # by the metric that limits mean; not yet read: RSS would be another figure
     left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
     return (
         worker["id"],

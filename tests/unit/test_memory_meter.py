@@ -166,7 +166,12 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     assert closed.no_spawns is not None
     assert closed.memory_for == 0
     peak_mib = workers.record.memory.memory_mib
-    assert meter.status_reply() == {"availableMib": 100, "guard": closed.no_spawns, "peakMib": peak_mib}
+    assert meter.status_reply() == {
+        "availableMib": 100,
+        "guard": closed.no_spawns,
+        "peakMib": peak_mib,
+        "memoryMetric": "pss",
+    }
     available[0] = 300
     meter.tick(105.0)
     assert meter.guard.reason is not None

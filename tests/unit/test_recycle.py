@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pwgrid.master.policy.recycle import (
-    STALE_AFTER_SAMPLES,
     Footprint,
     HostGuard,
     RecycleLimits,
@@ -17,6 +16,7 @@ from pwgrid.master.policy.recycle import (
     expires_at,
     over_hard,
     recycle_reason,
+    renewed_after,
     room_for,
 )
 
@@ -100,16 +100,21 @@ def test_the_metric_is_read_only_when_it_could_be_over_a_limit(
 
 
 def test_an_old_reading_is_renewed() -> None:
-    memory = walk(SOFT, (1500, 400), *[(1500, None)] * (STALE_AFTER_SAMPLES - 1))
-    assert not memory.is_stale()
-    assert memory.sampled(SOFT, 1500, None).is_stale()
-    assert not memory.sampled(SOFT, 1500, 410).is_stale()
+    memory = walk(SOFT, (1500, 400), *[(1500, None)] * 10)
+    assert not memory.is_due(12)
+    assert memory.sampled(SOFT, 1500, None).is_due(12)  # it is the twelfth after the reading that is due
+    assert not memory.sampled(SOFT, 1500, 410).is_due(12)
+    assert walk(SOFT, (1500, 400)).is_due(1)
 
 
-def test_before_the_first_reading_there_should_be_one() -> None:
-    assert Footprint().is_stale()
-    assert walk(OFF, (1500, None)).is_stale()
-    assert not walk(OFF, (1500, 400)).is_stale()
+def test_the_first_reading_waits_for_its_turn() -> None:
+    assert not Footprint().is_due(1)
+    assert not walk(OFF, *[(1500, None)] * 20).is_due(12)
+
+
+@pytest.mark.parametrize(("interval_s", "samples"), [(0.1, 12), (5.0, 12), (7.0, 8), (30.0, 2), (45.0, 1), (600.0, 1)])
+def test_a_reading_is_renewed_within_a_minute_where_there_are_samples_for_it(interval_s: float, samples: int) -> None:
+    assert renewed_after(interval_s) == samples
 
 
 @pytest.mark.parametrize("limits", [SOFT, OFF])

@@ -35,7 +35,7 @@ STATUS: dict[str, Any] = {
     "master": {"pid": 1},
     "proxy": {"pid": 2},
     "redis": {"pid": 3, "url": "unix:///run/redis.sock", "error": "away"},
-    "host": {"availableMib": 100, "guard": "closed"},
+    "host": {"availableMib": 100, "guard": "closed", "memoryMetric": "pss"},
     "problems": ["the disk is full"],
     "pools": [POOL],
     "workers": [WORKER, {**WORKER, "id": "ffffffff", "active": None, "memoryMib": None, "drainLeftS": None}],
@@ -70,12 +70,13 @@ def test_the_status_has_every_figure_in_a_line_of_its_own() -> None:
     assert head == ["POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS"]
     remarks = "the host is short of memory; 6 drains timed out"
     assert pool == ["chromium", "20", "19", "2", "4", "1", "3", "95", remarks]
+    assert lines[8].split()[-2:] == ["MEMORY", "(PSS)"]
     first, second = lines[9:]
     assert first.split(maxsplit=8) == [
         *("8dd2f4ed", "chromium", "1038200", "draining", "3/5", "49", "1128", "MiB"),
         "memory: above MAX_WORKER_MEMORY_MIB (12 s left)",
     ]
-    assert second.split()[4:8] == ["0/5", "49", "2000", "MiB"]
+    assert second.split()[4:8] == ["0/5", "49", "-", "memory:"]
 
 
 def test_sessions_are_listed_with_their_reason() -> None:

@@ -16,13 +16,13 @@ from pwgrid.master.memory.host import MIB, available_mib, memory_bytes, rss_byte
 from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.recycle import (
     MEMORY_LIMIT,
-    STALE_AFTER_SAMPLES,
     HostGuard,
     RecycleLimits,
     WorkerFigures,
     expires_at,
     over_hard,
     recycle_reason,
+    renewed_after,
     room_for,
 )
 from pwgrid.master.workers.record import WorkerRecord
@@ -89,7 +89,9 @@ class MemoryMeter:
 
     def status_reply(self) -> dict[str, Any]:
         """What an operator is told of the host."""
-        return {"availableMib": self.host_available_mib, "guard": self.guard.reason, "peakMib": self.peak_mib}
+        metric = self._settings.memory_metric
+        peak = {"peakMib": self.peak_mib, "memoryMetric": metric}
+        return {"availableMib": self.host_available_mib, "guard": self.guard.reason, **peak}
 
     def _sample_at(self) -> float:
         return self._sampled_at + self._settings.memory_check_interval
@@ -106,8 +108,11 @@ class MemoryMeter:
 
     def _meter(self, records: list[WorkerRecord], table: Table) -> None:
         metric = self._settings.memory_metric
-        stale = sorted((record for record in records if record.memory.is_stale()), key=_oldest_first)
-        renewed = {record.worker_id for record in stale[: math.ceil(len(records) / STALE_AFTER_SAMPLES)]}
+        samples = renewed_after(self._settings.memory_check_interval)
+        renewed = {record.worker_id for record in records if record.memory.is_due(samples)}
+        # The first readings of many workers come one after the other, and so do all that follow.
+        unread = sorted((record for record in records if record.memory.memory_mib is None), key=_oldest_first)
+        renewed |= {record.worker_id for record in unread[: math.ceil(len(records) / samples)]}
         for record in records:
             processes = list(_processes(record, table))
             rss_mib = sum(map(rss_bytes, processes)) // MIB

@@ -1,8 +1,8 @@
 """When a worker is replaced or killed for its memory or age, and when the host has too little memory; measures nothing.
 
 The RSS of a worker's tree is read at each sample. What it really takes (PSS, USS) costs the kernel 15 to 30 µs for each
-MiB, so that is read every twelfth sample, and at once when it could be over a limit, or when RSS is clearly above what
-it was at any reading: it is never above RSS, and grows by no more than RSS does.
+MiB, so that is read every twelfth sample, each minute at least, and at once when it could be over a limit, or when RSS
+is clearly above what it was at any reading: it is never above RSS, and grows by no more than RSS does.
 """
 
 from __future__ import annotations
@@ -18,13 +18,20 @@ from pwgrid.common.session_lifecycle import EndReason
 SAMPLES_OVER: Final = 2
 """So many samples running over the soft limit recycle a worker: one alone may be a page that is just being left."""
 
-STALE_AFTER_SAMPLES: Final = 12
-"""A reading is renewed after so many samples also without growth: a minute by default."""
+RENEWED_AFTER_SAMPLES: Final = 12
+RENEWED_AFTER_S: Final = 60.0
+"""A reading is renewed after so many samples or seconds, also without growth; each sample renews it if samples are
+rarer. By default both are a minute."""
 
 NEW_HIGH_FACTOR: Final = 1.1
 REOPEN_FACTOR: Final = 1.25
 UNKNOWN_WORKER_MIB: Final = 512
 MEMORY_LIMIT: Final = EndReason.MEMORY_LIMIT.value
+
+
+def renewed_after(interval_s: float) -> int:
+    """In how many samples, `interval_s` apart, each worker's memory is read once at least."""
+    return max(1, min(RENEWED_AFTER_SAMPLES, int(RENEWED_AFTER_S // interval_s)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +75,9 @@ class Footprint:
             return True
         return rss_mib - min(self.lowest_rss_mib, rss_mib) > limit - self.memory_mib
 
-    def is_stale(self) -> bool:
-        """Whether there should be a new reading soon."""
-        return self.memory_mib is None or self.samples_since >= STALE_AFTER_SAMPLES
+    def is_due(self, samples: int) -> bool:
+        """Whether this sample has to renew the reading, where one out of `samples` does."""
+        return self.memory_mib is not None and self.samples_since >= samples - 1
 
     def sampled(self, limits: RecycleLimits, rss_mib: int, memory_mib: int | None) -> Footprint:
         """The footprint after a sample; `memory_mib` is None when the metric was not read."""
