@@ -30,7 +30,10 @@ _STACK_FRAME: Final = re.compile(r"\s+(at |errno:|code:|syscall:|hostname:)")
 _ERROR: Final = re.compile(r"error|\bE:|cannot|unable", re.IGNORECASE)
 _LETTER: Final = re.compile(r"[A-Za-z]")
 
+_LISTS_LIVE_S: Final = 24 * 3600.0
 _APT: Final = ("apt-get", "-o", "DPkg::Lock::Timeout=120", "-o", "Dpkg::Use-Pty=0")
+# By itself apt only warns where it could fetch nothing, exits 0, and goes on with the old lists.
+_UPDATE: Final = ("-o", "APT::Update::Error-Mode=any", "update")
 _QUIET: Final[Mapping[str, str]] = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -107,6 +110,15 @@ class Host:
         sudo = "sudo " if self.which("sudo") else ""
         return " && ".join(sudo + command for command in commands) or None
 
+    def has_young_lists(self) -> bool:
+        """Whether apt's package lists were fetched within the last day.
+
+        A list has the time of its last change on the server, so it is at least as young as that. The time of the last
+        attempt is no help: apt writes that down for one that failed as well.
+        """
+        times = [path.stat().st_mtime for path in (self.root / "var/lib/apt/lists").glob("*Release")]
+        return bool(times) and time.time() - max(times) < _LISTS_LIVE_S
+
     def apt_knows(self, package: str) -> bool:
         """Whether apt's lists have this package."""
         command = ["apt-cache", "show", "--no-all-versions", package]
@@ -133,12 +145,15 @@ def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> 
         host.packages_by_hand.append(name)
         return f"the system's package {name} is not installed, and installing it takes root"
     fault = None
-    if not host.has_new_lists:  # a fresh container has none; old ones name browsers that are behind on security
-        fault = host.run([*root, *_APT, "update"], say)
+    if not (host.has_new_lists or (host.has_young_lists() and any(map(host.apt_knows, names)))):
+        # A fresh container has none; old ones name browsers that are behind on security.
+        fault = host.run([*root, *_APT, *_UPDATE], say)
         host.has_new_lists = fault is None
     package = next(filter(host.apt_knows, names), None)
     if package is None:
         return f"apt-get update failed ({fault})" if fault else f"apt has no package {' or '.join(names)}"
+    if fault is not None:
+        say(f"{what}: apt-get update failed ({fault}); going on with the package lists that are here")
     say(f"{what}: installing the system's package {package}")
     fault = host.run([*root, *_APT, "install", "-y", "--no-install-recommends", package], say)
     return None if fault is None else f"apt-get failed ({fault})"

@@ -5,6 +5,7 @@ import re
 import stat
 import subprocess
 import tempfile
+import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -263,6 +264,43 @@ def test_empty_package_lists_are_fetched_first(world: BareHost) -> None:
     world.setup(["chromium"])
     last_words = [call.split()[-1] for call in world.calls() if call.startswith("apt-get")]
     assert last_words == ["update", "chromium-headless-shell"]
+
+
+def package_lists(world: BareHost, age_h: float) -> None:
+    """Package lists that changed so long ago on the server."""
+    lists = world.directory / "root" / "var" / "lib" / "apt" / "lists"
+    lists.mkdir(parents=True, exist_ok=True)
+    for name, hours in (("deb.debian.org_debian_dists_bookworm_InRelease", 3000), ("security_InRelease", age_h)):
+        (lists / name).touch()
+        os.utime(lists / name, (time.time(), time.time() - hours * 3600))
+
+
+@pytest.mark.parametrize(("age_h", "updates"), [(23, 0), (25, 1)])
+def test_package_lists_older_than_a_day_are_fetched_first(world: BareHost, age_h: float, updates: int) -> None:
+    package_lists(world, age_h)
+    world.command("apt-cache", "exit 0")
+    world.command("apt-get", INSTALL_PACKAGE)
+    world.setup(["chromium"])
+    assert [call.split()[-1] for call in world.calls() if call.startswith("apt-get")] == [
+        *["update"] * updates,
+        "chromium-headless-shell",
+    ]
+
+
+@pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no apt here")
+def test_an_update_that_fetches_nothing_is_said_though_apt_calls_that_a_warning(world: BareHost) -> None:
+    package_lists(world, 25)
+    sources = world.directory / "sources.list"
+    sources.write_text("deb [trusted=yes] http://127.0.0.1:9/debian stable main\n")
+    (world.directory / "state" / "lists" / "partial").mkdir(parents=True)
+    places = f"-o Dir::Etc::sourcelist={sources} -o Dir::Etc::sourceparts=- -o Dir::State={world.directory}/state"
+    places += f" -o Dir::Cache={world.directory}/apt-cache -o APT::Sandbox::User=root"
+    world.command("apt-cache", "exit 0")
+    world.command("apt-get", f'case "$*" in *update) exec /usr/bin/apt-get {places} "$@";; esac\n{INSTALL_PACKAGE}')
+    world.setup(["chromium"])
+    (said,) = (line for line in world.said if "going on with the package lists that are here" in line)
+    assert said.startswith("chromium: apt-get update failed (exit 100: ")
+    assert "127.0.0.1:9" in said
 
 
 def test_a_node_that_lacks_a_library_gets_it_before_any_browser(world: BareHost) -> None:

@@ -1,0 +1,99 @@
+"""Finds or gets the ffmpeg with which Playwright records videos, and says each step. No role calls it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from playwright._impl._driver import compute_driver_executable
+
+from pwgrid.setup.packages import Host, Steps, install_package
+from pwgrid.worker.browser.find import SearchPaths, install_directories
+
+FILE: Final = "ffmpeg-linux"
+"""What Playwright calls the program, in a directory of the version that it wants."""
+
+ENCODER: Final = "libvpx"
+"""A video is a WebM file."""
+
+_LIST_TIMEOUT_S: Final = 20.0
+_PACKAGES: Final = ("ffmpeg",)
+
+
+def ensure_ffmpeg(say: Steps, host: Host, places: SearchPaths, *, get: bool) -> str | None:
+    """Makes sure that a session with recordVideo works: with Playwright's own, or the system's put where Playwright looks.
+
+    Gets one where there is none and `get` is true. None when there is one now, else why not and what to do.
+    """
+    fault = find_ffmpeg(places)
+    if fault is not None:
+        fault = _link(host, places, fault)
+    for way in (_from_playwright, _from_system) if get else ():
+        if fault is None:
+            break
+        say(f"video: {fault}")
+        failed = way(say, host)
+        fault = find_ffmpeg(places) and _link(host, places, failed or fault)
+    if fault is not None:
+        return fault
+    say(f"video: {next(filter(Path.exists, _places(places))).resolve()}")
+    return None
+
+
+def find_ffmpeg(places: SearchPaths) -> str | None:
+    """None when there is one that works where Playwright looks, else why not."""
+    for path in _places(places):
+        if path.exists():
+            return _fault_of(path)
+    return "there is no ffmpeg, so a session with recordVideo fails"
+
+
+def _places(places: SearchPaths) -> list[Path]:
+    """Where Playwright looks, the best first."""
+    return [directory / FILE for directory in install_directories("ffmpeg", places)]
+
+
+def _fault_of(program: Path) -> str | None:
+    """None when it runs and can write a video, else why not."""
+    try:
+        done = subprocess.run(
+            [program, "-hide_banner", "-encoders"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIST_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program} does not run: {error}"
+    if done.returncode != 0:
+        return f"{program} does not run: {(done.stderr.strip() or f'exit {done.returncode}').splitlines()[-1]}"
+    return None if ENCODER in done.stdout else f"{program} has no encoder {ENCODER}, with which videos are written"
+
+
+def _link(host: Host, places: SearchPaths, reason: str) -> str | None:
+    """Puts the system's ffmpeg where Playwright looks for its own. None when it works there, else why not."""
+    wanted, system = next(iter(_places(places)), None), host.which("ffmpeg")
+    if system is None or wanted is None:
+        return reason
+    fault = _fault_of(Path(system))
+    if fault is not None:
+        return fault
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        wanted.unlink(missing_ok=True)
+        wanted.symlink_to(Path(system).resolve())
+    except OSError as error:
+        return f"{error}: run ln -s {system} {wanted} as a user who may"
+    return None
+
+
+def _from_playwright(say: Steps, host: Host) -> str | None:
+    say("video: asking Playwright to install its own ffmpeg")
+    fault = host.run([*compute_driver_executable(), "install", "ffmpeg"], say)
+    return fault and f"Playwright could not install ffmpeg ({fault})"
+
+
+def _from_system(say: Steps, host: Host) -> str | None:
+    return install_package("video", _PACKAGES, say, host)
