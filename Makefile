@@ -23,6 +23,7 @@ up: set-up  ## sets everything up, then runs the grid in the foreground (make up
 
 test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1
+	@$(BIN)/pwgrid setup --chromium 0 --firefox 1 --video || echo "pwgrid: what needs it is skipped, and the last lines say so"
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process
 	@$(BIN)/python -m pytest tests/e2e tests/faults tests/hostile

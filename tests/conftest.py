@@ -44,12 +44,12 @@ def browser_type(request: pytest.FixtureRequest) -> BrowserType:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Says, as the last thing before pytest's own last line, which browsers went untested."""
+    """Says, as the last thing before pytest's own last line, what went untested for want of what."""
     yield
     skipped: dict[str, list[str]] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2].removeprefix("Skipped: ")
-        if reason.split(":")[0] in BROWSER_TYPES:
+        if reason.split(":")[0] in (*BROWSER_TYPES, "ffmpeg"):
             skipped.setdefault(reason, []).append(report.nodeid)
     for reason, tests in skipped.items():
         plural = "test was" if len(tests) == 1 else "tests were"

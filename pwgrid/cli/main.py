@@ -180,9 +180,10 @@ def _as_arguments(given: dict[str, Any]) -> list[str]:
     return arguments
 
 
-@main.command(cls=_Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers"))
-def setup(config_file: Path | None, **flags: Any) -> None:
-    """Finds or installs each browser of which the configuration wants a worker.
+@main.command(cls=_Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers", "prefer"))
+@click.option("--video", is_flag=True, help="Install ffmpeg as well, which sessions with recordVideo need.")
+def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
+    """Finds or installs each browser of which the configuration wants a worker, and launches it once.
 
     Says each step. What takes root, where there is none, becomes one command for you to run.
     """
@@ -192,7 +193,7 @@ def setup(config_file: Path | None, **flags: Any) -> None:
     settings = _load(config_file, flags).settings
     wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
     with progress.display() as shown:
-        setup_browsers(wanted, settings, progress.steps(shown))
+        setup_browsers(wanted, settings, progress.steps(shown), video=video)
 
 
 @main.group()

@@ -19,6 +19,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.setup.ffmpeg import ensure_ffmpeg
 from pwgrid.setup.packages import Host, Steps, install_package
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates, candidates_from, made_for
@@ -46,8 +47,12 @@ def setup(
     say: Steps,
     host: Host | None = None,
     places: SearchPaths | None = None,
+    *,
+    video: bool = False,
 ) -> list[FoundBrowser]:
     """Finds or gets each browser type, opens a page in it, and makes sure of a Redis; returns what was found.
+
+    Without `video` a missing ffmpeg is no fault.
 
     Says every step in plain lines. What cannot be had is raised at the end, all of it at once, so that nobody has to
     try once for each: BrowserMissing, BrowserLaunchError or another GridError.
@@ -59,8 +64,8 @@ def setup(
     if driver_fault is not None:
         faults.append(GridError(driver_fault))
     one_by_one = _Setup(settings, say, host, places, driver_fault)
-    found: list[FoundBrowser] = []
-    for browser_type in types:
+    wanted, found = list(types), list[FoundBrowser]()
+    for browser_type in wanted:
         try:
             found.append(one_by_one.find_or_get(browser_type))
         except GridError as fault:
@@ -69,6 +74,11 @@ def setup(
         ensure_redis(settings, say, host)
     except GridError as fault:
         faults.append(fault)
+    no_video = ensure_ffmpeg(say, host, places, get=video) if wanted else None
+    if no_video is not None and video:
+        faults.append(GridError(f"video: {no_video}"))
+    elif no_video is not None:
+        say(f"video: {no_video}; `pwgrid setup --video` gets one")
     to_do = host.left_to_do()
     if len(faults) == 1 and to_do is None:
         raise faults[0]

@@ -22,7 +22,7 @@ _PACKAGES: Final = ("ffmpeg",)
 
 
 def ensure_ffmpeg(say: Steps, host: Host, places: SearchPaths, *, get: bool) -> str | None:
-    """Makes sure that a session with recordVideo works: with Playwright's own, or the system's put where Playwright looks.
+    """Makes sure that a session with recordVideo works: with Playwright's own, or the system's put where that is.
 
     Gets one where there is none and `get` is true. None when there is one now, else why not and what to do.
     """

@@ -70,9 +70,11 @@ class BareHost:
         """Playwright's driver: a Node that runs, and a `cli.js` that is this script."""
         self.command("node", f'[ "$*" = --version ] && exit\n{script}')
 
-    def setup(self, types: list[BrowserType], settings: Settings = SETTINGS) -> list[FoundBrowser]:
+    def setup(
+        self, types: list[BrowserType], settings: Settings = SETTINGS, *, video: bool = False
+    ) -> list[FoundBrowser]:
         """`pwgrid setup` on this host."""
-        return setup(types, settings, self.say, self.host, self.places)
+        return setup(types, settings, self.say, self.host, self.places, video=video)
 
     def calls(self) -> list[str]:
         """The commands that were run, but for the question whether Node runs."""
