@@ -11,7 +11,7 @@ from playwright.async_api import Playwright
 
 from tests.conftest import need
 from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
-from tests.support.row import comes_out_exact, row
+from tests.support.row import STEADY, comes_out_exact, row
 
 
 def pids(grid: Grid) -> dict[str, int]:
@@ -37,7 +37,7 @@ async def test_a_new_master_takes_over_what_a_killed_one_left(playwright: Playwr
 
 async def test_an_adopted_worker_drains_and_is_replaced_as_any_other(playwright: Playwright) -> None:
     need("chromium")
-    with running_grid("--chromium", "1") as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "1", environment=STEADY) as grid, comes_out_exact(grid):
         grid.kill_master()
         grid.start_again()
         (old,) = [worker["pid"] for worker in grid.status()["workers"]]
@@ -57,7 +57,7 @@ async def test_an_adopted_worker_drains_and_is_replaced_as_any_other(playwright:
 
 async def test_what_died_while_there_was_no_master_is_replaced(playwright: Playwright) -> None:
     need("chromium")
-    with running_grid("--chromium", "2") as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "2", environment=STEADY) as grid, comes_out_exact(grid):
         before = pids(grid)
         grid.kill_master()
         dead = next(iter(before))
@@ -190,7 +190,7 @@ async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> 
 
 async def test_a_drain_that_the_killed_master_had_only_written_down_is_asked_for_again() -> None:
     need("chromium")
-    with running_grid("--chromium", "1") as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "1", environment=STEADY) as grid, comes_out_exact(grid):
         before = serving(grid)
         grid.kill_master()
         (file,) = grid.runtime.glob("w/*/worker.json")
@@ -220,7 +220,8 @@ async def test_a_proxy_and_a_redis_that_died_with_the_master_are_replaced_under_
 
 async def test_a_worker_that_does_not_come_back_is_ended_and_replaced() -> None:
     need("chromium")
-    with running_grid("--chromium", "1", environment={"WORKER_LOST_THRESHOLD": "3"}) as grid, comes_out_exact(grid):
+    environment = {**STEADY, "WORKER_LOST_THRESHOLD": "3"}
+    with running_grid("--chromium", "1", environment=environment) as grid, comes_out_exact(grid):
         before = serving(grid)
         (hung,) = before.keys() - {"proxy"}
         os.kill(before[hung], signal.SIGSTOP)

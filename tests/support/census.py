@@ -52,13 +52,14 @@ def census(grid: Grid) -> Census:
 
 
 def at_rest(grid: Grid) -> Census:
-    """The census once it is the same twice in a row, and every process has opened what it opens once and keeps."""
+    """The census once it is the same twice in a row, with no worker on its way in or out, and every process has opened
+    what it opens once and keeps."""
     use_every_slot(grid)
     deadline = time.monotonic() + SETTLE_S
     before = census(grid)
     while time.monotonic() < deadline:
         time.sleep(BETWEEN_S)
-        if (now := census(grid)) == before:
+        if (now := census(grid)) == before and not re.search("starting|draining", now["workers"]):
             return now
         before = now
     raise AssertionError(f"the grid does not come to rest: {before}")

@@ -15,6 +15,10 @@ from tests.support.load import Load, under_load
 
 WHOLE_S = 60.0
 
+STEADY = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600"}
+"""No worker is recycled, and no canary is just at work when something is counted. Nor has a pool spares: how many
+it has depends on how fast browsers start, so on the load of the machine."""
+
 
 @contextlib.asynccontextmanager
 async def row(
@@ -24,9 +28,8 @@ async def row(
     open files and temporary files are exactly as they were before it. `repaired`: Redis was lost meanwhile, so that
     counters had to be repaired."""
     need("chromium")
-    # No worker is recycled, and no canary is just at work when something is counted.
-    # Nor is one of the five live sessions cut while it outlives its worker.
-    ours = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600", "DRAIN_TIMEOUT": "120"}
+    # None of the five live sessions is cut while it outlives its worker.
+    ours = {**STEADY, "DRAIN_TIMEOUT": "120"}
     environment = ours | (environment or {})
     arguments = arguments or ("--chromium", "2")
     with running_grid(*arguments, environment=environment) as grid, comes_out_exact(grid, repaired=repaired):
@@ -78,4 +81,4 @@ def failures(grid: Grid) -> Counter[str]:
     return Counter(reason.decode() for status, reason in records if status == b"failed")
 
 
-__all__ = ["all_serve", "busiest", "comes_out_exact", "failures", "is_gone", "row", "workers"]
+__all__ = ["STEADY", "all_serve", "busiest", "comes_out_exact", "failures", "is_gone", "row", "workers"]
