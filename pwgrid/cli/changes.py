@@ -7,6 +7,7 @@ from pwgrid.cli.operate import watch
 from pwgrid.cli.progress import Display
 from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.common.errors import GridError
+from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid
 
 UPGRADE: Final = "upgrade"
@@ -51,34 +52,51 @@ class VersionChange:
         """Starts it. Raises Refused when the new code does not load."""
         self._grid = grid
         self._before = ask(grid, "status")  # no more of the new code than that: it may be broken
-        self._old = {worker["id"] for worker in self._before["workers"]}
+        self._old = {worker["id"] for worker in self._before["workers"] if worker["status"] in BEFORE_A_DRAIN}
         ask(grid, "upgrade", timeout_s=CHECK_TIMEOUT_S)
 
     def wait(self, shown: Display) -> str:
-        """Returns when all is replaced, with a sentence, and shows how far it is until then. Raises GridError."""
+        """Returns when the proxy and all workers that serve are replaced, with a sentence; shows the progress.
+
+        Sessions may go on in old workers for much longer: nobody waits for them. Raises GridError.
+        """
         proxy = self._before["proxy"]["pid"]
         pids = [proxy, *(worker["pid"] for worker in self._before["workers"])]
         # The new code has to load before the master answers.
         for found in watch(self._grid, filter(None, pids), CHECK_TIMEOUT_S):
-            self._old |= {worker["id"] for worker in found["workers"] if worker["reason"] == UPGRADE}
-            left = [worker for worker in found["workers"] if worker["id"] in self._old]
+            serving = [worker for worker in found["workers"] if worker["status"] in BEFORE_A_DRAIN]
+            self._old |= {worker["id"] for worker in serving if worker["reason"] == UPGRADE}
+            old = [worker for worker in found["workers"] if worker["id"] in self._old]
+            left = [worker for worker in serving if worker["id"] in self._old]
             if found["proxy"]["beingReplaced"]:
                 shown.show("upgrade", "replacing the proxy")
             elif not left:
                 break
             elif any(worker["reason"] for worker in left):
-                shown.show("upgrade", workers_left(len(self._old), left, found["pools"]))
+                shown.show("upgrade", workers_left(len(self._old), len(left), old, found["pools"]))
             else:
                 raise GridError("the master could not execute the new code, and its log says why")
         shown.end("upgrade")
         if found["proxy"]["pid"] == proxy:
             raise GridError("all workers are replaced, but the proxy is not, and the grid's log says why")
-        return f"the master, the proxy and {len(self._old)} workers run the new code (version {found['version']})"
+        done = f"the master, the proxy and {len(self._old)} workers run the new code (version {found['version']})"
+        return "; ".join([done, *_lingering(old)])
 
 
-def workers_left(total: int, left: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:
-    """How far a version change is: `left` are the old workers that are still there, as the status has them."""
-    sessions = sum(worker["active"] or 0 for worker in left if worker["status"] == "draining")
-    texts = [f"{total - len(left)} of {total} workers replaced"]
-    texts += [f"{sessions} live sessions go on in an old one"] if sessions else []
-    return "; ".join([*texts, *(f"{pool['browserType']}: {pool['reason']}" for pool in pools if pool["reason"])])
+def workers_left(total: int, left: int, old: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:
+    """How far a version change is: `left` of `total` workers are still to be replaced, `old` are those of the old
+    version that are still there, as the status has them."""
+    short = [f"{pool['browserType']}: {pool['reason']}" for pool in pools if pool["reason"]]
+    return "; ".join([f"{total - left} of {total} workers replaced", *_lingering(old), *short])
+
+
+def _lingering(old: Sequence[dict[str, Any]]) -> list[str]:
+    """What goes on in workers that are replaced already."""
+    lingering = [worker for worker in old if worker["status"] == "draining" and worker["active"]]
+    if not lingering:
+        return []
+    sessions = sum(worker["active"] for worker in lingering)
+    left_s = max(worker["drainLeftS"] or 0 for worker in lingering)
+    where = "1 old worker" if len(lingering) == 1 else f"{len(lingering)} old workers"
+    what = "1 live session goes on" if sessions == 1 else f"{sessions} live sessions go on"
+    return [f"{what} in {where}, for {left_s:.0f} s at the most"]

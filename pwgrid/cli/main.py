@@ -351,7 +351,7 @@ def upgrade(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
     """Has a running grid go on with the code that is installed now.
 
     Shows how far it is. The proxy is replaced first, then one worker after the other. Live sessions go on in the old
-    workers until DRAIN_TIMEOUT. Ctrl-C ends only the waiting.
+    workers until RECYCLE_DRAIN_TIMEOUT; nobody waits for them. Ctrl-C ends only the waiting.
     """
     from pwgrid.cli.changes import VersionChange
     from pwgrid.cli.output import printable

@@ -18,7 +18,7 @@ from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.config import MasterConfig, RedisSpec, Roles
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
-from pwgrid.master.policy.plan import Drain, Limits, Serve, Spawn, next_start, plan
+from pwgrid.master.policy.plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
 from pwgrid.master.policy.spares import expected_rate
 from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.master.proxy.proxies import Proxies
@@ -173,16 +173,17 @@ class Master:
         for name, pool in self._pools.items():
             pool.foresee(self._workers.of(name), settings, now)
         wanted = {name: pool.wanted(now) for name, pool in self._pools.items()}
-        views = [record.view() for record in self._workers.records.values()]
         limits = Limits(max(MIN_STARTING, os.cpu_count() or 0), settings.max_surge)
-        for action in plan(wanted, views, now, self._memory.limits(limits)):
+        for action in plan(wanted, self._workers.views(), now, self._memory.limits(limits)):
             match action:
                 case Spawn():
                     self._workers.start(action.browser_type, spare=action.spare)
                 case Serve():
                     self._workers.serve(self._workers.records[action.worker_id])
                 case Drain():
-                    self._workers.drain(self._workers.records[action.worker_id], action.reason)
+                    self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.RECYCLE)
+                case Hurry():
+                    self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.END)
         self._backoff_over.arm(next_start({name: pool.wanted(now) for name, pool in self._pools.items()}, now))
 
     def _go_on_stopping(self) -> None:

@@ -1,5 +1,6 @@
 """What the master gives to a child that it forks: plain data and open sockets. Knows no role."""
 
+import math
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ class WorkerArguments:
     over the browser server of a dead one). The master keeps a copy of `ipc`, so that the channel outlives the worker.
     `registry_seen`: Redis has been there since the grid started; a worker need not wait for it if it is away now.
     `spare`: it waits, warm and unregistered, until the master tells it to serve.
+    `sessions_until`: how long the sessions of a dead worker may go on (monotonic seconds).
     """
 
     settings: Settings
@@ -30,6 +32,7 @@ class WorkerArguments:
     adopt_node_pid: int | None = None
     registry_seen: bool = False
     spare: bool = False
+    sessions_until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # psutil has the boot
 
 @dataclass(slots=True)
 class ChildState:
-    """One child. `create_time` is in seconds since boot, `forked_at` in monotonic, `started_at` in Unix seconds.
+    """One child. `create_time` is in seconds since boot, `forked_at` in monotonic, `started_at` in Unix seconds;
+    `sessions_until` (monotonic) is how long the sessions of a drain may go on.
 
     `registry` and `settings` are digests: of the Redis that it uses, and of the settings that it was forked with.
     """
@@ -47,6 +48,7 @@ class ChildState:
     recycle: str | None = None
     spare: bool = False
     is_successor: bool = False
+    sessions_until: float | None = None
 
     def path(self, runtime: Path) -> Path:
         """Its file."""
@@ -118,6 +120,8 @@ def _read(path: Path) -> ChildState | None:
         state = ChildState(**{name: value for name, value in content.items() if name in known})
         state.pid, state.create_time = int(state.pid), float(state.create_time)
         state.forked_at, state.started_at = float(state.forked_at), float(state.started_at)
+        if state.sessions_until is not None:
+            state.sessions_until = float(state.sessions_until)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     return state

@@ -193,7 +193,9 @@ class Settings(BaseModel, frozen=True):
     shutdown_command_ttl: kinds.Interval = setting(60.0, "lifecycle", "proxy", "worker")
     """How long a drain command waits in Redis for its worker."""
     drain_timeout: kinds.Wait = setting(30.0, "lifecycle", "worker")
-    """How long a drain waits for live sessions before it closes them."""
+    """How long a drain waits for live sessions before it closes them, unless it is a planned recycle."""
+    recycle_drain_timeout: kinds.Wait = setting(3600.0, "lifecycle", "worker")
+    """The same for drains that the grid plans itself: lifetime, memory, age, configuration, upgrade, scale."""
     reaper_run_interval: kinds.Interval = setting(300.0, "lifecycle", "proxy")
     """How often stale registrations are looked for."""
     stale_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")

@@ -1,7 +1,8 @@
-"""The worker's drain: who asked for it first, how long sessions may go on, and why the rest is cut. Ends no session."""
+"""The worker's drain: who asked for it, how long sessions may go on, and why the rest is cut. Ends no session."""
 
 import asyncio
 import contextlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,19 +13,26 @@ from pwgrid.worker.slots import Slots
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Why the worker ends, and how long live sessions may go on (seconds). `cut`: why those end that are left then."""
+    """Why the worker ends, and how long live sessions may go on (seconds; RECYCLE_DRAIN_TIMEOUT if it `is_recycle`).
+    `cut`: why those end that are left then."""
 
     reason: str
     timeout_s: float
     planned: bool = True
+    is_recycle: bool = False
     cut: EndReason = EndReason.DRAIN_TIMEOUT
 
 
 class DrainRequest:
-    """Whether a drain was asked for. It comes over the link and through Redis, and is one drain all the same."""
+    """Whether a drain was asked for, and by when its sessions have to end: who asks later may leave them less time."""
 
     def __init__(self) -> None:
-        self._first: asyncio.Future[Drain] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[Drain] = self._loop.create_future()
+        self.limit = Drain("", math.inf)
+        """What says by when the sessions have to end."""
+        self._until = math.inf
+        self._wait: asyncio.Timeout | None = None
         self._now = asyncio.Event()
         self._cut = 0
 
@@ -33,10 +41,17 @@ class DrainRequest:
         """Whether anybody has asked."""
         return self._first.done()
 
-    def ask(self, drain: Drain) -> None:
-        """Who asks first says how it is done."""
+    def ask(self, drain: Drain) -> bool:
+        """Whether that changes anything: it is the first, or leaves the sessions less time than they had."""
+        until = self._loop.time() + drain.timeout_s
+        if until >= self._until:
+            return False
+        self._until, self.limit = until, drain
+        if self._wait is not None and not self._wait.expired():
+            self._wait.reschedule(until)
         if not self._first.done():
             self._first.set_result(drain)
+        return True
 
     def hurry(self) -> None:
         """No session shall be waited for any more."""
@@ -48,14 +63,15 @@ class DrainRequest:
 
     async def sessions_end(self, slots: Slots) -> EndReason | None:
         """Returns when no session is live any more: None; or when no more time is left: why the others are to end."""
-        drain = await self.asked()
+        await self.asked()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(drain.timeout_s):
+            async with asyncio.timeout_at(self._until) as self._wait:
                 await first_of(slots.empty(), self._now.wait())
+        self._wait = None
         self._cut = len(slots.live)
         if not self._cut:
             return None
-        return EndReason.DRAINED_NOW if self._now.is_set() else drain.cut
+        return EndReason.DRAINED_NOW if self._now.is_set() else self.limit.cut
 
     def outcome(self) -> dict[str, Any]:
         """How many sessions were cut, and whether that was because time ran out."""

@@ -178,7 +178,8 @@ class Worker:
         for session_id in live:
             self.slots.adopt(session_id)
         self._tell_launched(server)
-        self.ask_drain("its worker died")
+        left_s = max(0.0, boot.sessions_until - time.monotonic())
+        self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
         log.warning("browser_server_taken_over", node=server.pid, sessions=len(live))
@@ -204,13 +205,17 @@ class Worker:
         self._step(WorkerEvent.DRAINS)
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         replacement = await self.registry_sync.replacement() if drain.reason == LIFETIME_LIMIT else None
-        self.control.event("draining", {"reason": drain.reason, "replacement": replacement})
+        told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
+        self.control.event("draining", told)
         self._side_tasks.start(self.registry_sync.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
             return
-        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=drain.reason)
-        await self.sessions.cut(cut, drain_text(drain.reason, cut, drain.timeout_s))
+        limit = self._drain.limit
+        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=limit.reason)
+        name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
+        text = drain_text(limit.reason, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
+        await self.sessions.cut(cut, text)
 
     async def _stop(self) -> None:
         self.control.stopping()
@@ -230,9 +235,14 @@ class Worker:
 
     # What happens to it
 
-    def ask_drain(self, reason: str, timeout_s: float | None = None) -> None:
-        """Starts a drain that is planned."""
-        self._drain.ask(Drain(reason, self.settings.drain_timeout if timeout_s is None else timeout_s))
+    def ask_drain(self, reason: str, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
+        """Starts a drain that is no failure, or leaves the sessions of one that is under way less time."""
+        was_asked = self._drain.is_asked
+        if timeout_s is None:
+            timeout_s = self.settings.recycle_drain_timeout if is_recycle else self.settings.drain_timeout
+        drain = Drain(reason, timeout_s, is_recycle=is_recycle)
+        if self._drain.ask(drain) and was_asked:
+            log.info("drain_hurried", reason=reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
     def _fail(self, reason: str, timeout_s: float, cut: EndReason) -> None:
         """Starts a drain that is a failure."""
@@ -248,7 +258,8 @@ class Worker:
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "drain":
-            self.ask_drain(str(data.get("reason", "asked")), data.get("timeoutS"))
+            reason, is_recycle = str(data.get("reason", "asked")), bool(data.get("recycle"))
+            self.ask_drain(reason, data.get("timeoutS"), is_recycle=is_recycle)
             if data.get("now"):
                 self._drain.hurry()
         elif name == "serve":
@@ -266,7 +277,7 @@ class Worker:
         if is_worth_telling(lifetime, limit):
             self.control.push_state(self._view())  # the master has the replacement ready in time
         if is_used_up(lifetime, limit):
-            self.ask_drain(LIFETIME_LIMIT)
+            self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
     def _on_gone(self, reason: str) -> None:
         if self._is_browser_gone:  # the end of its process is told, too
@@ -311,9 +322,16 @@ class Worker:
             return
         if reply is not None and reply.command == "shutdown":
             self.slots.expect(reply.awaited)
-            self.ask_drain(LIFETIME_LIMIT if reply.is_used_up else "asked over Redis")
+            self._asked_over_redis(is_used_up=reply.is_used_up)
         elif reply is not None and reply.command == "serve":
             self._serve.set()
+
+    def _asked_over_redis(self, *, is_used_up: bool) -> None:
+        """The command stays there for a while: one that drains already has had it, or has a better reason."""
+        if is_used_up:
+            self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
+        elif not self._drain.is_asked:
+            self.ask_drain("asked over Redis")
 
     # What it says of itself
 

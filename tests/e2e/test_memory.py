@@ -91,7 +91,7 @@ async def test_a_session_that_outlives_the_recycle_fails_with_the_reason_and_is_
     environment = {
         "MEMORY_CHECK_INTERVAL": "0.3",
         "MAX_WORKER_MEMORY_MIB": str(LIMIT_MIB),
-        "DRAIN_TIMEOUT": "1",
+        "RECYCLE_DRAIN_TIMEOUT": "1",
         "MEMORY_METRIC": "uss",
     }
     with running_grid("--chromium", "1", environment=environment) as grid:

@@ -336,7 +336,7 @@ def test_a_drained_worker_is_replaced_at_once() -> None:
         at = grid.mark()
         grid.ask("drain", {"worker": drained["worker"], "reason": "new kernel"})
         command = grid.expect("command", at)
-        assert command["data"] == {"reason": "new kernel", "timeoutS": 30.0, "now": False}
+        assert command["data"] == {"reason": "new kernel", "timeoutS": 30.0, "recycle": False, "now": False}
         grid.expect("available", at)
         (old,) = [worker for worker in grid.status()["workers"] if worker["id"] == drained["worker"]]
         assert (old["status"], old["reason"]) == ("draining", "new kernel")

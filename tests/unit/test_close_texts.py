@@ -8,6 +8,7 @@ from pwgrid.worker.policy.close_texts import close_texts, drain_text
 
 FRAME_BYTES = 123
 LONGEST_S = MAX_SECONDS - 0.5
+LIMIT = "DRAIN_TIMEOUT=30 s"
 
 
 @pytest.mark.parametrize(
@@ -25,11 +26,11 @@ LONGEST_S = MAX_SECONDS - 0.5
 def test_who_is_cut_by_a_drain_hears_why_and_which_setting_would_help(
     reason: str, cut: EndReason, sentence: str
 ) -> None:
-    assert drain_text(reason, cut, 30.0) == f"the grid closed this session: {sentence}"
+    assert drain_text(reason, cut, LIMIT) == f"the grid closed this session: {sentence}"
 
 
 def test_a_crash_is_told_as_one_also_in_a_drain() -> None:
-    assert drain_text("browser disconnected", EndReason.BROWSER_CRASHED, 5.0) is None
+    assert drain_text("browser disconnected", EndReason.BROWSER_CRASHED, LIMIT) is None
     texts = close_texts(ping_timeout_s=60, idle_timeout_s=0, max_duration_s=0, drain_timeout_s=30)
     assert texts["browser crashed"] == "the grid closed this session: its browser crashed"
 
@@ -40,7 +41,7 @@ def test_every_sentence_fits_into_a_close_frame_whatever_the_settings() -> None:
             ping_timeout_s=LONGEST_S, idle_timeout_s=LONGEST_S, max_duration_s=LONGEST_S, drain_timeout_s=LONGEST_S
         ).values(),
         *(
-            drain_text(reason, cut, LONGEST_S) or ""
+            drain_text(reason, cut, f"RECYCLE_DRAIN_TIMEOUT={LONGEST_S:g} s") or ""
             for reason in ("lifetime limit", "shutdown", "operator", "scaled down", "no master for too long")
             for cut in (EndReason.DRAIN_TIMEOUT, EndReason.DRAINED_NOW)
         ),

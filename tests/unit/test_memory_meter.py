@@ -189,3 +189,21 @@ def test_workers_that_started_since_the_sample_use_up_the_room() -> None:
     room = meter.limits(Limits()).memory_for
     workers.records["new"] = memory_record(101.0, workers.link)
     assert meter.limits(Limits()).memory_for == room - 1
+
+
+def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_sampled() -> None:
+    workers = FakeWorkers()
+    workers.records["gone"] = memory_record(0.0, workers.link)
+    available = [300]
+    config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
+    meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
+    meter.tick(100.0)
+    assert meter.limits(Limits()).memory_for == 0
+    available[0] = 100_000
+    meter.tick(101.0)
+    assert meter.limits(Limits()).memory_for == 0
+    samples = workers.record.memory.samples_since
+    del workers.records["gone"]
+    meter.tick(102.0)
+    assert meter.limits(Limits()).memory_for > 0
+    assert workers.record.memory.samples_since == samples

@@ -84,7 +84,10 @@ def looks_like(*workers: dict[str, Any], proxy: int = 20, replacing: bool = Fals
     return {
         "version": "2",
         "proxy": {"pid": proxy, "beingReplaced": replacing},
-        "workers": [{"active": 0, "pid": 1, "status": "available", "reason": None, **worker} for worker in workers],
+        "workers": [
+            {"active": 0, "pid": 1, "status": "available", "drainLeftS": None, "reason": None} | worker
+            for worker in workers
+        ],
         "pools": [{"browserType": "chromium", "reason": reason}],
     }
 
@@ -101,16 +104,19 @@ def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str
     return VersionChange(GRID).wait(shown), shown.lines
 
 
-def test_a_version_change_is_shown_until_the_last_old_worker_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+LINGERS = {"status": "draining", "active": 3, "drainLeftS": 3581.4}
+
+
+def test_a_version_change_is_shown_until_the_last_old_worker_serves_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     done, lines = change(
         monkeypatch,
         looks_like(A, B, proxy=10, replacing=True),
         looks_like(A | MARKED, B | MARKED, reason="it does not start"),
         looks_like(A | MARKED, B | MARKED, NEW),
         looks_like(A | MARKED, B | MARKED, {"id": "late"} | MARKED, NEW),
-        looks_like(A | MARKED | {"status": "draining", "active": 3}, B | MARKED, NEW),
+        looks_like(A | MARKED | LINGERS, B | MARKED, NEW),
         looks_like(B | MARKED, NEW),
-        looks_like(NEW, {"id": "newer"}),
+        looks_like(B | MARKED | LINGERS | {"active": 0}, NEW, {"id": "newer"}),
         looks_like(A),
     )
     assert lines == [
@@ -118,10 +124,31 @@ def test_a_version_change_is_shown_until_the_last_old_worker_is_gone(monkeypatch
         "0 of 2 workers replaced; chromium: it does not start",
         "0 of 2 workers replaced",
         "0 of 3 workers replaced",
-        "1 of 3 workers replaced; 3 live sessions go on in an old one",
+        "2 of 3 workers replaced; 3 live sessions go on in 1 old worker, for 3581 s at the most",
         "2 of 3 workers replaced",
     ]
     assert done == "the master, the proxy and 3 workers run the new code (version 2)"
+
+
+def test_a_version_change_waits_for_no_session_and_says_how_many_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, lines = change(
+        monkeypatch,
+        looks_like(A | MARKED | LINGERS, B | MARKED, NEW),
+        looks_like(A | MARKED | LINGERS, B | MARKED | LINGERS | {"active": 1, "drainLeftS": 3600.0}, NEW),
+        looks_like(NEW),
+    )
+    assert lines == ["1 of 2 workers replaced; 3 live sessions go on in 1 old worker, for 3581 s at the most"]
+    assert done == (
+        "the master, the proxy and 2 workers run the new code (version 2); "
+        "4 live sessions go on in 2 old workers, for 3600 s at the most"
+    )
+
+
+def test_workers_that_lingered_before_the_version_change_are_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "ask", lambda *_, **__: looks_like(A, B | LINGERS, proxy=10))
+    monkeypatch.setattr(changes, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
+    done = VersionChange(GRID).wait(Recorded())
+    assert done == "the master, the proxy and 1 workers run the new code (version 2)"
 
 
 def test_a_version_change_that_the_master_could_not_make_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.plan import Action, Drain, Limits, Serve, Spawn, Wanted, WorkerView, next_start, plan
+from pwgrid.master.policy.plan import (
+    Action,
+    Drain,
+    Hurry,
+    Limits,
+    Serve,
+    Spawn,
+    Wanted,
+    WorkerView,
+    next_start,
+    plan,
+)
 
 S = WorkerStatus
 MANY = Limits(max_starting=100)
@@ -138,6 +149,8 @@ def test_a_pool_in_backoff_recycles_nothing() -> None:
 
 
 def as_it_can_be(view: WorkerView) -> WorkerView:
+    if view.status is not S.DRAINING:
+        view = replace(view, lingers_until=None)
     if view.status in (S.STARTING, S.SPARE):
         return replace(view, active=0)
     return view if view.status is S.AVAILABLE else replace(view, spare=False)
@@ -153,6 +166,7 @@ VIEWS = st.lists(
         started_at=st.floats(0, 100),
         recycle=st.sampled_from([None, None, "memory"]),
         spare=st.booleans(),
+        lingers_until=st.sampled_from([None, 3000.0, 4000.0]),
     ).map(as_it_can_be),
     max_size=8,
 )
@@ -172,13 +186,17 @@ def test_no_plan_breaks_a_bound(
     assert spawns(actions) <= max(0, starting - already)
     drained = [action.worker_id for action in actions if isinstance(action, Drain)]
     served = [action.worker_id for action in actions if isinstance(action, Serve)]
-    assert len(drained + served) == len({*drained, *served})
+    hurried = [action.worker_id for action in actions if isinstance(action, Hurry)]
+    assert len(drained + served + hurried) == len({*drained, *served, *hurried})
+    assert hurried in ([], *([view.worker_id] for view in there if view.lingers_until is not None))
+    assert not hurried or surge == 0 or memory == 0
     starts = Counter(action.browser_type for action in actions if isinstance(action, Spawn))
     spares = Counter(action.browser_type for action in actions if isinstance(action, Spawn) and action.spare)
     for name, wish in wanted.items():
         mine = [view for view in there if view.browser_type == name]
         live = [view for view in mine if view.status in (S.STARTING, S.SPARE, S.AVAILABLE) and not view.spare]
-        gone = sum(view.status not in (S.STARTING, S.SPARE, S.AVAILABLE) for view in mine)
+        lingering = sum(view.lingers_until is not None for view in mine)
+        gone = sum(view.status not in (S.STARTING, S.SPARE, S.AVAILABLE) for view in mine) - lingering
         kept = [view for view in live if view.worker_id not in drained]
         called = sum(view.worker_id in served for view in mine)
         # Never more than wanted, but for one replacement that serves ahead.
@@ -187,7 +205,8 @@ def test_no_plan_breaks_a_bound(
         assert not coming or serving + coming <= wish.workers + 1
         assert spares[name] <= wish.spares
         assert not called or serving <= wish.workers + 1
-        assert len(mine) + starts[name] <= max(len(mine), wish.workers + (max(surge, gone) if surge else 0))
+        beyond = lingering + max(surge, gone) if surge else 0
+        assert len(mine) + starts[name] <= max(len(mine), wish.workers + beyond)
         if surge == 0 or memory == 0:
             assert len(mine) + starts[name] <= max(len(mine), wish.workers)
         # What serves without a reason to go is never drained below the wanted number.
@@ -213,6 +232,8 @@ def test_following_the_plan_comes_to_rest_with_what_is_wanted(
         for n, action in enumerate(actions):
             if isinstance(action, Spawn):
                 now[f"{turn}-{n}"] = WorkerView(f"{turn}-{n}", "chromium", S.STARTING, spare=action.spare)
+            elif isinstance(action, Hurry):
+                now[action.worker_id] = replace(now[action.worker_id], lingers_until=None)
             elif isinstance(action, Serve):
                 now[action.worker_id] = replace(now[action.worker_id], spare=False)
             else:
@@ -366,3 +387,64 @@ def test_a_spare_that_serves_unasked_is_not_dropped_while_it_has_sessions() -> N
     there = views(S.AVAILABLE, S.AVAILABLE)
     assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x", active=1)], 100.0, MANY) == []
     assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x")], 100.0, MANY) == [Drain("x", "spare")]
+
+
+def lingering(name: str, until: float = 4000.0, *, recycle: str | None = None) -> WorkerView:
+    return WorkerView(name, "chromium", S.DRAINING, active=1, recycle=recycle, lingers_until=until)
+
+
+def test_those_that_linger_take_no_place_of_others() -> None:
+    there = [*views(S.AVAILABLE), *(lingering(f"old{n}") for n in range(20))]
+    assert decide(2, there, Limits(max_surge=1)) == [Spawn("chromium")]
+    assert plan(wanting(1, 3), there, 100.0, Limits(max_starting=9, max_surge=2)) == [
+        Spawn("chromium", spare=True),
+        Spawn("chromium", spare=True),
+    ]
+
+
+def test_a_recycle_does_not_wait_for_the_sessions_of_the_one_before() -> None:
+    there = [lingering("w9", recycle="upgrade"), *recycled(S.AVAILABLE, S.AVAILABLE)]
+    assert decide(2, there, Limits(max_surge=1)) == [Spawn("chromium")]
+    assert decide(2, [*there, WorkerView("new", "chromium", S.AVAILABLE)], Limits(max_surge=1)) == [
+        Drain("w0", "memory")
+    ]
+
+
+NO_MEMORY = (Limits(memory_for=0), Limits(no_spawns="memory is short"))
+
+
+def test_on_a_host_without_memory_the_one_that_lingers_for_longest_gets_less_time() -> None:
+    there = [*views(S.AVAILABLE), lingering("late", 3000.0), lingering("early", 2000.0)]
+    for limits in NO_MEMORY:
+        assert decide(2, there, limits) == [Hurry("early", "the host is short of memory")]
+
+
+def test_they_get_less_time_one_after_the_other() -> None:
+    hurried = WorkerView("early", "chromium", S.DRAINING, active=1)
+    elsewhere = WorkerView("fox", "firefox", S.STOPPED)
+    for leaving in (hurried, elsewhere):
+        there = [*views(S.AVAILABLE), lingering("late"), leaving]
+        for limits in NO_MEMORY:
+            wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(2), "firefox": Wanted(0)}
+            assert plan(wanted, there, 100.0, limits) == []
+
+
+def test_another_pool_s_worker_makes_room_too() -> None:
+    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(1), "firefox": Wanted(1)}
+    fox = WorkerView("fox", "firefox", S.DRAINING, active=1, lingers_until=3000.0)
+    there = [fox, WorkerView("vixen", "firefox", S.AVAILABLE), lingering("old")]
+    assert plan(wanted, there, 100.0, Limits(memory_for=0)) == [Hurry("fox", "the host is short of memory")]
+
+
+def test_as_long_as_nothing_has_to_start_they_may_linger_on_a_full_host() -> None:
+    there = [*views(S.AVAILABLE, S.AVAILABLE), lingering("old")]
+    assert decide(2, there, Limits(memory_for=0)) == []
+    assert plan(wanting(2, 1), there, 100.0, Limits(max_surge=4, memory_for=0)) == []  # nor has a spare to
+    backing_off: dict[BrowserType, Wanted] = {"chromium": Wanted(3, not_before=200.0)}
+    assert plan(backing_off, there, 100.0, Limits(memory_for=0)) == []
+
+
+def test_before_a_recycle_drains_first_those_that_linger_make_room_for_its_replacement() -> None:
+    there = [*recycled(S.AVAILABLE, S.AVAILABLE), lingering("old")]
+    for limits in NO_MEMORY:
+        assert decide(2, there, limits) == [Hurry("old", "the host is short of memory")]

@@ -28,7 +28,7 @@ from pwgrid.master.policy.worker_life import (
 )
 
 S, E, P, PE, W = WorkerStatus, WorkerEvent, Phase, PhaseEvent, Purpose
-TIMES = Times(launch_s=30.0, drain_s=100.0)
+TIMES = Times(launch_s=30.0, drain_s=100.0, recycle_s=5000.0)
 NOW = 1000.0
 
 OWN = {
@@ -142,13 +142,13 @@ def test_only_a_spare_takes_the_place_of_another_one(worker: WorkerLife) -> None
 def test_a_drain_is_told_limited_and_left_in_redis() -> None:
     worker = life(S.AVAILABLE)
     asked = [Do.LIMIT_DRAIN, Do.SEND_DRAIN, Do.LEAVE_DRAIN]
-    assert worker.drain(W.END, "memory", NOW, TIMES) == asked
-    assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "memory", NOW + 100.0)
+    assert worker.drain(W.END, "shutdown", NOW, TIMES) == asked
+    assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "shutdown", NOW + 100.0)
     assert worker.drain_by == NOW + 100.0 + DRAIN_GRACE_S
     assert worker.drain(W.END_FOR_OPERATOR, "operator", NOW + 1, TIMES) == []
-    assert worker.drain(W.END, "age", NOW + 1, TIMES) == []
+    assert worker.drain(W.RECYCLE, "age", NOW + 1, TIMES) == []
     assert worker.drain(W.END_FOR_OPERATOR, "operator", NOW + 2, TIMES) == asked
-    assert (worker.purpose, worker.reason, worker.sessions_until) == (W.END_NOW, "memory", NOW + 2)
+    assert (worker.purpose, worker.reason, worker.sessions_until) == (W.END_NOW, "operator", NOW + 2)
     assert worker.drain_by == NOW + 2 + DRAIN_NOW_S
     assert worker.drain(W.END_NOW, "shutdown", NOW + 3, TIMES) == []
 
@@ -158,10 +158,54 @@ def test_one_that_has_ended_is_not_drained(worker: WorkerLife) -> None:
     assert worker.drain(W.END_NOW, "shutdown", NOW, TIMES) == []
 
 
-def test_a_worker_that_drains_of_its_own_accord_has_the_same_time() -> None:
+def test_a_planned_recycle_has_more_time_and_is_not_left_in_redis_where_it_would_have_less() -> None:
     worker = life(S.AVAILABLE)
-    assert worker.says(E.DRAINS, "lifetime limit", NOW, TIMES) == [Do.LIMIT_DRAIN]
-    assert (worker.sessions_until, worker.drain_by) == (NOW + 100.0, NOW + 100.0 + DRAIN_GRACE_S)
+    assert worker.drain(W.RECYCLE, "memory", NOW, TIMES) == [Do.LIMIT_DRAIN, Do.SEND_DRAIN]
+    assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "memory", NOW + 5000.0)
+    assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
+    assert worker.drain(W.RECYCLE, "age", NOW + 1, TIMES) == []
+
+
+@pytest.mark.parametrize("wanted", [W.END, W.END_FOR_OPERATOR])
+def test_who_may_not_wait_leaves_a_worker_that_lingers_less_time(wanted: Purpose) -> None:
+    worker = life(S.AVAILABLE)
+    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
+    asked = [Do.LIMIT_DRAIN, Do.SEND_DRAIN, Do.LEAVE_DRAIN]
+    assert worker.drain(wanted, "because", NOW + 1, TIMES) == asked
+    assert (worker.reason, worker.sessions_until) == ("because", NOW + 101.0)
+    assert worker.drain_by == NOW + 101.0 + DRAIN_GRACE_S
+
+
+def test_a_drain_that_is_nearly_over_is_not_prolonged_by_another_one() -> None:
+    worker = life(S.AVAILABLE)
+    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
+    assert worker.drain(W.END, "shutdown", NOW + 4950, TIMES) == []
+    assert (worker.reason, worker.sessions_until) == ("memory", NOW + 5000.0)
+
+
+def test_who_wants_the_end_now_is_heard_when_the_time_is_over_already() -> None:
+    worker = life(S.AVAILABLE)
+    worker.drain(W.END, "shutdown", NOW, TIMES)
+    assert Do.SEND_DRAIN in worker.drain(W.END_NOW, "shutdown", NOW + 101, TIMES)
+    assert worker.sessions_until == NOW + 100.0
+
+
+def test_a_worker_lingers_while_its_sessions_have_more_time_than_those_of_other_drains() -> None:
+    worker = life(S.AVAILABLE)
+    assert not worker.lingers(NOW, TIMES)
+    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
+    assert worker.lingers(NOW, TIMES)
+    assert worker.lingers(NOW + 4899, TIMES)
+    assert not worker.lingers(NOW + 4900, TIMES)
+    worker.drain(W.END, "the host is short of memory", NOW + 1, TIMES)
+    assert not worker.lingers(NOW + 1, TIMES)
+
+
+@pytest.mark.parametrize(("told", "drain_s"), [(7.0, 7.0), (None, 5000.0)])
+def test_a_worker_that_drains_of_its_own_accord_has_the_time_that_it_says(told: float | None, drain_s: float) -> None:
+    worker = life(S.AVAILABLE)
+    assert worker.says(E.DRAINS, "lifetime limit", NOW, TIMES, told) == [Do.LIMIT_DRAIN]
+    assert (worker.sessions_until, worker.drain_by) == (NOW + drain_s, NOW + drain_s + DRAIN_GRACE_S)
     assert (worker.purpose, worker.reason) == (W.SERVE, "lifetime limit")
     worker.says(E.STOPS, "", NOW + 1, TIMES)
     assert worker.exits("", is_clean=True, taken_over=False) == [Do.CUT_LINK, Do.TELL_GONE, Do.CLEAN_UP]
@@ -218,8 +262,8 @@ def test_a_dead_worker_whose_browser_server_lives_is_taken_over() -> None:
         Do.FORK_SUCCESSOR,
     ]
     assert worker.is_succeeded(NOW, TIMES) == [Do.LIMIT_DRAIN]
-    assert (worker.status, worker.phase, worker.purpose, worker.successors) == (S.DRAINING, P.RUNNING, W.END, 1)
-    assert worker.drain_by == NOW + 100.0 + DRAIN_GRACE_S
+    assert (worker.status, worker.phase, worker.purpose, worker.successors) == (S.DRAINING, P.RUNNING, W.RECYCLE, 1)
+    assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
     assert not worker.may_be_taken_over(NOW)
     assert worker.exits("SIGKILL", is_clean=False, taken_over=False) == [Do.CUT_LINK, Do.TELL_LOST, Do.CLEAN_UP]
 
@@ -234,15 +278,15 @@ def test_the_death_of_a_successor_counts_for_nothing() -> None:
 
 def test_a_successor_gets_what_is_left_of_the_drain() -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.END, "memory", NOW, TIMES)
+    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
     worker.is_succeeded(NOW + 60, TIMES)
-    assert (worker.sessions_until, worker.drain_by) == (NOW + 100.0, NOW + 100.0 + DRAIN_GRACE_S)
+    assert (worker.sessions_until, worker.drain_by) == (NOW + 5000.0, NOW + 5000.0 + DRAIN_GRACE_S)
 
 
 def test_a_worker_that_was_killed_at_its_drain_deadline_is_not_taken_over() -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.END, "memory", NOW, TIMES)
+    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
     assert worker.may_be_taken_over(worker.drain_by - 1)
     assert not worker.may_be_taken_over(worker.drain_by)
 
@@ -332,7 +376,12 @@ def test_an_adopted_worker_is_where_it_says_it_is(was: str, told: object, now: s
 @pytest.mark.parametrize("written", ["draining", "stopped", "lost", "", "nonsense"])
 def test_one_that_was_on_its_way_out_still_is(written: str) -> None:
     worker = adopted(written)
-    assert (worker.status, worker.purpose, worker.drain_by) == (S.DRAINING, W.END, NOW + 100.0 + DRAIN_GRACE_S)
+    assert (worker.status, worker.purpose, worker.drain_by) == (S.DRAINING, W.RECYCLE, NOW + 5000.0 + DRAIN_GRACE_S)
+
+
+def test_one_that_was_on_its_way_out_has_the_time_that_was_written_down_for_it() -> None:
+    worker = WorkerLife.adopted("draining", W.SERVE, NOW, TIMES, NOW + 3.0)
+    assert (worker.sessions_until, worker.drain_by) == (NOW + 3.0, NOW + 3.0 + DRAIN_GRACE_S)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +390,7 @@ def test_one_that_was_on_its_way_out_still_is(written: str) -> None:
         ("draining", "available", True),
         ("draining", "starting", True),
         ("draining", "spare", True),
-        ("draining", "draining", False),
+        ("draining", "draining", True),  # it may not have heard that its time has become less
         ("available", "available", False),
         ("draining", None, False),
     ],
@@ -405,7 +454,8 @@ HAPPENINGS = st.sampled_from(
         *["reconnects"] * 3,
         "is to serve",
         "serves in place",
-        "plan ends it",
+        "plan recycles it",
+        "shutdown ends it",
         "operator ends it",
         "ends now",
         "is silent",
@@ -499,7 +549,10 @@ class World:
     def _serves_in_place(self) -> None:
         self.do(self.life.serves_in_place(self.now))
 
-    def _plan_ends_it(self) -> None:
+    def _plan_recycles_it(self) -> None:
+        self.do(self.life.drain(W.RECYCLE, "asked", self.now, TIMES))
+
+    def _shutdown_ends_it(self) -> None:
         self.do(self.life.drain(W.END, "asked", self.now, TIMES))
 
     def _operator_ends_it(self) -> None:
@@ -585,4 +638,4 @@ def test_no_end_that_was_wanted_is_counted_as_a_death(world: World, happenings: 
         was, deaths = world.life.purpose, world.done[Do.COUNT_DEATH]
         world.happens(name)
         assert was <= world.life.purpose
-        assert was < W.END or world.done[Do.COUNT_DEATH] == deaths
+        assert was < W.RECYCLE or world.done[Do.COUNT_DEATH] == deaths

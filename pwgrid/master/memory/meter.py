@@ -49,6 +49,7 @@ class MemoryMeter:
         self._available = available
         self._room = 0
         self._sampled_at = -math.inf
+        self._seen: frozenset[str] = frozenset()
 
     def tick(self, now: float) -> float:
         """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit.
@@ -60,6 +61,8 @@ class MemoryMeter:
             self._sampled_at = -math.inf  # the new guard shall know at once what the old one knew
         if now >= min(self._sample_at(), self._age_at()):
             self._look(now, is_sample=now >= self._sample_at())
+        elif not self._seen <= self._workers.records.keys():  # what one that has gone leaves may be room enough
+            self._look_at_host(record for record in self._workers.records.values() if record.life.has_process)
         return min(self._sample_at(), self._age_at())
 
     def _look(self, now: float, *, is_sample: bool) -> None:
@@ -135,6 +138,7 @@ class MemoryMeter:
 
     def _look_at_host(self, records: Iterable[WorkerRecord]) -> None:
         self.host_available_mib = self._available()
+        self._seen = frozenset(self._workers.records)
         sizes = [
             record.memory.memory_mib or record.memory.rss_mib or 0 for record in records if record.life.status in _WARM
         ]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
+
+SHORT_OF_MEMORY: Final = "the host is short of memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class WorkerView:
     """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
 
     `spare`: it is not counted on: it starts, or is warm, or serves already in place of another one that is still there.
+    `lingers_until`: it only waits for the end of its last sessions, which may take until then (monotonic seconds).
     """
 
     worker_id: str
@@ -38,6 +42,7 @@ class WorkerView:
     started_at: float = 0.0
     recycle: str | None = None
     spare: bool = False
+    lingers_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,18 @@ class Limits:
     `max_surge` bounds the processes beyond the wanted number that the grid adds of its own accord, to have a
     replacement before it recycles a worker. Workers that drain for another reason are replaced one for one even beyond
     it, because capacity must not dip, but only where there is memory for it; 0 allows no process beyond the wanted
-    number, ever.
+    number, ever. Those that linger take memory and no slot: they do not count while the host has room.
     """
 
     max_starting: int = 2
     max_surge: int = 1
     memory_for: int = 1_000_000
     no_spawns: str | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there may be one more process than wanted."""
+        return self.max_surge > 0 and self.memory_for > 0 and self.no_spawns is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,15 @@ class Drain:
     reason: str
 
 
-Action = Spawn | Serve | Drain
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """Leave the sessions of a worker that lingers no more time than those of a drain that was not planned."""
+
+    worker_id: str
+    reason: str
+
+
+Action = Spawn | Serve | Drain | Hurry
 
 
 @dataclass(slots=True)
@@ -91,6 +109,7 @@ class _Pool:
     available: list[WorkerView]
     spares: list[WorkerView]
     leaving: list[WorkerView]
+    lingering: list[WorkerView]
     expiring: WorkerView | None = None
 
     def kept(self) -> list[WorkerView]:
@@ -101,12 +120,14 @@ class _Pool:
         return self.wanted.workers - len(self.kept())
 
     def all(self) -> list[WorkerView]:
-        return [*self.coming, *self.available, *self.spares, *self.leaving]
+        return [*self.coming, *self.available, *self.spares, *self.leaving, *self.lingering]
 
     def room(self, limits: Limits) -> int:
         """How many more processes it may have. What drains for other reasons is replaced even beyond the surge."""
-        beyond = 0 if limits.max_surge == 0 else max(limits.max_surge, len(self.leaving))
-        return self.wanted.workers + beyond - len(self.all())
+        if limits.max_surge == 0:
+            return self.wanted.workers - len(self.all())
+        beyond = max(limits.max_surge, len(self.leaving))
+        return self.wanted.workers + beyond - len(self.all()) + len(self.lingering)
 
     def called(self) -> list[WorkerView]:
         """The spares that are to serve now."""
@@ -117,11 +138,12 @@ def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now:
     """The actions that bring what is there nearer to what is wanted; `now` in monotonic seconds."""
     everyone = list(views)
     pools = [_pool(browser_type, goal, everyone) for browser_type, goal in wanted.items()]
+    can_wait = any(pool.lingering for pool in pools)
     for pool in pools:
         pool.expiring = _expiring(pool, limits)
-    drains: list[Action] = [action for pool in pools for action in _drains(pool, limits)]
+    drains: list[Action] = [action for pool in pools for action in _drains(pool, limits, can_wait=can_wait)]
     serves: list[Action] = [Serve(view.worker_id) for pool in pools for view in pool.called()]
-    return drains + serves + _spawns(pools, now, limits)
+    return drains + serves + _hurries(pools, now, limits) + _spawns(pools, now, limits)
 
 
 def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
@@ -130,11 +152,13 @@ def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
 
 
 def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) -> _Pool:
-    pool = _Pool(browser_type, wanted, [], [], [], [])
+    pool = _Pool(browser_type, wanted, [], [], [], [], [])
     for view in views:
         if view.browser_type != browser_type:
             continue
-        if view.status not in BEFORE_A_DRAIN:
+        if view.lingers_until is not None:
+            pool.lingering.append(view)
+        elif view.status not in BEFORE_A_DRAIN:
             pool.leaving.append(view)
         elif view.spare:
             pool.spares.append(view)
@@ -146,15 +170,19 @@ def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) ->
 
 
 def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
-    """The one worker of the pool that is recycled next: none while another recycle is under way."""
+    """The one worker of the pool that is recycled next: none while another recycle is under way. The replacement of one
+    that lingers serves already."""
     due = [view for view in pool.available if view.recycle]
     if len(pool.leaving) >= max(1, limits.max_surge) or any(view.recycle for view in pool.leaving):
         return None
     return min(due, key=lambda view: view.started_at, default=None)
 
 
-def _drains(pool: _Pool, limits: Limits) -> list[Action]:
-    """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place."""
+def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[Action]:
+    """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place.
+
+    `can_wait`: some worker lingers, and makes room when the host has none.
+    """
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
         surplus += pool.spares
@@ -163,7 +191,7 @@ def _drains(pool: _Pool, limits: Limits) -> list[Action]:
         drains += _spares_to_drop(pool, limits)
     if pool.expiring is not None:
         serving = sum(1 for view in pool.available if view is not pool.expiring)
-        no_place = limits.max_surge == 0 or limits.memory_for <= 0 or limits.no_spawns is not None
+        no_place = not limits.has_room and not can_wait
         if serving >= pool.wanted.workers or (no_place and not pool.called()):
             drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
     return drains
@@ -177,13 +205,26 @@ def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
     waiting = sorted(pool.spares, key=_soonest)[len(pool.called()) :]
     idle = [view for view in waiting if not view.active]
     if limits.no_spawns is not None:
-        return [Drain(view.worker_id, "the host is short of memory") for view in idle]
+        return [Drain(view.worker_id, SHORT_OF_MEMORY) for view in idle]
     warm = sum(view.recycle is None and view.status is not WorkerStatus.STARTING for view in waiting)
     outdated: list[Action] = [Drain(view.worker_id, view.recycle) for view in idle if view.recycle]
     if outdated and (warm >= pool.wanted.spares or min(pool.room(limits), limits.memory_for) <= 0):
         return outdated
     too_many = waiting[pool.wanted.spares :] if pool.wanted.is_quiet else []
     return [Drain(view.worker_id, "spare") for view in too_many if not view.active]
+
+
+def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
+    """Of those that linger the one that has done so for longest, where the host has no memory, or none for a worker
+    that is to serve. One at a time: what it has may be enough."""
+    lingering = [view for pool in pools for view in pool.lingering]
+    if not lingering or limits.has_room or any(pool.leaving for pool in pools):
+        return []
+    starts = [each for pool in pools if now >= pool.wanted.not_before for each in _starts(pool, limits)]
+    if limits.no_spawns is None and not any(is_extra and not spawn.spare for spawn, is_extra in starts):
+        return []
+    longest = min(lingering, key=lambda view: view.lingers_until or 0.0)
+    return [Hurry(longest.worker_id, SHORT_OF_MEMORY)]
 
 
 def _soonest(view: WorkerView) -> tuple[bool, int, float]:

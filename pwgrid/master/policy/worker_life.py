@@ -95,7 +95,8 @@ class Purpose(IntEnum):
 
     SPARE = auto()  # to wait until another one is used up: nobody counts on it, even if a selection let it serve
     SERVE = auto()
-    END = auto()  # once its sessions have ended; so after its death was counted, which happens once
+    RECYCLE = auto()  # once its sessions have ended, which may take long; so after its death was counted, once
+    END = auto()  # within the time that the end of the grid has, too
     END_FOR_OPERATOR = auto()  # who asks a second time does not want to wait
     END_NOW = auto()
 
@@ -120,10 +121,18 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What the settings allow, in seconds: for a browser to launch, and for the sessions of a drain to end."""
+    """What the settings allow, in seconds: for a browser to launch, and for the sessions of a drain to end, where the
+    grid planned it (`recycle_s`) and where it did not."""
 
     launch_s: float
     drain_s: float
+    recycle_s: float
+
+    def of(self, purpose: Purpose) -> float:
+        """How long the sessions of a worker may go on that is to end."""
+        if purpose is Purpose.END_NOW:
+            return 0.0
+        return self.recycle_s if purpose is Purpose.RECYCLE else self.drain_s
 
 
 @dataclass(slots=True)
@@ -131,7 +140,7 @@ class WorkerLife:
     """One worker, from its fork until nothing of it is left.
 
     `successors`: how many processes have taken over the browser server of one that died. `has_failed`: it has said why
-    it cannot start. `reason`: why it ends.
+    it cannot start. `reason`: why it ends, and if that changed, why its sessions have to end by `sessions_until`.
     `ready_by`: when it has to be warm, or to serve if it was told to. `sessions_until`: how long the sessions of a
     drain may go on; `drain_by`: when its process is killed. A successor gets what is left of these.
     """
@@ -152,16 +161,18 @@ class WorkerLife:
         return cls(purpose, ready_by=now + times.launch_s + LAUNCH_GRACE_S)
 
     @classmethod
-    def adopted(cls, written: str, purpose: Purpose, now: float, times: Times) -> WorkerLife:
+    def adopted(
+        cls, written: str, purpose: Purpose, now: float, times: Times, sessions_until: float | None = None
+    ) -> WorkerLife:
         """A worker of another master, which wrote down that its status was `written`. One that was on its way out still
-        is."""
+        is, and has the time that was written down for it."""
         if written in BEFORE_A_DRAIN:
             life = cls(purpose, WorkerStatus(written), Phase.AWAITED)
             if life.status is WorkerStatus.STARTING:
                 life.ready_by = now + times.launch_s + LAUNCH_GRACE_S
         else:
-            life = cls(Purpose.END, WorkerStatus.DRAINING, Phase.AWAITED)
-            life._limit_drain(now, times.drain_s)
+            life = cls(Purpose.RECYCLE, WorkerStatus.DRAINING, Phase.AWAITED)
+            life._limit_drain(now + times.recycle_s if sessions_until is None else sessions_until)
         return life
 
     @property
@@ -173,14 +184,19 @@ class WorkerLife:
     def has_process(self) -> bool:
         return self.phase not in (Phase.EXITED, Phase.CLEANED_UP)
 
+    def lingers(self, now: float, times: Times) -> bool:
+        """Whether its sessions have more time than those of a drain that was not planned: it may stay for long."""
+        return self.status is WorkerStatus.DRAINING and now + times.drain_s < self.sessions_until < math.inf
+
     # What it says
 
     def opens(self) -> None:
         """Its link is open, for the first time or again."""
         self._step(PhaseEvent.OPENS)
 
-    def says(self, event: WorkerEvent, reason: str, now: float, times: Times) -> list[Do]:
-        """It says what it does now; `reason` is why it drains or has failed."""
+    def says(self, event: WorkerEvent, reason: str, now: float, times: Times, drain_s: float | None = None) -> list[Do]:
+        """It says what it does now; `reason` is why it drains or has failed, `drain_s` how long its sessions may go
+        on (None: it does not say)."""
         was = self.status
         self._see(event)
         if self.status is was:
@@ -191,7 +207,7 @@ class WorkerLife:
                 self.ready_by = now + SERVE_GRACE_S
             case WorkerStatus.DRAINING:
                 self.reason = self.reason or reason
-                return self._limit_drain(now, times.drain_s)
+                return self._limit_drain(now + (times.recycle_s if drain_s is None else drain_s))
             case WorkerStatus.STOPPED if event is WorkerEvent.FAILS:
                 self.reason, self.has_failed = reason, not self.successors
                 self.drain_by = min(self.drain_by, now + DRAIN_GRACE_S)
@@ -204,7 +220,8 @@ class WorkerLife:
         event = _LEADS_TO.get(str(told))
         todo = self.says(event, "asked", now, times) if event else []
         self._step(PhaseEvent.COMES_BACK)
-        if self.status is WorkerStatus.DRAINING and told in BEFORE_A_DRAIN:
+        if self.status is WorkerStatus.DRAINING and told is not None:
+            # One that drains, too: it may not have heard that its sessions have less time than before.
             self.reason = self.reason or "asked"
             todo.append(Do.SEND_DRAIN)
         elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
@@ -232,20 +249,25 @@ class WorkerLife:
         return todo
 
     def drain(self, wanted: Purpose, reason: str, now: float, times: Times) -> list[Do]:
-        """Somebody wants its end. One that drains already is told again only when it is to end now."""
+        """Somebody wants its end. One that drains already is told again only when its sessions get less time."""
         if not self.has_process or self.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
             return []
         was = self.purpose
         is_second = was is wanted is Purpose.END_FOR_OPERATOR
         self.purpose = Purpose.END_NOW if is_second else max(was, wanted)
-        is_now = self.purpose is Purpose.END_NOW
-        if self.status is WorkerStatus.DRAINING and (was is Purpose.END_NOW or not is_now):
+        until, is_now = now + times.of(self.purpose), self.purpose is Purpose.END_NOW
+        if self.status is not WorkerStatus.DRAINING:
+            self.reason = self.reason or reason
+        elif until < self.sessions_until:
+            self.reason = reason
+        elif not is_now or was is Purpose.END_NOW:
             return []
         self._see(WorkerEvent.DRAINS)
         self.ready_by = math.inf
-        self.reason = self.reason or reason
-        limit = self._limit_drain(now, 0.0, DRAIN_NOW_S) if is_now else self._limit_drain(now, times.drain_s)
-        return [*limit, Do.SEND_DRAIN, Do.LEAVE_DRAIN]
+        limit = self._limit_drain(until, DRAIN_NOW_S if is_now else DRAIN_GRACE_S)
+        # A recycle has time: it is told when the link is up again. Redis knows one kind of drain, and that has less.
+        leave = [] if self.purpose is Purpose.RECYCLE else [Do.LEAVE_DRAIN]
+        return [*limit, Do.SEND_DRAIN, *leave]
 
     def kill(self) -> list[Do]:
         """The last resort: its process and its tree end at once."""
@@ -297,8 +319,8 @@ class WorkerLife:
         """Another process has taken its place: it sees the sessions to their end, and goes."""
         self._step(PhaseEvent.IS_SUCCEEDED)
         self.successors += 1
-        self.purpose = max(self.purpose, Purpose.END)
-        return self._limit_drain(now, times.drain_s)
+        self.purpose = max(self.purpose, Purpose.RECYCLE)
+        return self._limit_drain(now + times.of(self.purpose))
 
     def is_not_succeeded(self) -> list[Do]:
         """There is no process or descriptor to be had for a successor."""
@@ -319,9 +341,9 @@ class WorkerLife:
         repeated = REPEATED.get((self.status, event)) if self.phase is Phase.REPEATING else None
         self.status = repeated or advance(self.status, event)
 
-    def _limit_drain(self, now: float, sessions_s: float, grace_s: float = DRAIN_GRACE_S) -> list[Do]:
-        self.sessions_until = min(self.sessions_until, now + sessions_s)
-        self.drain_by = min(self.drain_by, now + sessions_s + grace_s)
+    def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> list[Do]:
+        self.sessions_until = min(self.sessions_until, until)
+        self.drain_by = min(self.drain_by, until + grace_s)
         return [Do.LIMIT_DRAIN]
 
     def _is_lost(self, reason: str) -> list[Do]:
@@ -342,5 +364,5 @@ class WorkerLife:
 
     def _dies(self) -> list[Do]:
         """A death that nobody wanted is counted, once."""
-        was, self.purpose = self.purpose, max(self.purpose, Purpose.END)
-        return [Do.COUNT_DEATH] if was < Purpose.END else []
+        was, self.purpose = self.purpose, max(self.purpose, Purpose.RECYCLE)
+        return [Do.COUNT_DEATH] if was < Purpose.RECYCLE else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +58,7 @@ class ChildFileWriter:
         state.recycle = record.recycle
         state.spare = record.life.purpose is Purpose.SPARE
         state.is_successor = record.life.successors > 0
+        state.sessions_until = record.life.sessions_until if record.life.sessions_until < math.inf else None
         if self._workers.get(record.worker_id) != state:
             self._workers[record.worker_id] = state
             self._write(state)

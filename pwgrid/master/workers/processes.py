@@ -23,7 +23,7 @@ from pwgrid.settings.model import Settings
 
 def times_of(settings: Settings) -> Times:
     """How long things may take, as the settings say now."""
-    return Times(settings.launch_timeout, settings.drain_timeout)
+    return Times(settings.launch_timeout, settings.drain_timeout, settings.recycle_drain_timeout)
 
 
 def fork_worker(
@@ -55,15 +55,20 @@ def fork_worker(
 def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord) -> socket.socket:
     """A new process in the place of the dead one: same id, directory, browser server. Our end of its control link.
 
+    Its sessions have what is left of the drain that was under way, else as long as those of any recycled worker.
+
     Raises OSError, with nothing left behind.
     """
     ipc, node_pid = record.ipc, record.launched["nodePid"]
     assert ipc is not None
+    until = min(record.life.sessions_until, loop.now() + config.settings.recycle_drain_timeout)
     common = (*config.common(), record.tree.directory, record.worker_id, record.browser_type)
 
     def run(control: socket.socket) -> int:
         # Its sessions are worth more than a registration: it does not wait for Redis.
-        boot = WorkerArguments(*common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True)
+        boot = WorkerArguments(
+            *common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True, sessions_until=until
+        )
         return config.roles.worker(boot)
 
     record.child, control = fork_linked(loop, run, (ipc,))
@@ -78,7 +83,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
         return None
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
-    life = WorkerLife.adopted(state.status, purpose, loop.now(), times_of(config.settings))
+    life = WorkerLife.adopted(state.status, purpose, loop.now(), times_of(config.settings), state.sessions_until)
     life.reason, life.successors = state.reason, int(state.is_successor)
     ipc = config.kept_open.ipc.get(state.name) if config.kept_open else None
     return WorkerRecord(

@@ -15,7 +15,7 @@ from pwgrid.control.master_end import MasterEnd
 from pwgrid.master.child import Child
 from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.recycle import Footprint
-from pwgrid.master.policy.worker_life import Purpose, WorkerLife
+from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
 from pwgrid.runtime.process_tree import Tree
 
 WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
@@ -51,7 +51,7 @@ class WorkerRecord:
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
 
-    def view(self) -> WorkerView:
+    def view(self, now: float, times: Times) -> WorkerView:
         """What the plan needs to know."""
         return WorkerView(
             self.worker_id,
@@ -61,6 +61,7 @@ class WorkerRecord:
             started_at=self.forked_at,
             recycle=self.recycle,
             spare=self.life.purpose is Purpose.SPARE,
+            lingers_until=self.life.sessions_until if self.life.lingers(now, times) else None,
         )
 
     def status_reply(self) -> dict[str, Any]:

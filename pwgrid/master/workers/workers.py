@@ -19,6 +19,7 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.backoff import Run
+from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.worker_life import Do, Phase, Purpose, Times
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
@@ -122,7 +123,12 @@ class Workers:
         """Let a spare serve, at once or as soon as it is warm, and count on it."""
         self._do(record, record.life.serve(self._loop.now()))
 
-    def drain(self, record: WorkerRecord, reason: str, wanted: Purpose = Purpose.END) -> None:
+    def views(self) -> list[WorkerView]:
+        """What the plan needs to know of all."""
+        now, times = self._loop.now(), self._times()
+        return [record.view(now, times) for record in self.records.values()]
+
+    def drain(self, record: WorkerRecord, reason: str, wanted: Purpose) -> None:
         """Ask for the end: the command goes over the link, and what does not follow it is ended."""
         todo = record.life.drain(wanted, reason, self._loop.now(), self._times())
         if todo:
@@ -192,7 +198,8 @@ class Workers:
             self.drained.append({"id": record.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
         was, is_repeated = life.status, life.phase is Phase.REPEATING
         reason = str(data.get("reason", "asked"))
-        self._do(record, life.says(_EVENTS[name], reason, now, self._times()))
+        drain_s = _seconds(data.get("timeoutS"))
+        self._do(record, life.says(_EVENTS[name], reason, now, self._times(), drain_s))
         self._note_warm(record, is_repeated=is_repeated)
         if name == "draining" and (replacement := self.records.get(str(data.get("replacement")))) is not None:
             self._do(replacement, replacement.life.serves_in_place(now))
@@ -283,8 +290,10 @@ class Workers:
 
     def _send_drain(self, record: WorkerRecord) -> None:
         is_now = record.life.purpose is Purpose.END_NOW
-        timeout_s = 0.0 if is_now else self._config.settings.drain_timeout
-        self._send(record, "drain", {"reason": record.life.reason, "timeoutS": timeout_s, "now": is_now})
+        timeout_s = round(max(0.0, record.life.sessions_until - self._loop.now()), 1)
+        is_recycle = record.life.purpose is Purpose.RECYCLE
+        how = {"timeoutS": timeout_s, "recycle": is_recycle, "now": is_now}
+        self._send(record, "drain", {"reason": record.life.reason, **how})
 
     def _limit_drain(self, record: WorkerRecord) -> None:
         record.child.end_by(math.inf, record.life.drain_by)
@@ -379,3 +388,12 @@ def _count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.40} is not a count")
     return value
+
+
+def _seconds(value: object) -> float | None:
+    """A duration that a child reports, if it does. Raises ValueError for anything else."""
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]
+        raise ValueError(f"{value!r:.40} is no number of seconds")
+    return float(value)  # type: ignore[arg-type]

@@ -36,11 +36,12 @@ def close_texts(
     return {reason.value: _CLOSED + sentence for reason, sentence in sentences.items()}
 
 
-def drain_text(drain_reason: str, cut: EndReason, timeout_s: float) -> str | None:
-    """The sentence for the sessions that a drain cuts; None where `close_texts` has it."""
+def drain_text(drain_reason: str, cut: EndReason, limit: str) -> str | None:
+    """The sentence for the sessions that a drain cuts; None where `close_texts` has it. `limit` is the
+    setting that says how long they might go on, with its value."""
     why = _WHY_DRAINED.get(drain_reason, "its worker was being replaced")
     if cut is EndReason.DRAIN_TIMEOUT:
-        return f"{_CLOSED}{why} and DRAIN_TIMEOUT={timeout_s:g} s was over"
+        return f"{_CLOSED}{why} and {limit} was over"
     if cut is EndReason.DRAINED_NOW:
         return f"{_CLOSED}{why}, without waiting for sessions"
     return None
