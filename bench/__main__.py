@@ -15,7 +15,19 @@ from bench.harness import Bench, MachineMeter, Options, Outcome, progress, repor
 from pwgrid.master.fork import become_subreaper
 from pwgrid.runtime.process_tree import reap_orphans
 
-NAMES = ("upgrade", "traffic", "evaluate", "sessions", "idle", "status", "recover", "drain", "recycle", "memory")
+NAMES = (
+    "upgrade",
+    "traffic",
+    "evaluate",
+    "sessions",
+    "idle",
+    "status",
+    "recover",
+    "drain",
+    "recycle",
+    "long",
+    "memory",
+)
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
