@@ -64,6 +64,7 @@ class Chaos:
                 self._stop_redis_for_a_while,
                 self._kill_browser_server,
                 self._kill_master,
+                self._freeze_master,
                 self._reload,
                 self._drain,
             ]
@@ -157,6 +158,16 @@ class Chaos:
         began = time.monotonic()
         self.grid.start_again()
         return f"{seconds:.1f} s without, the new one took {time.monotonic() - began:.1f} s"
+
+    def _freeze_master(self) -> str:
+        """For so long that its children nearly give it up; then it wakes, or is killed as a watchdog does."""
+        process, seconds = self.grid.process, self._dice.uniform(0.5, LOST_S / 2)
+        if self._dice.random() < 0.5:
+            _stopped_for(process.pid, seconds)
+            return f"{seconds:.1f} s, then it woke"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        return f"{seconds:.1f} s, then it was killed: {self._kill_master()}"
 
     def _reload(self) -> str:
         self._reloads += 1

@@ -27,6 +27,9 @@ HEARTBEAT_S = 1
 AWAY_S = 6.0
 """Longer than a key in Redis lives."""
 
+FROZEN_S = 3.0
+"""What a service manager's watchdog waits."""
+
 POLL_S = 0.01
 LIMIT_S = 60.0
 KEPT = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600"}
@@ -91,6 +94,14 @@ async def proxy(scene: Scene) -> None:
 
 async def master(scene: Scene) -> None:
     scene.begin()
+    scene.grid.kill_master()
+    await _start_again(scene)
+
+
+async def frozen_master(scene: Scene) -> None:
+    scene.begin()
+    scene.grid.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(FROZEN_S)
     scene.grid.kill_master()
     await _start_again(scene)
 
@@ -197,6 +208,9 @@ FAULTS = {
     "nothing": Fault("nothing, for comparison", nothing, KEPT),
     "proxy": Fault("proxy, SIGKILL", proxy, KEPT, "since the kill", 1.0, in_hand=2),
     "master": Fault("master, SIGKILL, then started again", master, KEPT, "since the start", 3.0),
+    "frozen-master": Fault(
+        f"master, SIGSTOP, after {FROZEN_S:g} s killed and started again", frozen_master, KEPT, "since the start", 3.0
+    ),
     "detached": Fault("master, SIGUSR1, then started again", detached, KEPT, "since the start", 3.0),
     "worker": Fault("worker, SIGKILL", worker, KEPT, "since the kill"),
     "frozen-worker": Fault("worker, SIGSTOP", frozen_worker, HANGS, f"since SIGSTOP, {LOST_S} s of it the threshold"),

@@ -69,7 +69,7 @@ class Watch:
 
 def run(options: Options) -> list[Row]:
     """All rows of this bench."""
-    count, longest_s = options.pick(200, 30), options.pick(180, 40)
+    count, longest_s = options.pick(200, 60), options.pick(180, 20)
     dice = random.Random(SEED)
     sessions = Sessions([SHORTEST_S * (longest_s / SHORTEST_S) ** dice.random() for _ in range(count)])
     given = {

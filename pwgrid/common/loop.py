@@ -87,13 +87,21 @@ class Loop:
             self._selector.unregister(fd)
 
     def wait(self) -> None:
-        """Call the timers that are due, wait for the next one or for descriptors, and call the handlers of these.
+        """Call the handlers of what is ready and the timers that are due; wait for either only if there was neither.
 
-        It does not wait after a timer was called: whoever runs the loop looks at what that has changed first.
+        Handlers first: who was frozen for a while hears what has happened before it finds that time is up. And whoever
+        runs the loop looks at what either has changed before there is a wait.
         """
         self.has_fired = False
+        was_ready = self._handle(0)
         next_s = self.scheduler.run(blocking=False)
-        for key, _ in self._selector.select(0 if self.has_fired else next_s):
+        if not was_ready and not self.has_fired:
+            self._handle(next_s)
+
+    def _handle(self, within_s: float | None) -> bool:
+        ready = self._selector.select(within_s)
+        for key, _ in ready:
             # An earlier handler of this round may have closed the descriptor, and its number may be in use again.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
+        return bool(ready)

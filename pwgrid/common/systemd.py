@@ -1,4 +1,4 @@
-"""Tells the service manager where the grid is in its life (sd_notify); without one it does nothing. Reads nothing."""
+"""Tells the service manager where the grid is in its life (sd_notify); without one it does nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import suppress
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
+ALIVE = "WATCHDOG=1"
 
 
 def notify(*lines: str) -> None:
@@ -35,3 +36,21 @@ def reloading() -> None:
 def stopping(within_s: float) -> None:
     """The end has begun, and takes no longer than `within_s` seconds: until then TimeoutStopSec= does not count."""
     notify(STOPPING, f"EXTEND_TIMEOUT_USEC={within_s * 1_000_000:.0f}")
+
+
+def watchdog_s() -> float | None:
+    """After how long without `alive` the service manager kills this process (WatchdogSec=); None: it does not."""
+    microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not microseconds.isdigit() or not int(microseconds) or pid not in ("", str(os.getpid())):
+        return None
+    return int(microseconds) / 1_000_000
+
+
+def alive() -> None:
+    """This process is not frozen."""
+    notify(ALIVE)
+
+
+def allow_silence(seconds: float) -> None:
+    """From now on `alive` may take so long to come."""
+    notify(ALIVE, f"WATCHDOG_USEC={seconds * 1_000_000:.0f}")

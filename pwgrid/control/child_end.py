@@ -1,4 +1,5 @@
-"""The child's side of the control link: keeps it up over the master's death. Decides nothing about the child."""
+"""The child's side of the control link: keeps it up over the master's death, and notices when that is frozen. Decides
+nothing about the child."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import structlog
 
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
 from pwgrid.control.protocol import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
+from pwgrid.control.silence import Silence
 
 log = structlog.get_logger()
 
@@ -37,8 +39,10 @@ class ChildEnd:
     unindexed state, `fds` the descriptors that a master which has not forked it needs: they go with the greeting of
     each reconnect. `on_command(name, data)` is called once for each command, in order, except for `detached`, which is
     about the link itself; `on_state(data)` for the master's latest state. `on_lost` is called once for each time
-    without a master, after `lost_threshold_s` seconds or what the master has said when it detached, or when the master
-    closed the link for good.
+    without a master: after `lost_threshold_s` seconds without a word of it, or what it has said when it detached, or
+    when it closed the link for good; `on_found` when after that there is one again.
+
+    A master that is frozen answers no ping, and keeps the connection. So is it kept here: it may wake.
     """
 
     sock: socket.socket
@@ -49,14 +53,16 @@ class ChildEnd:
     ping_data: Callable[[], dict[str, Any]]
     lost_threshold_s: float
     on_lost: Callable[[], None]
+    on_found: Callable[[], None] = lambda: None
     fds: Callable[[], list[int]] = list
     is_lost: bool = field(default=False, init=False)
-    """Whether this child ends because it has no master any more."""
+    """Whether this child has no master any more."""
     _grace_s: float | None = field(default=None, init=False)
     """What a master that has detached allows until the next one; None while there is one, or it died."""
     _link: Link = field(init=False)
     _connected: socket.socket | None = field(default=None, init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
+    _silence: Silence = field(init=False)
     _ended: asyncio.Future[None] | None = field(default=None, init=False)
     _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _greeted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -66,6 +72,12 @@ class ChildEnd:
 
     def __post_init__(self) -> None:
         self._link = Link("child", str(self.hello()["name"]))
+        self._silence = Silence(self.lost_threshold_s, time.monotonic())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, on which a master may be frozen."""
+        return self._connected is not None
 
     @property
     def ping_s(self) -> float:
@@ -79,6 +91,7 @@ class ChildEnd:
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
         self._attach(self.sock)
+        self._listen_for_silence()
         self._ping()
         try:
             await self._ended
@@ -140,14 +153,14 @@ class ChildEnd:
 
     def _down(self, reason: str) -> None:
         """The connection is gone, the master perhaps not: serve on, and try its control socket."""
+        if self._link.phase == "open" or (self.is_lost and "silence" not in self._timers):  # another one may come
+            self._listen_for_silence()
         self._detach()
         self._greeted.set()
         if self._closing or self._link.phase == "closed":
             self._end(None)
             return
         log.warning("control_link_down", reason=reason)
-        if "lost" not in self._timers and not self.is_lost:
-            self._after("lost", self._lost_after_s, self._lose)
         self._retry()
 
     def _retry(self) -> None:
@@ -167,19 +180,37 @@ class ChildEnd:
             self._fds_to_send = self.fds()
             self._attach(sock)
 
-    def _lose(self) -> None:
-        self._timers.pop("lost", None)
-        if not self.is_lost:
-            self.is_lost = True
-            if self._grace_s is None:
-                log.error("master_lost", after_s=self._lost_after_s)
-            else:
-                log.info("no_master_after_detach", after_s=self._lost_after_s)
-            self._call(self.on_lost)
+    def _listen_for_silence(self) -> None:
+        limit_s = self.lost_threshold_s if self._grace_s is None else self._grace_s
+        self._silence = Silence(limit_s, time.monotonic())
+        self._after("silence", limit_s, self._look)
 
-    @property
-    def _lost_after_s(self) -> float:
-        return self.lost_threshold_s if self._grace_s is None else self._grace_s
+    def _look(self) -> None:
+        """Each frame only notes the time: a timer armed anew for each of them would cost more than this one."""
+        self._on_readable()  # this process may have been busy or frozen for just as long
+        now = time.monotonic()
+        if self._silence.is_over(now):
+            self._lose()
+        else:
+            self._after("silence", max(0.0, self._silence.look_at - now), self._look)
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        if (timer := self._timers.pop("silence", None)) is not None:
+            timer.cancel()
+        if self._grace_s is None:
+            log.error("master_lost", after_s=self.lost_threshold_s, is_connected=self.is_connected)
+        else:
+            log.info("no_master_after_detach", after_s=self._grace_s)
+        self._call(self.on_lost)
+
+    def _is_heard(self) -> None:
+        self._silence.heard(time.monotonic())
+        if self.is_lost:
+            self.is_lost = False
+            log.warning("master_found")
+            self._listen_for_silence()
+            self._call(self.on_found)
 
     def _after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         if (old := self._timers.pop(name, None)) is not None:
@@ -218,6 +249,7 @@ class ChildEnd:
             if received is None:
                 self._down("the master closed the connection")
                 return
+            self._is_heard()
             for item in received:
                 self._handle(item)
         self._flush()
@@ -231,10 +263,9 @@ class ChildEnd:
             self._call(self.on_state, item.data)
         elif isinstance(item, Opened):
             self._attempts = 0
-            self._grace_s, self.is_lost = None, False
+            self._grace_s = None
+            self._listen_for_silence()
             self._greeted.set()
-            if (timer := self._timers.pop("lost", None)) is not None:
-                timer.cancel()
             self._link.ping(time.monotonic(), self.ping_data())
         elif isinstance(item, ClosedSeen):
             log.error("control_link_closed", reason=item.reason)

@@ -11,6 +11,7 @@ import structlog
 from pwgrid.common.loop import READ, WRITE, Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
 from pwgrid.control.protocol import ClosedSeen, Link, LinkFullError, Received
+from pwgrid.control.silence import Silence
 
 log = structlog.get_logger()
 
@@ -35,12 +36,12 @@ class MasterEnd:
         self._loop = loop
         self._link = link
         self._lost_s = lost_s
+        self._silence = Silence(lost_s, loop.now())
         self._on_received = on_received
         self._on_silent = on_silent
         self._sock: socket.socket | None = None
         self._waits_to_write = False
-        self._heard_at = loop.now()
-        self._silence = loop.call_at(self._heard_at + lost_s, self._look)
+        self._looks = loop.call_at(self._silence.look_at, self._look)
 
     def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
         """Go on over `sock`; `first` is its init frame, if that was read already. Raises ProtocolError on a link that
@@ -78,16 +79,15 @@ class MasterEnd:
 
     def close(self) -> None:
         """The child is not heard any more; it is not told. Idempotent."""
-        self._silence.cancel()
+        self._looks.cancel()
         self._drop()
 
     def _look(self) -> None:
         """Each frame only notes the time: a timer armed anew for each of them would cost more than this one."""
-        silent_at = self._heard_at + self._lost_s
-        if self._loop.now() < silent_at:
-            self._silence.arm(silent_at)
-        else:
+        if self._silence.is_over(self._loop.now()):
             self._on_silent()
+        else:
+            self._looks.arm(self._silence.look_at)
 
     def _flush(self) -> None:
         """Write what the link has, as far as the child's buffer takes it."""
@@ -124,7 +124,7 @@ class MasterEnd:
         return self._take(packet)
 
     def _take(self, packet: bytes) -> bool:
-        self._heard_at = self._loop.now()
+        self._silence.heard(self._loop.now())
         try:
             for item in self._link.receive(packet):
                 self._on_received(item)

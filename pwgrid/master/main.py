@@ -47,6 +47,12 @@ MIN_STARTING: Final = 4
 AFTER_DRAIN_S: Final = 60.0
 """What the service manager gives a stop beyond the drain: for browsers that hang, the proxy and Redis."""
 
+ALIVE_PARTS: Final = 3
+"""So often it tells the service manager that it is alive, within the time after which that would kill it."""
+
+LOAD_S: Final = 60.0
+"""What the new code has to load, before the service manager takes it for frozen."""
+
 _BEFORE_US: Final = "worker ended while the grid had no master"
 
 
@@ -82,6 +88,8 @@ class Master:
         self._has_terminal = False
         self._sample = loop.timer(_just_a_turn)
         self._backoff_over = loop.timer(_just_a_turn)
+        self._watchdog_s = systemd.watchdog_s()
+        self._alive = loop.timer(self._tell_alive)
 
     def run(self) -> int:
         """Start everything, keep it running, and end it when told; 0. Raises OSError when it cannot even start."""
@@ -140,6 +148,9 @@ class Master:
     # The loop
 
     def _serve(self) -> None:
+        if self._watchdog_s is not None:
+            systemd.allow_silence(self._watchdog_s)  # again, after the new code has loaded
+            self._tell_alive()
         if self._redis is not None:
             self._redis.start()
         while not self._shutdown.is_done:
@@ -286,12 +297,20 @@ class Master:
             started_at=self._reporter.started_at,
         )
         systemd.reloading()
+        if self._watchdog_s is not None:
+            systemd.allow_silence(LOAD_S)
         try:
             execute(list(config.exec_argv), kept)
         finally:
             systemd.ready("serving")
 
     # Small things
+
+    def _tell_alive(self) -> None:
+        """By a timer of the one loop that does everything else: a master that does nothing tells nothing."""
+        assert self._watchdog_s is not None
+        systemd.alive()
+        self._alive.arm(self._loop.now() + self._watchdog_s / ALIVE_PARTS)
 
     def _pool(self, browser_type: BrowserType) -> Pool:
         settings, workers = self._config.settings, self._configured(browser_type)

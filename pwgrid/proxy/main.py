@@ -89,6 +89,7 @@ class Proxy:
             ping_data=self._view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
             on_lost=self._on_lost,
+            on_found=self._on_found,
             fds=lambda: [listener.fileno() for listener in boot.listeners if listener.fileno() >= 0],
         )
 
@@ -187,16 +188,30 @@ class Proxy:
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
         self.selector.roster_changed()
-        if self.roster.stopping:
-            self.queue.close(stopping())
+        self._open_or_close()
+
+    def _open_or_close(self) -> None:
+        """Nobody waits in a grid that takes nobody. It may take clients again: the master that stopped died of
+        something else, and another one took over; or it was frozen, and woke."""
+        if (refusal := self.gateway.closed()) is not None:
+            self.queue.close(refusal)
         elif not self._stop.is_set():
-            self.queue.reopen()  # the master that stopped died of something else, and another one took over
+            self.queue.reopen()
 
     def _on_lost(self) -> None:
-        """Nobody supervises any more: the workers drain, and until the last one has gone newcomers are told so."""
-        self.roster.stopping = True
-        self.queue.close(stopping())
-        self._side_tasks.start(self._go_last(), GO_LAST)
+        """Nobody supervises any more: the workers drain, and until the last one has gone newcomers are told so. Where
+        the master is frozen that is no end: it holds our listening sockets, too, and they would wait there for ever."""
+        if self.control.is_connected:
+            after_s = self.control.lost_threshold_s
+            self.roster.lost = f"the master has said nothing for {after_s:g} s, as if it were frozen"
+        else:
+            self.roster.stopping = True
+            self._side_tasks.start(self._go_last(), GO_LAST)
+        self._open_or_close()
+
+    def _on_found(self) -> None:
+        self.roster.lost = None
+        self._open_or_close()
 
     async def _go_last(self) -> None:
         log.info("refusing_without_master", until="the last worker has ended")

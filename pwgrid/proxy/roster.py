@@ -30,9 +30,10 @@ class WorkerView:
 
 @dataclass(slots=True)
 class Roster:
-    """The master's latest word, replaced whole by each `state` frame."""
+    """The master's latest word, replaced whole by each `state` frame. `lost`: why that means nothing any more."""
 
     stopping: bool = False
+    lost: str | None = None
     host_guard: str | None = None
     pools: dict[BrowserType, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
@@ -73,6 +74,8 @@ class Roster:
         """Why the grid cannot take a session of every pool now; None when it can."""
         if self.stopping:
             return "the grid is shutting down"
+        if self.lost:
+            return self.lost
         if self.host_guard:
             return self.host_guard
         if not self.offered():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from playwright.async_api import Playwright
 
 from tests.conftest import need
 from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
+from tests.support.raw import answer, goes_on, head, session
 from tests.support.row import STEADY, comes_out_exact, row
 
 
@@ -229,3 +231,70 @@ async def test_a_worker_that_does_not_come_back_is_ended_and_replaced() -> None:
         grid.start_again()
         await eventually_async(lambda: serving(grid).keys() - {"proxy"} > set(), "another one serves", 30)
         await eventually_async(lambda: hung not in pids(grid), "the hung one is gone", 30)
+
+
+async def test_a_master_that_is_frozen_for_a_while_is_done_without(playwright: Playwright) -> None:
+    async with row(playwright) as (grid, load):
+        before = pids(grid)
+        grid.process.send_signal(signal.SIGSTOP)
+        try:
+            await load.goes_on(beats=25, connects=5)
+        finally:
+            grid.process.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(pids, grid) == before
+        await load.goes_on()
+        assert (load.lost, load.refused) == ({}, [])
+        await load.ends()
+        assert pids(grid) == before
+
+
+async def test_a_frozen_master_that_is_killed_is_replaced_as_a_dead_one(playwright: Playwright) -> None:
+    """As systemd's watchdog does: test_systemd.py."""
+    async with row(playwright) as (grid, load):
+        before = pids(grid)
+        grid.process.send_signal(signal.SIGSTOP)
+        await load.goes_on()
+        await asyncio.to_thread(grid.kill_master)
+        await load.goes_on()
+        await asyncio.to_thread(grid.start_again)
+        assert await asyncio.to_thread(pids, grid) == before
+        await load.goes_on()
+        assert (load.lost, load.refused) == ({}, [])
+
+
+FROZEN = {**STEADY, "WORKER_LOST_THRESHOLD": "3", "DRAIN_TIMEOUT": "120"}
+SAYS_NOTHING = "the master has said nothing for 3 s, as if it were frozen"
+
+
+def is_ready(grid: Grid) -> bool:
+    return grid.get("/health/ready")[0] == 200
+
+
+def test_a_frozen_master_is_noticed_by_its_children_and_all_is_well_once_it_wakes() -> None:
+    """The fake browser server stands in for Playwright."""
+    with running_grid("--chromium", "2", environment=FROZEN, fake=True) as grid, comes_out_exact(grid):
+        eventually(lambda: is_ready(grid), "it is ready")
+        with session(grid.port) as old:
+            grid.process.send_signal(signal.SIGSTOP)
+            eventually(lambda: not is_ready(grid), "the proxy has noticed")
+            status, headers, body = grid.get("/health/ready")
+            assert (status, headers["retry-after"]) == (503, "5")
+            assert json.loads(body)["error"] == SAYS_NOTHING
+            status, _, refusal = answer(grid.port, head())
+            assert (status, refusal["error"]) == (503, SAYS_NOTHING)
+            eventually(lambda: grid.output().count("worker_draining reason='no master for too long'") >= 2, "they go")
+            assert goes_on(old)
+            grid.process.send_signal(signal.SIGCONT)
+            eventually(lambda: is_ready(grid), "the grid takes clients again")
+            session(grid.port).close()
+            assert goes_on(old)
+        assert not re.search("worker_lost|taken_over|proxy_silent|sessions_cut", grid.output())
+
+
+def test_a_frozen_master_that_nobody_replaces_takes_everything_with_it_once_it_is_killed() -> None:
+    grid = Grid("--chromium", "2", environment=FROZEN, fake=True)
+    grid.process.send_signal(signal.SIGSTOP)
+    eventually(lambda: not is_ready(grid), "the proxy has noticed")
+    grid.kill_master()
+    eventually(lambda: not processes_marked(grid.mark), "everything has ended")
+    grid.prove_gone()

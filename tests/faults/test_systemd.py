@@ -169,3 +169,19 @@ async def test_reload_restart_upgrade_and_a_killed_master_lose_no_session_and_re
     assert (load.lost, load.refused) == ({}, [])
     # One after the other: the one with the sessions has kept the rest waiting.
     await eventually_async(lambda: service.are_all_new(workers, 3), "every worker is new")
+
+
+async def test_a_frozen_master_is_replaced_and_no_session_is_lost(service: Service, playwright: Playwright) -> None:
+    """By the unit's own WatchdogSec. The next master adopts what the frozen one had."""
+    systemctl = service.manager.systemctl
+    systemctl("start", "pwgrid.service")
+    async with under_load(service, playwright) as load:
+        first, workers, frozen = service.status(), service.available(), service.main()
+        systemctl("kill", "--kill-who=main", "--signal=STOP", "pwgrid.service")
+        await eventually_async(
+            lambda: service.main()[0] == "active" and service.main()[1] not in ("0", frozen[1]), "another one runs"
+        )
+        await load.goes_on()
+        assert service.available() == workers
+        assert service.status()["proxy"]["pid"] == first["proxy"]["pid"]
+    assert (load.lost, load.refused) == ({}, [])

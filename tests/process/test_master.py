@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,44 @@ def test_a_silent_worker_is_replaced_and_its_browser_server_taken_over() -> None
         assert grid.expect("successor", at)["node"] == silent["tree"][0]
         expect_gone(grid, silent, at)
         grid.end()
+
+
+def test_who_wakes_takes_nobody_for_silent_whom_it_could_not_hear() -> None:
+    """All are frozen for longer than the threshold, and wake one after the other, as on a host that was suspended."""
+    with MasterGrid(settings={"worker_lost_threshold": 3.0, "chromium_workers": 2}) as grid:
+        grid.expect("ready")
+        before = {worker["id"]: worker["pid"] for worker in grid.status()["workers"]}
+        proxy = grid.status()["proxy"]["pid"]
+        frozen = [psutil.Process(pid) for pid in (grid.process.pid, proxy, *before.values())]
+        at = grid.mark()
+        for process in frozen:
+            process.suspend()
+        time.sleep(5.0)  # it is time that has to pass
+        for process in frozen:
+            process.resume()
+        assert {worker["id"]: worker["pid"] for worker in grid.status()["workers"]} == before
+        assert grid.status()["proxy"]["pid"] == proxy
+        grid.end()
+        assert {line["data"]["reason"] for line in grid.lines[at:] if line["what"] == "command"} == {"shutdown"}
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_service_manager_hears_that_the_master_lives_if_it_wants_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, watched: bool
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "300000" if watched else "0")
+        with MasterGrid() as grid:
+            grid.expect("ready")
+            if watched:
+                assert manager.recv(100) == b"WATCHDOG=1\nWATCHDOG_USEC=300000"
+                assert [manager.recv(100) for _ in range(5)] == [b"WATCHDOG=1"] * 5
+            grid.end()
+        if not watched:
+            assert manager.recv(100).startswith(b"STOPPING=1")
 
 
 def test_a_silent_proxy_is_replaced() -> None:

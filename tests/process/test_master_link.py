@@ -85,7 +85,7 @@ class Child:
     def __init__(self, sock: socket.socket, control_path: Path, lost_threshold_s: float = 30.0) -> None:
         self.commands: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue()
         self.states: asyncio.Queue[Frame] = asyncio.Queue()
-        self.lost = asyncio.Event()
+        self.lost, self.found = asyncio.Event(), asyncio.Event()
         self.times_lost = 0
         self.client = ChildEnd(
             sock=sock,
@@ -96,6 +96,7 @@ class Child:
             ping_data=lambda: {"status": "available", "active": 2},
             lost_threshold_s=lost_threshold_s,
             on_lost=self.on_lost,
+            on_found=lambda: self.found.set(),
         )
 
     def on_lost(self) -> None:
@@ -249,7 +250,7 @@ async def test_it_gives_up_once_each_time_that_no_master_comes(control_path: Pat
             await master.next(Opened)
             master.send("drain", {"n": 1})
             await soon(child.commands.get())
-            assert (child.times_lost, child.client.is_lost) == (1, False)
+            assert (child.times_lost, child.client.is_lost, child.found.is_set()) == (1, False, True)
             child.lost.clear()
             master.die()
             second = await soon(connections.get())
@@ -279,6 +280,44 @@ async def test_after_a_detach_it_waits_for_the_grace_alone_and_for_another_maste
             second.die()
             (await soon(connections.get())).close()
         assert child.times_lost == 1
+
+
+async def test_a_master_that_keeps_the_connection_and_answers_nothing_is_lost_until_it_speaks(
+    control_path: Path,
+) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path, lost_threshold_s=0.2)
+    async with running(child) as task:
+        master.attach(ours)
+        await master.next(Opened)
+        asyncio.get_running_loop().remove_reader(ours)  # it is frozen
+        await soon(child.lost.wait())
+        assert child.client.is_connected
+        assert child.client.is_lost
+        assert not child.found.is_set()
+        asyncio.get_running_loop().add_reader(ours, master.on_readable)
+        await soon(child.found.wait())
+        assert not child.client.is_lost
+        assert child.times_lost == 1
+        master.send("drain", {"n": 1})  # it is the same connection
+        assert await soon(child.commands.get()) == ("drain", {"n": 1})
+        assert not task.done()
+        master.die()
+
+
+async def test_a_master_that_dies_of_its_freeze_leaves_time_for_another_one(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path, lost_threshold_s=0.2)
+    async with running(child):
+        master.attach(ours)
+        await master.next(Opened)
+        asyncio.get_running_loop().remove_reader(ours)
+        await soon(child.lost.wait())
+        child.lost.clear()
+        master.die()
+        await soon(child.lost.wait())
+        assert not child.client.is_connected
+        assert child.times_lost == 2
 
 
 async def test_a_link_that_the_master_closes_for_good_is_lost_at_once_and_not_resumed(control_path: Path) -> None:

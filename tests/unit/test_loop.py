@@ -34,6 +34,17 @@ def test_timers_that_are_due_are_called_in_order_before_anything_is_waited_for(l
     assert called == ["first", "second"]
 
 
+def test_what_is_ready_is_handled_before_the_timers_that_are_due(loop: Loop, pipe: tuple[int, int]) -> None:
+    """After a freeze both are: whether somebody was silent is known once what he said is read."""
+    called: list[str] = []
+    read_fd, write_fd = pipe
+    loop.add(read_fd, lambda: called.append(os.read(read_fd, 10).decode()))
+    loop.call_at(loop.now() - 1, lambda: called.append("timer"))
+    os.write(write_fd, b"handler")
+    loop.wait()
+    assert called == ["handler", "timer"]
+
+
 def test_a_timer_is_called_once(loop: Loop) -> None:
     called: list[float] = []
     timer = loop.call_at(loop.now(), lambda: called.append(timer.when))

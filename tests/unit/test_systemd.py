@@ -45,6 +45,32 @@ def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> N
     systemd.ready("")
 
 
+def test_a_sign_of_life_is_told_and_how_long_the_next_one_may_take(manager: socket.socket) -> None:
+    systemd.alive()
+    systemd.allow_silence(60.0)
+    assert manager.recv(4096) == b"WATCHDOG=1"
+    assert manager.recv(4096) == b"WATCHDOG=1\nWATCHDOG_USEC=60000000"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "pid", "seconds"),
+    [
+        ("10000000", "ours", 10.0),
+        ("500000", "", 0.5),
+        ("10000000", "1", None),  # another process is watched
+        ("0", "", None),
+        ("", "", None),
+        ("soon", "", None),
+    ],
+)
+def test_the_manager_says_how_long_silence_may_last(
+    monkeypatch: pytest.MonkeyPatch, microseconds: str, pid: str, seconds: float | None
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", microseconds)
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
+    assert systemd.watchdog_s() == seconds
+
+
 def pass_as_first(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:
     """As systemd would, but on the number that the socket has here."""
     monkeypatch.setattr("pwgrid.master.proxy.listener._FIRST_SYSTEMD_FD", sock.detach())

@@ -77,6 +77,12 @@ class Gateway:
             )
         return self._policy
 
+    def closed(self) -> Refusal | None:
+        """Why nobody is taken at all; None as long as clients may come."""
+        if self.roster.stopping:
+            return refusals.stopping()
+        return refusals.no_capacity(self.roster.lost) if self.roster.lost else None
+
     def roster_changed(self) -> None:
         """The policy depends on the roster."""
         self._policy = None
@@ -144,8 +150,8 @@ class Upgrade(asyncio.Protocol):
         try:
             request = head.parse(whole_head)
             wanted = decide(request, self._gateway.policy(), get_local_addr(self._transport))
-            if self._gateway.roster.stopping:
-                raise refusals.stopping()
+            if (closed := self._gateway.closed()) is not None:
+                raise closed
             await self._serve(wanted, request.headers)
         except Refusal as refusal:
             self._refuse(refusal)

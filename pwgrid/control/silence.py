@@ -1,0 +1,36 @@
+"""How long the other end of a control link has said nothing, and whether that means that it is gone. No I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LATE_S: Final = 1.0
+"""Who looks so much later than it meant to has been frozen itself."""
+
+
+class Silence:
+    """Judges one peer, of which something is heard every few seconds as long as it lives. Times are monotonic seconds.
+
+    Who was frozen itself knows nothing of others: what they said meanwhile may be unread, or they have taken it for
+    lost, and come back. So a look that comes late gives the peer its whole time once more.
+    """
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        self.limit_s = limit_s
+        self._heard_at = now
+
+    @property
+    def look_at(self) -> float:
+        """When to ask next whether it is over."""
+        return self._heard_at + self.limit_s
+
+    def heard(self, now: float) -> None:
+        """The peer lives."""
+        self._heard_at = now
+
+    def is_over(self, now: float) -> bool:
+        """Whether the peer has said nothing for too long."""
+        late_s = now - self.look_at
+        if late_s > LATE_S:
+            self._heard_at = now
+        return 0.0 <= late_s <= LATE_S
