@@ -535,7 +535,7 @@ async def test_what_a_shared_browser_has_logged_goes_to_no_client(slots: int, to
             page = await other.new_page()
             await evaluate(other, page, "console.error('a secret of another session')")
             psutil.Process(watched.server.browser_pid).children()[0].kill()
-            assert await asyncio.wait_for(other.ended, BOUND_S) == "browser crashed"
+            assert "browser crashed" in await asyncio.wait_for(other.ended, BOUND_S)
             browser = await late.initialize()
             with pytest.raises(Refusal) as caught:
                 await late.send(browser, "newContext")

@@ -1,0 +1,45 @@
+"""The default guard refuses nothing that official clients do: they use what their API has, and their messages are noted."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from playwright._impl._driver import compute_driver_executable
+
+from tests.hostile import messages
+from tests.hostile.test_messages import calls
+from tests.support.front_door import browser_server
+from tests.support.recording_relay import recording_relay
+
+BOUND_S = 120.0
+NO_CLIENT_SENDS = {
+    "Browser.close",  # a client that is connected closes its connection
+    "Browser.killForTests",
+    "Browser.defaultUserAgentForTest",
+    "Debugger.enable",
+    "Route.redirectNavigationRequest",
+    "Page.setDockTile",
+    "Worker.disconnect",
+    "APIRequestContext.fetchLog",
+}
+NOT_IN_THIS_BROWSER = {"Frame.webmcpTools", "Frame.webmcpCallTool"}
+SENDABLE = {".".join(call) for call in calls(messages.ALLOWED)} - NO_CLIENT_SENDS - NOT_IN_THIS_BROWSER
+
+
+@pytest.mark.parametrize("guard", ["compatible", "strict"])
+async def test_all_that_playwrights_node_client_does_works(guard: str, tmp_path: Path) -> None:
+    node, cli = compute_driver_executable()
+    slots = 5 if guard == "compatible" else 1
+    async with (
+        browser_server(slots=slots, client_guard=guard) as watched,
+        recording_relay(watched.endpoint) as relay,
+    ):
+        script = str(Path(__file__).with_name("official_client.cjs"))
+        process = await asyncio.create_subprocess_exec(
+            node, script, str(Path(cli).parent), relay.endpoint, str(tmp_path), stderr=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(BOUND_S):
+            _, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+    assert relay.refusals == []
+    assert SENDABLE - relay.sent == set()
