@@ -1,4 +1,4 @@
-"""The default guard refuses nothing that official clients do: they use what their API has, and their messages are noted."""
+"""The default guard refuses nothing that official clients do; each uses its whole API, and its messages are noted."""
 
 import asyncio
 from pathlib import Path
