@@ -25,6 +25,7 @@ from pwgrid.master.restart.leftovers import Leftovers, finding
 from pwgrid.master.restart.reexec import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded
+from pwgrid.runtime import open_files
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
@@ -53,6 +54,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
     _warn(loaded)
+    _raise_open_files(settings)
     kept = kept_open()
     if kept is not None:
         extras = replace(extras, ready_fd=None)
@@ -114,6 +116,12 @@ def _inherited(settings: Settings, kept: KeptOpen | None, held: contextlib.ExitS
     for listener in found:
         held.enter_context(listener)
     return tuple(found)
+
+
+def _raise_open_files(settings: Settings) -> None:
+    limit, wanted = open_files.raise_limit(), open_files.wanted(settings)
+    if limit < wanted:
+        log.warning("few_open_files", limit=limit, wanted=wanted, about=open_files.RAISE_IT)
 
 
 def _warn(loaded: Loaded) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 import structlog
@@ -23,6 +24,7 @@ from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
+from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusals import stopping
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dead_workers import DeadWorkers, report
@@ -32,6 +34,7 @@ from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.last_child import end_grid_if_last, workers_end
+from pwgrid.runtime.open_files import room_for_clients
 from pwgrid.settings.model import is_loopback
 
 log = structlog.get_logger()
@@ -67,15 +70,17 @@ class Proxy:
 
     def __init__(self, boot: ProxyArguments) -> None:
         self.boot = boot
-        self.settings = boot.settings
+        self._room = room_for_clients(boot.settings)
+        # Who waits for a slot keeps a descriptor; others must be left for those who come and go.
+        self.settings = boot.settings.model_copy(update={"max_queue": min(boot.settings.max_queue, self._room // 2)})
         self.roster = Roster()
         self.registry = Registry.of(boot.settings, boot.redis_url)
         self.dead_workers = DeadWorkers(self.registry, boot.runtime, lambda: self.queue.wake())
-        self.selector = Selector(boot.settings, self.registry, self.roster, self.dead_workers.lost)
+        self.selector = Selector(self.settings, self.registry, self.roster, self.dead_workers.lost)
         self.queue = self.selector.queue
         self.handoffs = Handoffs(boot.runtime, self.selector)
         self.access = access_of(boot)
-        self.gateway = Gateway(boot.settings, self.roster, self.selector, self.handoffs, self.access)
+        self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access)
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None
@@ -99,7 +104,7 @@ class Proxy:
         server = self._server = GridServer(
             uvicorn.Config(
                 create_app(self, self.access, settings.redis_timeout),
-                http=FirstBytes,
+                http=cast("type[asyncio.Protocol]", partial(FirstBytes, IdleConnections(self._room))),
                 ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",
                 log_config=None,

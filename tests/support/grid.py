@@ -41,6 +41,7 @@ class Grid:
         fake: bool = False,
         prefix: str = "",
         stdin: int = subprocess.DEVNULL,
+        under: tuple[str, ...] = (),
     ) -> None:
         self.prefix = prefix
         self.stdin = stdin
@@ -52,7 +53,8 @@ class Grid:
             **(environment or {}),
         }
         self.arguments = arguments
-        self.program = (sys.executable, "-m", "tests.support.fake_grid" if fake else "pwgrid")
+        # `under` is a command that becomes the grid: prlimit, setpriv.
+        self.program = (*under, sys.executable, "-m", "tests.support.fake_grid" if fake else "pwgrid")
         self.log = (self.temporary / "grid.log").open("w+b")
         self._start(arguments)
 
@@ -216,9 +218,10 @@ def running_grid(
     fake: bool = False,
     prefix: str = "",
     stdin: int = subprocess.DEVNULL,
+    under: tuple[str, ...] = (),
 ) -> Iterator[Grid]:
     """A grid for the length of the block; afterwards its counters are zero and nothing of it is left."""
-    grid = Grid(*arguments, environment=environment, fake=fake, prefix=prefix, stdin=stdin)
+    grid = Grid(*arguments, environment=environment, fake=fake, prefix=prefix, stdin=stdin, under=under)
     try:
         yield grid
         if grid.process.poll() is None:

@@ -11,6 +11,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from pwgrid.proxy.connect.http_protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
+from pwgrid.proxy.connect.idle_connections import IdleConnections
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
@@ -21,11 +22,13 @@ class FirstBytes(asyncio.Protocol):
 
     def __init__(
         self,
+        idle: IdleConnections,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        self._idle = idle
         self._config = config
         self._server_state = server_state
         self._app_state = app_state
@@ -35,6 +38,7 @@ class FirstBytes(asyncio.Protocol):
         self._transport = transport
         self._timer = self._loop.call_later(HEAD_TIMEOUT_S, transport.close)
         self._server_state.connections.add(self)  # type: ignore[arg-type]
+        self._idle.add(self, transport, self._server_state.connections)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_over()
@@ -46,7 +50,7 @@ class FirstBytes(asyncio.Protocol):
         if is_upgrade(data):
             protocol = self._config.ws_protocol_class(**made)  # type: ignore[misc]
         else:
-            protocol = BoundedHttpProtocol(**made, _loop=self._loop)
+            protocol = BoundedHttpProtocol(self._idle, **made, _loop=self._loop)
         protocol.connection_made(self._transport)
         self._transport.set_protocol(protocol)
         protocol.data_received(data)
@@ -57,6 +61,7 @@ class FirstBytes(asyncio.Protocol):
 
     def _is_over(self) -> None:
         self._timer.cancel()
+        self._idle.discard(self)
         self._server_state.connections.discard(self)
 
 

@@ -21,6 +21,8 @@ def parse(head: bytes) -> Request:
             parser.feed_data(head)
     except httptools.HttpParserError as error:
         raise Refusal(400, f"bad WebSocket handshake: {error}") from None
+    if parser.get_http_version() != "1.1":
+        raise Refusal(400, "bad WebSocket handshake: it must be HTTP/1.1")
     if fields.has_body:
         raise Refusal(400, "bad WebSocket handshake: it must have no body")
     return Request(fields.target.decode("latin-1"), fields.headers, parser.get_method().decode("latin-1"))

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusals import render
 from pwgrid.proxy.policy.upgrade_request import Refusal
 
@@ -22,8 +23,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     the connect (or of the first byte after an answered request).
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, idle: IdleConnections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._idle = idle
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_head = True
@@ -41,9 +43,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._idle.add(self, transport, self.connections)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.discard(self)
         self._head_is_done()
         super().connection_lost(exc)
 
@@ -87,6 +91,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._answer(self._refusal)
         elif is_last and self.cycle.more_body:
             self.transport.close()  # nobody wants the rest of its body, and no timer would wait for it
+        elif is_last and not self.transport.is_closing():
+            self._idle.add(self, self.transport, self.connections)
 
     def timeout_keep_alive_handler(self) -> None:
         """Called by uvicorn when nothing has come for a while; a head that has begun has a time of its own."""
@@ -128,8 +134,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse_size()
             return
         if self.parser.should_upgrade() and self._should_upgrade() and self._has_body():
-            self._refuse(Refusal(400, "bad WebSocket handshake: an upgrade has no body"))
+            self._refuse(Refusal(400, "bad WebSocket handshake: it must have no body"))
             return
+        self._idle.discard(self)
         before = self.cycle
         super().on_headers_complete()
         if self.parser.should_upgrade() and self.cycle is not before:

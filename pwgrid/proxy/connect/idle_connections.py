@@ -1,0 +1,54 @@
+"""Connections that have asked for nothing (yet), and make room for new clients where descriptors run out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sized
+from typing import Final
+
+import structlog
+
+from pwgrid.runtime.open_files import RAISE_IT
+
+log = structlog.get_logger()
+
+LOG_EVERY_S: Final = 10.0
+
+
+class IdleConnections:
+    """Without them a few dozens of silent connections would keep everybody else out: the kernel gives no descriptor for
+    a client that it cannot count, and libuv then resets all who wait. A client that wants something says so at once, so
+    that it is hardly ever the one that has been silent for longest.
+    """
+
+    def __init__(self, most_connections: int) -> None:
+        self._most = most_connections
+        self._idle: dict[asyncio.BaseProtocol, asyncio.Transport] = {}
+        self._closed = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def add(self, protocol: asyncio.BaseProtocol, transport: asyncio.Transport, all_connections: Sized) -> None:
+        """It waits for its client from now on; the one that has waited longest goes if there are too many in all."""
+        self._idle[protocol] = transport
+        if len(all_connections) > self._most and (oldest := next(iter(self._idle))) is not protocol:
+            self._idle.pop(oldest).abort()
+            self._count()
+
+    def discard(self, protocol: asyncio.BaseProtocol) -> None:
+        """Its client has said something, or has gone. Idempotent."""
+        self._idle.pop(protocol, None)
+
+    def _count(self) -> None:
+        self._closed += 1
+        if self._timer is None:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._timer = None
+        if self._closed:
+            log.warning("idle_connections_closed", times=self._closed, open_at_most=self._most, about=RAISE_IT)
+            self._closed = 0
+            self._timer = asyncio.get_running_loop().call_later(LOG_EVERY_S, self._tell)
