@@ -9,15 +9,12 @@ from typing import Any, TypeVar, cast
 import click
 
 from pwgrid import __version__
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BROWSER_TYPES
 
 OWN_REDIS = {"redis_url": "", "redis_host": ""}
 """Flags for a grid that shall use no Redis but its own, whatever a file says."""
-
-EXIT_DEGRADED = 3
-"""What `pwgrid status` exits with when a grid is there that does not serve as it should."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -243,7 +240,11 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
 @_with(_GRID_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
-    """Shows the pools and workers, sessions and memory of a grid."""
+    """Shows the pools and workers, sessions and memory of a grid.
+
+    The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
+    away, another problem), 4 when none is running, 1 when it does not answer.
+    """
     from pwgrid.cli import operate, output, tables
     from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 
@@ -253,8 +254,12 @@ def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
         for grid in error.left:
             without = operate.status_without_master(grid)
             click.echo(output.as_json(without) if as_json else tables.without_master_text(without))
-        sys.exit(EXIT_DEGRADED)
+        sys.exit(operate.DEGRADED)
+    except NoGridError as none:
+        none.exit_code = operate.NONE_RUNNING
+        raise
     click.echo(output.as_json(found) if as_json else tables.status_text(found))
+    sys.exit(operate.exit_code(found))
 
 
 @main.command()

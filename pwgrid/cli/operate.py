@@ -12,6 +12,11 @@ from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
 
 LOOK_EVERY_S: Final = 0.25
 
+HEALTHY: Final = 0
+DEGRADED: Final = 3
+NONE_RUNNING: Final = 4
+"""The exit codes of `pwgrid status`."""
+
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
     """The master's view with the registry's counters: they are exact, the master's own a few seconds old."""
@@ -49,6 +54,14 @@ def status_without_master(grid: LeftGrid) -> dict[str, Any]:
         "state": left_text(grid),
         "children": children,
     }
+
+
+def exit_code(found: dict[str, Any]) -> int:
+    """What `pwgrid status` exits with for this status: HEALTHY or DEGRADED."""
+    is_healthy = found.get("ready", True) and not (
+        found["problems"] or found["redis"].get("error") or any(pool["reason"] for pool in found["pools"])
+    )
+    return HEALTHY if is_healthy else DEGRADED
 
 
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:

@@ -40,7 +40,7 @@ def grid_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a grid says of itself when it is ready. `token` is empty where it asks for none."""
+    """What a grid says of itself when it is ready, or known not to be. `token` is empty where it asks for none."""
 
     endpoint: str
     connect: str
@@ -50,17 +50,12 @@ class Ready:
     pid: int
     port: int
     pools: list[dict[str, Any]]
+    reason: str | None
+    """Why it is not ready, in one sentence; None when it is."""
 
     def grid(self) -> RunningGrid:
         """The grid as the commands know it."""
         return RunningGrid(Path(self.directory), self.port, self.pid, self.endpoint)
-
-    def problem(self) -> str | None:
-        """Why the command would find no browser, in one sentence; None when each pool has one."""
-        for pool in self.pools:
-            if pool["wanted"] and not pool["available"]:
-                return str(pool["reason"]).partition("\n")[0].rstrip(".:")
-        return None
 
     def slots(self) -> int:
         """How many sessions there may be at once, of any browser type that the grid has."""
@@ -100,7 +95,10 @@ class PrivateGrid:
         self._ready: IO[str] = os.fdopen(ready_in)
 
     def ready(self) -> Ready | None:
-        """Returns once the grid is ready; None when it ended before that, which it has explained itself."""
+        """Returns once the grid is ready, or known not to be.
+
+        None when it ended before that, which it has explained itself.
+        """
         line = self._ready.readline()
         said = json.loads(line) if line else None
         return said and Ready(**{each.name: said[each.name] for each in fields(Ready)})
@@ -178,8 +176,8 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
 
 def _start(command: Sequence[str], ready: Ready, guard: int) -> "subprocess.Popen[bytes]":
     """Starts the command, of which the guard knows before it does anything. Raises NotRun."""
-    if problem := ready.problem():
-        raise NotRun(f"{command[0]} was not run: {problem}", NO_BROWSER)
+    if ready.reason is not None:
+        raise NotRun(f"{command[0]} was not run: {ready.reason}", NO_BROWSER)
     about = {
         "PW_TEST_CONNECT_WS_ENDPOINT": ready.connect,
         "PWGRID_WS_ENDPOINT": ready.connect,

@@ -2,21 +2,17 @@
 
 import contextlib
 import gc
-import json
-import os
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
 from pwgrid import __version__
+from pwgrid.cli.start_news import StartNews, say
 from pwgrid.common import log as logging
-from pwgrid.common import systemd
 from pwgrid.common.types import BrowserType
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
@@ -60,7 +56,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         extras = replace(extras, ready_fd=None)
     browsers = _browsers(settings)
     if extras.check_only:
-        _say("the code and the configuration load")
+        say("the code and the configuration load")
         return 0
     with contextlib.ExitStack() as held:
         listeners = _inherited(settings, kept, held)
@@ -77,6 +73,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             runtime.keep()  # a start that fails touches nothing that lives there
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
+        news = StartNews(settings, runtime, extras.ready_fd)
         config = MasterConfig(
             settings=settings,
             redis_url=redis_url,
@@ -88,8 +85,9 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             version=__version__,
             endpoint=base_url(settings),
             lifeline_fd=extras.lifeline_fd,
-            on_progress=_say,
-            on_ready=partial(_on_ready, settings, extras, runtime),
+            on_progress=news.progress,
+            on_ready=news.ready,
+            on_not_ready=news.not_ready,
             leftovers=leftovers,
             kept_open=kept,
             prepare_pool=partial(_prepare_pool, browsers, settings),
@@ -177,43 +175,3 @@ def _redis(settings: Settings, runtime: RuntimeDir) -> RedisSpec | None:
         return None
     server = embedded.prepare(runtime.directory / "redis")
     return RedisSpec(server.argv, server.socket_path)
-
-
-def _connect_url(settings: Settings) -> str:
-    if not settings.token:
-        return base_url(settings)
-    parts = urlsplit(base_url(settings))
-    return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token.get_secret_value())}"))
-
-
-def _on_ready(settings: Settings, extras: Extras, runtime: RuntimeDir, summary: dict[str, Any]) -> None:
-    pools = ", ".join(
-        f"{pool['browserType']} {pool['available']} x {settings.max_concurrent_sessions} slots"
-        + (f" ({pool['reason']})" if pool["reason"] else "")
-        for pool in summary["pools"]
-        if pool["wanted"] > 0
-    )
-    default = settings.default_browser_type
-    systemd.ready(pools)
-    _say(f"ready: {base_url(settings)} | {pools} | connect with {default}.connect({base_url(settings)!r})")
-    if extras.ready_fd is not None:
-        ready = {
-            "endpoint": base_url(settings),
-            "connect": _connect_url(settings),
-            "http": base_url(settings.model_copy(update={"advertised_host": ""})).replace("ws:", "http:"),
-            "token": settings.token.get_secret_value(),
-            "directory": str(runtime.directory),
-            "pid": os.getpid(),
-            "port": settings.port,
-            "pools": summary["pools"],
-        }
-        with os.fdopen(extras.ready_fd, "w") as out:
-            out.write(json.dumps(ready) + "\n")
-
-
-def _say(text: str) -> None:
-    try:
-        print(f"pwgrid {text}", flush=True)
-    except OSError:
-        # The terminal went away; the grid's own log has the same events.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115

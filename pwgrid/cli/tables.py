@@ -14,7 +14,8 @@ _NARROW: Final = 80
 
 def status_text(found: dict[str, Any]) -> str:
     """A grid, its pools and its workers, as the status has them."""
-    state = "stopping" if found.get("stopping") else "serving"
+    is_ready = found.get("ready", True)  # a master of an older version does not say
+    state = "stopping" if found.get("stopping") else "serving" if is_ready else "not ready"
     lines = [f"{found['endpoint']}  {state}  master {found['master']['pid']}  proxy {found['proxy']['pid']}"]
     redis = found["redis"]
     lines.append(
@@ -22,6 +23,7 @@ def status_text(found: dict[str, Any]) -> str:
     )
     host = found["host"]
     lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
+    lines += [] if is_ready else [f"NOT READY: {found['reason']}"]
     lines += [f"PROBLEM: {problem}" for problem in found.get("problems", ())]
     pools = [_pool_row(pool, found["workers"]) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
@@ -28,14 +29,26 @@ def ready(status: str) -> None:
     notify(READY, f"MAINPID={os.getpid()}", f"STATUS={status}")
 
 
-def reloading() -> None:
-    """New settings or new code are being taken; `ready` follows."""
-    notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+def not_ready(why: str, *, patience_s: float) -> None:
+    """The start is over, and the grid is not ready: so much longer TimeoutStartSec= does not count."""
+    notify(f"STATUS=not ready: {why}", *_extended(patience_s))
+
+
+@contextmanager
+def reload(*, is_ready: bool) -> Iterator[None]:
+    """New settings or new code are taken in this block. Who was not told yet that the grid is ready is not told now."""
+    if is_ready:
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    try:
+        yield
+    finally:
+        if is_ready:
+            ready("serving")
 
 
 def stopping(within_s: float) -> None:
     """The end has begun, and takes no longer than `within_s` seconds: until then TimeoutStopSec= does not count."""
-    notify(STOPPING, f"EXTEND_TIMEOUT_USEC={within_s * 1_000_000:.0f}")
+    notify(STOPPING, *_extended(within_s))
 
 
 def watchdog_s() -> float | None:
@@ -54,3 +67,7 @@ def alive() -> None:
 def allow_silence(seconds: float) -> None:
     """From now on `alive` may take so long to come."""
     notify(ALIVE, f"WATCHDOG_USEC={seconds * 1_000_000:.0f}")
+
+
+def _extended(by_s: float) -> list[str]:
+    return [f"EXTEND_TIMEOUT_USEC={by_s * 1_000_000:.0f}"] if by_s > 0 else []

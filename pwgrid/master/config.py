@@ -52,8 +52,9 @@ class MasterConfig:
     the code that `exec_argv` would run.
 
     `prepare_pool(browser_type)` raises GridError when a pool that is scaled up from nothing cannot have workers.
-    `on_progress(text)` while the grid starts, `on_ready(status)` once, when every pool serves as wanted or is known not
-    to. When `lifeline_fd` ends (EOF), the grid stops.
+    `on_progress(text)` while the grid starts, `on_ready(status)` once, when it is ready; before that perhaps, once,
+    `on_not_ready(status)`, when the start is over and it is not (status["reason"] says why). When `lifeline_fd` ends
+    (EOF), the grid stops.
     """
 
     settings: Settings
@@ -75,6 +76,7 @@ class MasterConfig:
     prepare_pool: Callable[[BrowserType], None] = _ignore
     on_progress: Callable[[str], None] = _ignore
     on_ready: Callable[[dict[str, Any]], None] = _ignore
+    on_not_ready: Callable[[dict[str, Any]], None] = _ignore
 
     def common(self) -> tuple[Settings, str, Path]:
         """What every role is given first: settings, the address of Redis, the runtime directory."""

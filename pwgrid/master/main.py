@@ -73,13 +73,15 @@ class Master:
         self._memory = MemoryMeter(config, self._workers)
         started_at = kept.started_at if kept else time.time()
         self._reporter = Reporter(
-            config, self._pools, self._workers, self._proxies, self._redis, self._memory, started_at
+            *(config, self._pools, self._workers, self._proxies, self._redis, self._memory, started_at),
+            is_started=lambda: self._start_report.is_started,
         )
         self._start_report = StartReport(config, self._pools.values(), self.status)
         self._reload = Reload(config, self._files, self._pools, self._workers, self._proxies)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
-            config, self._pools, self._workers, self._shutdown, self._reload, self._version_change, self.status
+            *(config, self._pools, self._workers, self._shutdown, self._reload, self._version_change, self.status),
+            is_ready=lambda: self._start_report.is_ready,
         )
         listener = socket.socket(fileno=kept.control) if kept else None
         self._control = ControlServer(
@@ -296,13 +298,10 @@ class Master:
             port=config.settings.port,
             started_at=self._reporter.started_at,
         )
-        systemd.reloading()
         if self._watchdog_s is not None:
             systemd.allow_silence(LOAD_S)
-        try:
+        with systemd.reload(is_ready=self._start_report.is_ready):
             execute(list(config.exec_argv), kept)
-        finally:
-            systemd.ready("serving")
 
     # Small things
 

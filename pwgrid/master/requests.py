@@ -36,6 +36,8 @@ class Requests:
     reload_settings: Reload
     version_change: VersionChange
     status: Callable[[], dict[str, Any]]
+    is_ready: Callable[[], bool]
+    """Whether the service manager was told that the grid is ready."""
 
     def by_name(self) -> dict[str, Request]:
         """The requests that come over the control socket."""
@@ -92,11 +94,8 @@ class Requests:
     def reload(self) -> Frame:
         """Take the configuration as it is now."""
         self._refuse_while_stopping()
-        systemd.reloading()
-        try:
+        with systemd.reload(is_ready=self.is_ready()):
             return self.reload_settings.run()
-        finally:
-            systemd.ready("serving")
 
     def upgrade(self) -> Deferred:
         """Run the code that is installed now."""

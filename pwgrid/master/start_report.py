@@ -1,4 +1,4 @@
-"""Tells the composer how the start goes, and once that the grid is ready; starts nothing."""
+"""Tells the composer how the start goes, and once that the grid is ready, or why it is not; starts nothing."""
 
 from __future__ import annotations
 
@@ -16,29 +16,38 @@ log = structlog.get_logger()
 
 
 class StartReport:
-    """Compares what there is with what was told before."""
+    """Compares what there is with what was told before. `is_started`: the start is over, or another master's was."""
 
     def __init__(self, config: MasterConfig, pools: Iterable[Pool], status: Callable[[], dict[str, Any]]) -> None:
+        self.is_started = config.kept_open is not None or bool(config.leftovers.workers)
+        self.is_ready = False
+        """Whether it was told that the grid is."""
         self._config = config
         self._pools = list(pools)
         self._status = status
         self._told = ""
-        self._is_ready = False
+        self._is_settled = False
+        self._is_not_ready = False
 
     def tell(self, records: Iterable[WorkerRecord], *, listens: bool, ready: bool) -> None:
-        """Call what has news. Once every pool is complete, or known not to start, that is `on_ready`.
+        """Call what has news, once every pool is complete, or known not to start.
 
         `listens` and `ready` are the proxy's word: who asks the proxy right after ours gets the same answer from it.
         """
-        if self._is_ready:
+        if self.is_ready:
             return
         self._tell_progress(records)
-        is_settled = listens and all(pool.is_complete or pool.cannot_start or pool.host_guard for pool in self._pools)
-        is_whole = all(pool.is_complete and not pool.host_guard for pool in self._pools)
-        proxy_will_be_ready = is_whole and any(pool.workers for pool in self._pools)
-        if is_settled and (ready or not proxy_will_be_ready):
-            self._is_ready = True
-            self._call(self._config.on_ready, self._status())
+        if listens and all(pool.is_complete or pool.cannot_start or pool.host_guard for pool in self._pools):
+            self.is_started = self._is_settled = True
+        if not self._is_settled:
+            return
+        status = self._status()
+        if ready and status["ready"]:
+            self.is_ready = True
+            self._call(self._config.on_ready, status)
+        elif not status["ready"] and not self._is_not_ready:
+            self._is_not_ready = True
+            self._call(self._config.on_not_ready, status)
 
     def _tell_progress(self, records: Iterable[WorkerRecord]) -> None:
         wanted = sum(pool.workers for pool in self._pools)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pwgrid.common import readiness
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -22,7 +24,10 @@ _SHOWN_TO_PROXY = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAIL
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Reads the other parts and puts their figures together. `started_at` in Unix seconds."""
+    """Reads the other parts and puts their figures together. `started_at` in Unix seconds.
+
+    `is_started` says whether the start is over.
+    """
 
     config: MasterConfig
     pools: dict[BrowserType, Pool]
@@ -31,12 +36,19 @@ class Reporter:
     redis: RedisChild | None
     memory: MemoryMeter
     started_at: float
+    is_started: Callable[[], bool]
 
     def status(self, *, stopping: bool) -> dict[str, Any]:
         """The reply to `status`; it holds no secret."""
         config = self.config
         problem = disk_problem(config.runtime.directory)
+        pools = {name: pool.figures(self.workers.of(name)) for name, pool in self.pools.items()}
+        not_ready = readiness.why_not_ready(
+            pools, is_started=self.is_started(), is_stopping=stopping, host_guard=self.memory.guard.reason
+        )
         return {
+            "ready": not_ready is None,
+            "reason": not_ready,
             "endpoint": config.endpoint,
             "version": config.version,
             "master": {"pid": os.getpid(), "startedAt": self.started_at},
@@ -54,6 +66,7 @@ class Reporter:
         """What the proxy chooses from."""
         return {
             "stopping": stopping,
+            "started": self.is_started(),
             "hostGuard": self.memory.guard.reason,
             "pools": {name: pool.roster_entry(self.workers.of(name)) for name, pool in self.pools.items()},
             "workers": [

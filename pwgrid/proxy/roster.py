@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pwgrid.common import readiness
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 
 
@@ -34,6 +35,7 @@ class Roster:
 
     stopping: bool = False
     lost: str | None = None
+    is_started: bool = False
     host_guard: str | None = None
     pools: dict[BrowserType, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
@@ -41,6 +43,7 @@ class Roster:
     def replace(self, state: Mapping[str, Any]) -> None:
         """Takes over a `state` frame of the master (its shape is in docs/architecture.md)."""
         self.stopping = bool(state.get("stopping"))
+        self.is_started = bool(state.get("started", True))
         self.host_guard = state.get("hostGuard")
         pools = state.get("pools", {})
         self.pools = {
@@ -71,24 +74,19 @@ class Roster:
         )
 
     def not_ready(self) -> str | None:
-        """Why the grid cannot take a session of every pool now; None when it can."""
-        if self.stopping:
-            return "the grid is shutting down"
-        if self.lost:
+        """Why the grid is not ready; None when it is."""
+        if self.lost and not self.stopping:
             return self.lost
-        if self.host_guard:
-            return self.host_guard
-        if not self.offered():
+        if not self.pools and not self.stopping:
             return "the master has not reported its pools yet"
-        missing = [self.shortage(browser_type) for browser_type, pool in self.pools.items() if pool.wanted > 0]
-        return "; ".join(each for each in missing if each) or None
+        return readiness.why_not_ready(
+            self.pools, is_started=self.is_started, is_stopping=self.stopping, host_guard=self.host_guard
+        )
 
     def shortage(self, browser_type: BrowserType) -> str | None:
         """Why no session of this type can be taken at all; None when a worker serves."""
         pool = self.pools.get(browser_type)
-        if pool is None or pool.available > 0:
-            return None
-        return f"no {browser_type} worker is available" + (f": {pool.reason}" if pool.reason else "")
+        return readiness.shortage(browser_type, pool) if pool else None
 
 
 def _minor(worker: Mapping[str, Any]) -> str | None:

@@ -37,8 +37,9 @@ class Service:
         self.manager.path(CONFIG).write_text(text)
 
     def status(self) -> dict[str, Any]:
-        """As root sees it who runs `pwgrid status`."""
-        found: dict[str, Any] = json.loads(self.manager.command(f"{INSTALLED}/.venv/bin/pwgrid", "status", "--json"))
+        """As root sees it who runs `pwgrid status`, of a grid that is healthy or not."""
+        text = self.manager.command(f"{INSTALLED}/.venv/bin/pwgrid", "status", "--json", expected=(0, 3))
+        found: dict[str, Any] = json.loads(text)
         return found
 
     def available(self) -> dict[str, int]:

@@ -174,9 +174,10 @@ def test_what_a_worker_leaves_when_it_ends_by_itself_is_killed() -> None:
 
 def test_a_pool_that_crashes_says_why_and_the_other_serves() -> None:
     with MasterGrid(settings={"firefox_workers": 1}, behaviour={"firefox": "crash"}) as grid:
-        ready = grid.expect("ready")["status"]
-        assert pool(ready, "chromium")["available"] == 1
-        assert pool(ready, "firefox")["reason"] == "worker ended with code 70 (3 early deaths in a row)"
+        found = grid.expect("not_ready")["status"]
+        assert (found["ready"], found["reason"].partition(": ")[0]) == (False, "no firefox worker is available")
+        assert pool(found, "chromium")["available"] == 1
+        assert pool(found, "firefox")["reason"] == "worker ended with code 70 (3 early deaths in a row)"
         state = grid.expect_state(lambda state: state["pools"]["firefox"]["reason"])["state"]
         assert state["pools"]["firefox"]["available"] == 0
         crashed = [event for event in grid.events() if event["event"] == "child_crashed"]
@@ -427,7 +428,7 @@ def test_pools_can_be_scaled() -> None:
 )
 def test_a_wrong_request_is_answered_with_a_sentence(name: str, data: dict[str, Any], sentence: str) -> None:
     with MasterGrid(settings={"chromium_workers": 0}) as grid:
-        grid.expect("ready")
+        grid.expect("not_ready")
         assert grid.ask(name, data) == {"t": "error", "error": sentence}
         grid.end()
 

@@ -1,6 +1,8 @@
 """What the grid says of itself is the same wherever it says it, and it says each thing once."""
 
 import json
+import socket
+from pathlib import Path
 from typing import Any
 
 from tests.support.grid import Grid, eventually, running_grid
@@ -64,3 +66,50 @@ def test_a_worker_and_a_session_are_logged_once_each_when_they_begin_and_end() -
         (ended,) = eventually(lambda: events(grid, "session_ended"), "its end is logged")
         assert (ended["session"], ended["status"]) == (started["session"], "completed")
         assert len(events(grid, "session_started")) == 1
+
+
+def all_that_was_notified(manager: socket.socket) -> str:
+    """What the service manager was told so far."""
+    told = []
+    while True:
+        try:
+            told.append(manager.recv(4096).decode())
+        except BlockingIOError:
+            return "\n".join(told)
+
+
+def test_ready_means_the_same_in_the_line_to_the_service_manager_in_the_api_and_in_the_status(tmp_path: Path) -> None:
+    broken, notify = tmp_path / "broken", tmp_path / "notify"
+    broken.touch()
+    sentence = "no firefox worker is available: firefox did not start: no way"
+    environment = {
+        "NOTIFY_SOCKET": str(notify),
+        "FIREFOX_EXECUTABLE": "/bin/true",
+        "FAKE_FAIL_START": "no way",
+        "FAKE_FAIL_TYPE": "firefox",
+        "FAKE_FAIL_WHILE": str(broken),
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(notify))
+        manager.setblocking(False)
+        with running_grid("--chromium", "1", "--firefox", "1", environment=environment, fake=True) as grid:
+            assert (grid.ready["ready"], grid.ready["reason"].startswith(sentence)) == (False, True)
+            assert f"pwgrid not ready: {sentence}" in grid.output()
+            assert "pwgrid ready:" not in grid.output()
+            status, _, body = grid.get("/health/ready")
+            assert (status, json.loads(body)["error"].startswith(sentence)) == (503, True)
+            told = all_that_was_notified(manager)
+            assert f"STATUS=not ready: {sentence}" in told
+            assert "EXTEND_TIMEOUT_USEC=" in told  # it serves Chromium: not to be killed for being late
+            assert "READY=1" not in told
+            done = grid.command("status")
+            assert (done.returncode, f"NOT READY: {sentence}" in done.stdout) == (3, True)
+            session(grid.port).close()
+
+            broken.unlink()
+            eventually(lambda: "pwgrid ready: " in grid.output(), "the line says that it is ready")
+            assert grid.get("/health/ready")[0] == 200
+            eventually(lambda: "READY=1" in all_that_was_notified(manager), "the service manager hears it")
+            assert (grid.command("status").returncode, grid.status()["ready"]) == (0, True)
+        done = grid.command("status", "--port", str(grid.port))
+        assert (done.returncode, "no grid" in done.stderr) == (4, True)

@@ -5,6 +5,7 @@
 //
 // Faults and extras, by environment variable:
 //   FAKE_FAIL_START=<sentence>   says `failed` with it            FAKE_HANG_START=1         never says `ready`
+//   FAKE_FAIL_TYPE=<browser>     only this type fails so          FAKE_FAIL_WHILE=<path>    only while the file is there
 //   FAKE_START_MS=<n>            `ready` so much later            FAKE_VERSION=<x.y.z>      its Playwright version
 //   FAKE_START_HELD_BY=<path>    not `ready` while the file is there
 //   FAKE_HANG_CANARY=1           canaries fail at their timeout   FAKE_FAIL_CANARY=<text>   canaries fail at once
@@ -295,7 +296,9 @@ fs.rmSync(options.socketPath, { force: true });
 net.createServer(serveDirectly).listen(options.socketPath);
 if (env.FAKE_TCP_PORT)
   net.createServer({ noDelay: true }, serveDirectly).listen(Number(env.FAKE_TCP_PORT), '127.0.0.1');
-if (env.FAKE_FAIL_START) {
+const fails = env.FAKE_FAIL_START && (env.FAKE_FAIL_TYPE || options.browserType) === options.browserType
+  && (!env.FAKE_FAIL_WHILE || fs.existsSync(env.FAKE_FAIL_WHILE));
+if (fails) {
   say({ say: 'failed', error: env.FAKE_FAIL_START });
   setTimeout(() => process.exit(1), 100);
 } else if (!env.FAKE_HANG_START) {

@@ -107,9 +107,9 @@ class Grid:
         )
 
     def status(self) -> dict[str, Any]:
-        """`pwgrid status --json`."""
+        """`pwgrid status --json`, of a grid that is healthy or not."""
         done = self.command("status", "--json")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode in (0, 3), done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 

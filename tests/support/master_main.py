@@ -288,6 +288,7 @@ def main(spec: dict[str, Any]) -> int:
             lifeline_fd=spec.get("lifeline_fd"),
             on_progress=lambda text: say("progress", text=text),
             on_ready=lambda status: say("ready", status=status),
+            on_not_ready=lambda status: say("not_ready", status=status),
         )
         if "explode_on" in spec:
             explode_on(spec["explode_on"])

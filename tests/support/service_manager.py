@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tests.support.grid import ROOT, eventually
@@ -96,8 +96,8 @@ class ServiceManager:
         """`systemctl ARGUMENTS`: what it printed. Raises AssertionError when it failed."""
         return self.command("systemctl", *arguments)
 
-    def command(self, *argv: str) -> str:
-        """Runs it as root beside the services: what it printed. Raises AssertionError when it failed."""
+    def command(self, *argv: str, expected: Collection[int] = (0,)) -> str:
+        """Runs it as root beside the services: what it printed. Raises AssertionError for another exit code."""
         done = subprocess.run(
             ["nsenter", "--target", str(self.pid), "--all", *argv],
             cwd="/",
@@ -106,7 +106,7 @@ class ServiceManager:
             timeout=120,
             check=False,
         )
-        assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}\n{self.output()}"
+        assert done.returncode in expected, f"{argv}: {done.stdout}{done.stderr}\n{self.output()}"
         return done.stdout
 
     def show(self, unit: str) -> dict[str, str]:

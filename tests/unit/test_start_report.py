@@ -1,4 +1,4 @@
-"""When the grid is called ready: a table of what the pools and the proxy are, and whether it is told."""
+"""When the grid is called ready, or not ready: tables of what the pools and the proxy are, and what is told."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,44 +9,89 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.start_report import StartReport
 from pwgrid.master.workers.pool import Pool
 
+SHORT = "the host is short of memory"
 
-def report(pool: SimpleNamespace, told: list[Any]) -> StartReport:
-    config = SimpleNamespace(on_ready=told.append, on_progress=lambda _: None)
-    return StartReport(cast(MasterConfig, config), [cast(Pool, pool)], lambda: {"pid": 7})
+
+class Start:
+    """A start report over one pool. `told` has what it called, in order; `reason` is why the master is not ready."""
+
+    def __init__(self, pool: SimpleNamespace, *, adopted: bool = False) -> None:
+        self.told: list[str] = []
+        self.reason: str | None = None
+        config = SimpleNamespace(
+            on_ready=lambda status: self.told.append(f"ready {status['ready']}"),
+            on_not_ready=lambda status: self.told.append(f"not ready: {status['reason']}"),
+            on_progress=lambda _: None,
+            kept_open=None,
+            leftovers=SimpleNamespace(workers=["a"] if adopted else []),
+        )
+        self.report = StartReport(cast(MasterConfig, config), [cast(Pool, pool)], self.status)
+
+    def status(self) -> dict[str, Any]:
+        return {"ready": self.reason is None and self.report.is_started, "reason": self.reason}
+
+    def tell(self, *, listens: bool = True, ready: bool = False) -> list[str]:
+        self.report.tell([], listens=listens, ready=ready)
+        return self.told
 
 
 def pool(*, workers: int = 2, complete: bool = True, guard: str | None = None, fails: bool = False) -> SimpleNamespace:
-    backoff = SimpleNamespace(reason="it fails" if fails else None)
     return SimpleNamespace(
-        browser_type="chromium",
-        workers=workers,
-        is_complete=complete,
-        host_guard=guard,
-        cannot_start=fails,
-        backoff=backoff,
+        browser_type="chromium", workers=workers, is_complete=complete, host_guard=guard, cannot_start=fails
     )
 
 
 @pytest.mark.parametrize(
-    ("found", "listens", "ready", "told"),
+    ("found", "why_not", "listens", "ready", "told"),
     [
-        (pool(complete=False), True, False, False),
-        (pool(complete=False), True, True, False),
-        (pool(), False, False, False),
-        (pool(), True, False, False),  # the proxy would still answer 503
-        (pool(), True, True, True),
-        (pool(complete=False, fails=True), False, False, False),
-        (pool(complete=False, fails=True), True, False, True),
-        (pool(complete=False, guard="the host is short of memory"), True, False, True),
-        (pool(guard="the host is short of memory"), True, False, True),
-        (pool(workers=0), True, False, True),
+        (pool(complete=False), "no chromium worker is available", True, False, []),
+        (pool(complete=False), None, True, False, []),
+        (pool(), None, False, False, []),
+        (pool(), None, True, False, []),  # the proxy would still answer 503
+        (pool(), None, True, True, ["ready True"]),
+        (pool(complete=False, fails=True), "it fails", False, False, []),
+        (pool(complete=False, fails=True), "it fails", True, False, ["not ready: it fails"]),
+        (pool(complete=False, fails=True), None, True, True, ["ready True"]),  # some of its workers did start
+        (pool(complete=False, guard=SHORT), SHORT, True, False, [f"not ready: {SHORT}"]),
+        (pool(guard=SHORT), SHORT, True, False, [f"not ready: {SHORT}"]),
+        (pool(guard=SHORT), SHORT, True, True, [f"not ready: {SHORT}"]),  # the proxy has not heard of it yet
+        (pool(workers=0), "no pool has workers", True, False, ["not ready: no pool has workers"]),
     ],
 )
-def test_the_grid_is_called_ready_once_the_proxy_would_say_the_same(
-    found: SimpleNamespace, listens: bool, ready: bool, told: bool
+def test_the_grid_is_called_what_the_proxy_would_call_it_once_the_start_is_over(
+    found: SimpleNamespace, why_not: str | None, listens: bool, ready: bool, told: list[str]
 ) -> None:
-    heard: list[Any] = []
-    start = report(found, heard)
+    start = Start(found)
+    start.reason = why_not
     for _ in range(2):
-        start.tell([], listens=listens, ready=ready)
-    assert heard == [{"pid": 7}] * told
+        assert start.tell(listens=listens, ready=ready) == told
+
+
+def test_the_start_is_over_before_the_proxy_can_call_the_grid_ready() -> None:
+    found = pool(complete=False)
+    start = Start(found)
+    start.tell()
+    assert not start.report.is_started
+    found.is_complete = True
+    assert start.tell() == []
+    assert start.report.is_started
+    assert start.tell(ready=True) == ["ready True"]
+
+
+def test_a_grid_that_was_not_ready_is_called_ready_when_it_is_although_a_worker_is_missing_still() -> None:
+    found = pool(complete=False, fails=True)
+    start = Start(found)
+    start.reason = "it fails"
+    start.tell()
+    found.cannot_start, start.reason = False, None
+    assert start.tell(ready=True) == ["not ready: it fails", "ready True"]
+    assert start.report.is_ready
+
+
+def test_what_another_master_had_started_is_started_but_called_ready_only_when_it_is_whole() -> None:
+    found = pool(complete=False)
+    start = Start(found, adopted=True)
+    assert start.report.is_started
+    assert start.tell(ready=True) == []
+    found.is_complete = True
+    assert start.tell(ready=True) == ["ready True"]

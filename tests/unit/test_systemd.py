@@ -32,10 +32,22 @@ def test_ready_tells_the_main_process_and_a_status(manager: socket.socket) -> No
 
 
 def test_a_reload_and_the_end_are_told(manager: socket.socket) -> None:
-    systemd.reloading()
+    with systemd.reload(is_ready=True):
+        assert manager.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+    assert manager.recv(4096).startswith(b"READY=1\n")
     systemd.stopping(90.5)
-    assert manager.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
     assert manager.recv(4096) == b"STOPPING=1\nEXTEND_TIMEOUT_USEC=90500000"
+
+
+def test_a_grid_that_is_not_ready_says_why_and_is_waited_for_where_that_is_worth_it(manager: socket.socket) -> None:
+    systemd.not_ready("no firefox worker is available", patience_s=100.0)
+    assert manager.recv(4096) == b"STATUS=not ready: no firefox worker is available\nEXTEND_TIMEOUT_USEC=100000000"
+    systemd.not_ready("no chromium worker is available", patience_s=0.0)
+    assert manager.recv(4096) == b"STATUS=not ready: no chromium worker is available"
+    with systemd.reload(is_ready=False):  # who is not ready is not so after a reload
+        pass
+    systemd.stopping(1)
+    assert manager.recv(4096).startswith(b"STOPPING=1")
 
 
 def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

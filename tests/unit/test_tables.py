@@ -79,6 +79,12 @@ def test_the_status_has_every_figure_in_a_line_of_its_own() -> None:
     assert second.split()[4:8] == ["0/5", "49", "-", "memory:"]
 
 
+def test_the_status_of_a_grid_that_is_not_ready_says_why() -> None:
+    lines = status_text({**STATUS, "ready": False, "reason": "no firefox worker is available"}).splitlines()
+    assert lines[0] == "ws://127.0.0.1:8080  not ready  master 1  proxy 2"
+    assert lines[3:5] == ["NOT READY: no firefox worker is available", "PROBLEM: the disk is full"]
+
+
 def test_sessions_are_listed_with_their_reason() -> None:
     head, row = sessions_text([SESSION]).splitlines()
     assert head.split() == ["SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import structlog
@@ -19,6 +20,15 @@ from pwgrid.settings.model import Settings
 log = structlog.get_logger()
 
 GIVEN_UP_AFTER_DEATHS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How many workers a pool wants and has, and why it is short of them, without paths and pids."""
+
+    wanted: int
+    available: int
+    reason: str | None
 
 
 class Pool:
@@ -117,14 +127,14 @@ class Pool:
             "reason": self.reason,
         }
 
+    def figures(self, records: Collection[WorkerRecord]) -> Figures:
+        """What readiness depends on."""
+        available = sum(record.life.status is WorkerStatus.AVAILABLE for record in records)
+        return Figures(self.workers, available, self.reason and without_places(self.reason))
+
     def roster_entry(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
-        """What the proxy is told."""
-        return {
-            "wanted": self.workers,
-            "available": sum(record.life.status is WorkerStatus.AVAILABLE for record in records),
-            "reason": self.reason and without_places(self.reason),  # it tells clients
-            "drainTimeouts": self.drain_timeouts,
-        }
+        """What the proxy is told, which tells it to clients."""
+        return {**asdict(self.figures(records)), "drainTimeouts": self.drain_timeouts}
 
     def _is_proof(self, record: WorkerRecord, now: float) -> bool:
         served_s = now - record.warm_since

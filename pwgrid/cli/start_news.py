@@ -1,0 +1,107 @@
+"""Tells whoever started the grid how the start goes, when it is ready, or why it is not. Decides none of this."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import structlog
+
+from pwgrid.common import systemd
+from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.settings.endpoint import base_url
+from pwgrid.settings.kinds import MAX_SECONDS
+from pwgrid.settings.model import Settings
+
+log = structlog.get_logger()
+
+_FULL_PATIENCE_S: Final = MAX_SECONDS
+
+
+class StartNews:
+    """Lines on stdout, or events in the log where that is JSON: then nothing else is written. The service manager hears
+    of it too, and so does `ready_fd`: one line of JSON, once, as soon as the grid is ready or it is known why not."""
+
+    def __init__(self, settings: Settings, runtime: RuntimeDir, ready_fd: int | None) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._ready_fd = ready_fd
+
+    def progress(self, text: str) -> None:
+        """How far the start is."""
+        if self._is_json:
+            log.info("grid_starting", progress=text)
+        else:
+            say(text)
+
+    def ready(self, status: dict[str, Any]) -> None:
+        """Each pool can take a session."""
+        endpoint, pools = base_url(self._settings), self._pools(status)
+        if self._is_json:
+            log.info("grid_ready", endpoint=endpoint, pools=pools)
+        else:
+            default = self._settings.default_browser_type
+            say(f"ready: {endpoint} | {pools} | connect with {default}.connect({endpoint!r})")
+        systemd.ready(pools)
+        self._tell_ready_fd(status)
+
+    def not_ready(self, status: dict[str, Any]) -> None:
+        """The start is over, and a pool cannot take a session. It is still tried, and `ready` may follow."""
+        why = status["reason"]
+        if self._is_json:
+            log.error("grid_not_ready", endpoint=base_url(self._settings), reason=why, pools=self._pools(status))
+        else:
+            say(f"not ready: {why} | {base_url(self._settings)} | {self._pools(status)}")
+        # A grid that serves some clients, or will once the host has memory, is not to be killed for being late.
+        is_worth_it = status["host"]["guard"] or any(pool["available"] for pool in status["pools"])
+        systemd.not_ready(why, patience_s=_FULL_PATIENCE_S if is_worth_it else 0.0)
+        self._tell_ready_fd(status)
+
+    @property
+    def _is_json(self) -> bool:
+        return self._settings.log_format == "json"
+
+    def _pools(self, status: dict[str, Any]) -> str:
+        return ", ".join(
+            f"{pool['browserType']} {pool['available']} x {self._settings.max_concurrent_sessions} slots"
+            for pool in status["pools"]
+            if pool["wanted"] > 0
+        )
+
+    def _tell_ready_fd(self, status: dict[str, Any]) -> None:
+        if self._ready_fd is None:
+            return
+        settings, ready_fd, self._ready_fd = self._settings, self._ready_fd, None
+        found = {
+            "ready": status["ready"],
+            "reason": status["reason"],
+            "endpoint": base_url(settings),
+            "connect": _connect_url(settings),
+            "http": base_url(settings.model_copy(update={"advertised_host": ""})).replace("ws:", "http:"),
+            "token": settings.token.get_secret_value(),
+            "directory": str(self._runtime.directory),
+            "pid": os.getpid(),
+            "port": settings.port,
+            "pools": status["pools"],
+        }
+        with os.fdopen(ready_fd, "w") as out:
+            out.write(json.dumps(found) + "\n")
+
+
+def say(text: str) -> None:
+    """A line on stdout."""
+    try:
+        print(f"pwgrid {text}", flush=True)
+    except OSError:
+        # The terminal went away; the grid's own log has the same events.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _connect_url(settings: Settings) -> str:
+    if not settings.token:
+        return base_url(settings)
+    parts = urlsplit(base_url(settings))
+    return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token.get_secret_value())}"))

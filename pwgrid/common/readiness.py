@@ -1,0 +1,52 @@
+"""Whether the grid is ready, in one meaning: each pool that is wanted can take a session now, and the start is over.
+
+The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `pwgrid status` all say this. Asks none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pwgrid.common.types import BrowserType
+
+
+class PoolFigures(Protocol):
+    """`wanted` and `available` count workers; `reason` says why the pool is short of them."""
+
+    @property
+    def wanted(self) -> int: ...
+
+    @property
+    def available(self) -> int: ...
+
+    @property
+    def reason(self) -> str | None: ...
+
+
+def shortage(name: str, pool: PoolFigures) -> str | None:
+    """Why the pool cannot take a session at all; None when it can."""
+    if pool.available > 0:
+        return None
+    return f"no {name} worker is available" + (f": {pool.reason}" if pool.reason else "")
+
+
+def why_not_ready(
+    pools: Mapping[BrowserType, PoolFigures], *, is_started: bool, is_stopping: bool, host_guard: str | None
+) -> str | None:
+    """The sentence that says why the grid is not ready; None when it is.
+
+    `is_started`: at the start every pool was complete, or it was known why it cannot be. A grid that another master had
+    started already is. `host_guard`: why the host can take no session now.
+    """
+    if is_stopping:
+        return "the grid is shutting down"
+    if host_guard:
+        return host_guard
+    wanted = {name: pool for name, pool in pools.items() if pool.wanted > 0}
+    if not wanted:
+        return "no pool has workers: scale one up, for example `pwgrid scale chromium=1`"
+    if not is_started and not any(pool.reason for pool in wanted.values()):
+        figures = ", ".join(f"{pool.available} of {pool.wanted} {name} workers" for name, pool in wanted.items())
+        return f"the grid is starting: {figures} are available"
+    return "; ".join(filter(None, (shortage(name, pool) for name, pool in wanted.items()))) or None

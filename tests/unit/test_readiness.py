@@ -1,0 +1,38 @@
+"""The one meaning of ready: a table of what there is, and the sentence that says why the grid is not."""
+
+import pytest
+
+from pwgrid.common.readiness import why_not_ready
+from pwgrid.common.types import BrowserType
+from pwgrid.master.workers.pool import Figures
+
+FULL, PART, NONE = Figures(2, 2, None), Figures(2, 1, None), Figures(2, 0, None)
+BROKEN, UNWANTED = Figures(1, 0, "firefox did not start: no display"), Figures(0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("chromium", "firefox", "is_started", "sentence"),
+    [
+        (FULL, UNWANTED, True, None),
+        (PART, UNWANTED, True, None),
+        (FULL, UNWANTED, False, "the grid is starting: 2 of 2 chromium workers are available"),
+        (PART, BROKEN, True, "no firefox worker is available: firefox did not start: no display"),
+        (PART, BROKEN, False, "no firefox worker is available: firefox did not start: no display"),
+        (NONE, UNWANTED, True, "no chromium worker is available"),
+        (NONE, UNWANTED, False, "the grid is starting: 0 of 2 chromium workers are available"),
+        (UNWANTED, UNWANTED, True, "no pool has workers: scale one up, for example `pwgrid scale chromium=1`"),
+    ],
+)
+def test_the_grid_is_ready_when_each_pool_that_is_wanted_can_take_a_session(
+    chromium: Figures, firefox: Figures, is_started: bool, sentence: str | None
+) -> None:
+    pools: dict[BrowserType, Figures] = {"chromium": chromium, "firefox": firefox}
+    assert why_not_ready(pools, is_started=is_started, is_stopping=False, host_guard=None) == sentence
+
+
+def test_a_grid_that_stops_and_a_host_without_memory_are_not_ready_whatever_the_pools_are() -> None:
+    pools: dict[BrowserType, Figures] = {"chromium": FULL}
+    guard = "the host is short of memory"
+    assert why_not_ready(pools, is_started=True, is_stopping=False, host_guard=guard) == guard
+    stopping = why_not_ready(pools, is_started=True, is_stopping=True, host_guard=guard)
+    assert stopping == "the grid is shutting down"
