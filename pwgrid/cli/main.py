@@ -1,5 +1,6 @@
 """The command `pwgrid`. Parses and prints; every command's work is done elsewhere, imported only when it is needed."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -126,11 +127,15 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
     # None makes an import fail: structlog imports rich where it can, which takes 2 MiB in each process of the grid.
     sys.modules["rich"] = cast(Any, None)
-    from pwgrid.cli.serve import Extras, serve
+    from pwgrid.cli.serve import Extras, errors_as_json, serve
+    from pwgrid.settings.model import environment_names
 
     ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
     flags = rest | (OWN_REDIS if private else {})
-    sys.exit(serve(_load(config_file, flags), Extras(ready_fd, lifeline_fd, check_only)))
+    names = environment_names("log_format")
+    asked = flags["log_format"] or next((os.environ[name] for name in names if name in os.environ), "")
+    with errors_as_json() if asked == "json" else contextlib.nullcontext():
+        sys.exit(serve(_load(config_file, flags), Extras(ready_fd, lifeline_fd, check_only)))
 
 
 @main.command(

@@ -2,17 +2,20 @@
 
 import contextlib
 import gc
+import logging as std_logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 import structlog
 
 from pwgrid import __version__
 from pwgrid.cli.start_news import StartNews, say
 from pwgrid.common import log as logging
+from pwgrid.common.errors import GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
@@ -32,6 +35,9 @@ from pwgrid.worker.main import run_worker
 
 log = structlog.get_logger()
 
+EXIT_CRASHED: Final = 1
+"""As Python's own, of an error that nobody has caught."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extras:
@@ -40,6 +46,21 @@ class Extras:
     ready_fd: int | None = None
     lifeline_fd: int | None = None
     check_only: bool = False
+
+
+@contextlib.contextmanager
+def errors_as_json() -> Iterator[None]:
+    """What ends the grid in this block is a line of its log: with LOG_FORMAT=json nothing else may be on stderr."""
+    logging.configure("info", "json", "master")
+    std_logging.captureWarnings(True)
+    try:
+        yield
+    except GridError as error:
+        log.critical("grid_not_started", reason=error.sentence)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        log.critical("grid_crashed", error=repr(error), exc_info=True)
+        sys.exit(EXIT_CRASHED)
 
 
 def serve(loaded: Loaded, extras: Extras) -> int:

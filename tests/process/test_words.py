@@ -1,11 +1,16 @@
 """What the grid says of itself is the same wherever it says it, and it says each thing once."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.grid import Grid, eventually, running_grid
+import pytest
+
+from tests.support.grid import ROOT, Grid, eventually, running_grid
 from tests.support.raw import session
 
 CALL_LOG = (
@@ -66,6 +71,45 @@ def test_a_worker_and_a_session_are_logged_once_each_when_they_begin_and_end() -
         (ended,) = eventually(lambda: events(grid, "session_ended"), "its end is logged")
         assert (ended["session"], ended["status"]) == (started["session"], "completed")
         assert len(events(grid, "session_started")) == 1
+
+
+def test_with_json_every_line_is_json_on_one_stream(tmp_path: Path) -> None:
+    with running_grid("--chromium", "1", environment={"LOG_FORMAT": "json"}, fake=True) as grid:
+        session(grid.port).close()
+        (ready,) = events(grid, "grid_ready")
+        assert (ready["endpoint"], ready["pools"]) == (grid.endpoint, "chromium 1 x 5 slots")
+        eventually(lambda: events(grid, "session_ended"), "its end is logged")
+        grid.process.terminate()
+        assert grid.process.wait(60) == 0
+        lines = grid.output().splitlines()
+        assert all({"time", "level", "event"} <= json.loads(line).keys() for line in lines)
+        assert json.loads(lines[-1])["event"] == "master_stopped"
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "sentence"),
+    [
+        ({"PWGRID_PORT": "none"}, 2, "the configuration has 1 fault"),
+        ({"CHROMIUM_EXECUTABLE": "/nonexistent"}, 1, "CHROMIUM_EXECUTABLE is /nonexistent, where there is no file"),
+    ],
+)
+def test_with_json_a_grid_that_cannot_start_says_so_in_json_too(
+    tmp_path: Path, setting: dict[str, str], code: int, sentence: str
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PWGRID_LOG_FORMAT": "json", **setting}
+    done = subprocess.run(
+        [sys.executable, "-m", "pwgrid", "serve", "--chromium", "1"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    said = json.loads(line)
+    assert (said["event"], said["level"], said["reason"].startswith(sentence)) == ("grid_not_started", "critical", True)
 
 
 def all_that_was_notified(manager: socket.socket) -> str:
