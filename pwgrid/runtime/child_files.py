@@ -17,6 +17,7 @@ import orjson
 import psutil
 
 from pwgrid.common.types import ChildKind
+from pwgrid.runtime.plain_files import read_plain
 from pwgrid.runtime.processes import find_process
 
 WORKER_FILE: Final = "worker.json"
@@ -49,6 +50,8 @@ class ChildState:
     spare: bool = False
     is_successor: bool = False
     sessions_until: float | None = None
+    uid: int = field(default_factory=os.getuid)
+    """Whose file it is, by the kernel's word: a file tells of its owner's processes only."""
 
     def path(self, runtime: Path) -> Path:
         """Its file."""
@@ -79,7 +82,7 @@ class ChildState:
         """The process if it lives: pid, create time, boot and owner are those in the file."""
         process = find_process(self.pid, self.create_time) if self.boot_id == boot_id() else None
         try:
-            return process if process is not None and process.uids().real == os.getuid() else None
+            return process if process is not None and process.uids().real == self.uid else None
         except psutil.NoSuchProcess:
             return None
 
@@ -116,8 +119,10 @@ def boot_id() -> str:
 def _read(path: Path) -> ChildState | None:
     known = {part.name for part in fields(ChildState)}
     try:
-        content = orjson.loads(path.read_bytes())
+        text, uid = read_plain(path)
+        content = orjson.loads(text)
         state = ChildState(**{name: value for name, value in content.items() if name in known})
+        state.uid = uid
         state.pid, state.create_time = int(state.pid), float(state.create_time)
         state.forked_at, state.started_at = float(state.forked_at), float(state.started_at)
         if state.sessions_until is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import select
@@ -20,6 +19,7 @@ import orjson
 import structlog
 
 from pwgrid.common.errors import AlreadyRunning, GridError
+from pwgrid.runtime.plain_files import read_plain
 from pwgrid.runtime.processes import create_time, find_process
 
 log = structlog.get_logger()
@@ -28,7 +28,6 @@ log = structlog.get_logger()
 MAX_SOCKET_PATH_BYTES: Final = 107
 _LONGEST: Final = "w/01234567/handoff.sock"
 _LOCK: Final = "lock"
-_LOCK_BYTES: Final = 4096
 _DETACHED: Final = ("detachedAt", "graceS", "drainS")
 UNWRITTEN: Final = "unwritten"
 """The directory for what workers could not write into Redis before they ended."""
@@ -279,7 +278,7 @@ def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
 def read_lock(directory: Path) -> LockContent | None:
     """What the lock says of who holds it, or has held it last. It is not touched: a starting master must not trip."""
     try:
-        content = orjson.loads(_content_of(directory / _LOCK))
+        content = orjson.loads(read_plain(directory / _LOCK)[0])
         detached = (float(content[name]) for name in _DETACHED) if "detachedAt" in content else (None, None, None)
         return LockContent(int(content["pid"]), float(content["createTime"]), str(content["endpoint"]), *detached)
     except (OSError, ValueError, KeyError, TypeError):
@@ -290,23 +289,6 @@ def _holder_of(directory: Path) -> LockContent | None:
     """What the lock says, if its holder lives."""
     content = read_lock(directory)
     return content if content is not None and content.is_held else None
-
-
-def _content_of(lock: Path) -> bytes:
-    """What the lock says. Raises OSError for what is not a plain file of its directory's owner, and waits for none."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    directory = os.open(lock.parent, flags | os.O_DIRECTORY)
-    try:
-        fd = os.open(lock.name, flags | os.O_NONBLOCK, dir_fd=directory)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.fstat(directory).st_uid:
-                raise OSError(errno.EPERM, "not a file of its directory's owner", str(lock))
-            return os.read(fd, _LOCK_BYTES)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(directory)
 
 
 def _remove(path: Path) -> None:
