@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.plan import Drain, Limits, Serve, Spawn, Wanted, WorkerView, plan
+from pwgrid.master.policy.plan import Drain, Hurry, Limits, Serve, Spawn, Wanted, WorkerView, plan
 from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
 
 S = WorkerStatus
@@ -25,6 +26,8 @@ class Rules:
     start_s: Callable[[], float] = lambda: 1.0
     serve_s: float = 0.03
     exit_s: float = 0.3
+    lingers: bool = True
+    """Whether the sessions of a worker that drains have all the time that they take."""
     limits: Limits = field(default_factory=lambda: Limits(max_starting=4, max_surge=8))
 
 
@@ -40,9 +43,17 @@ class Member:
     active: int = 0
     lifetime: int = 0
 
-    def view(self) -> WorkerView:
+    def view(self, *, lingers: bool) -> WorkerView:
         """As the plan sees it."""
-        return WorkerView(self.name, "chromium", self.status, self.active, started_at=self.forked_at, spare=self.spare)
+        return WorkerView(
+            self.name,
+            "chromium",
+            self.status,
+            self.active,
+            started_at=self.forked_at,
+            spare=self.spare,
+            lingers_until=math.inf if lingers and self.status is S.DRAINING else None,
+        )
 
 
 class PoolModel:
@@ -144,11 +155,13 @@ class PoolModel:
         outlook = Outlook(self.rate.per_s(self.now), self.starts.longest_s, rules.max_lifetime, rules.slots)
         enough = spares(outlook, [each.lifetime for each in live])
         wanted = Wanted(rules.workers, spares=enough, is_quiet=self.rate.is_quiet(self.now))
-        for action in plan({"chromium": wanted}, [each.view() for each in self.members], self.now, rules.limits):
+        views = [each.view(lingers=rules.lingers) for each in self.members]
+        for action in plan({"chromium": wanted}, views, self.now, rules.limits):
             if isinstance(action, Spawn):
                 starting = self._join(S.STARTING, spare=action.spare)
                 self._after(rules.start_s(), partial(self._warm, starting))
                 continue
+            assert not isinstance(action, Hurry)  # there is always memory
             (meant,) = [each for each in self.members if each.name == action.worker_id]
             if isinstance(action, Serve):
                 meant.spare = False

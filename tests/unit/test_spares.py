@@ -170,6 +170,16 @@ def test_a_load_that_comes_out_of_nothing_finds_spares() -> None:
     assert grid.longest_wait_s == 0.0
 
 
+@pytest.mark.parametrize("lingers", [True, False])
+def test_long_sessions_in_used_up_workers_take_no_place_of_spares(lingers: bool) -> None:
+    """200 sessions of 2 s to 3 min. If those workers counted against the surge, there would be no spare in time."""
+    chance = random.Random(1)
+    grid = PoolModel(Rules(workers=4, lingers=lingers, limits=Limits(max_starting=4, max_surge=3)))
+    grid.run([(2.0 * n, 2.0 * 90.0 ** chance.random()) for n in range(200)])
+    assert grid.most > 4 + 3
+    assert (grid.least == 4) is lingers
+
+
 def test_an_idle_pool_goes_back_to_what_is_wanted_and_a_spare_for_the_one_that_is_nearly_used_up() -> None:
     grid = PoolModel(Rules(workers=3))
     grid.run(steady(298, rate=12, duration_s=0.5), then_s=20 * HALF_LIFE_S)
