@@ -71,7 +71,10 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
         began = datetime.fromtimestamp(session["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
         lasted_s = (session["endedAt"] or time.time()) - session["createdAt"]
         who = (session["id"], session["browserType"], session["workerId"], session["status"])
-        rows.append((*who, began, f"{lasted_s:.1f} s", session["client"], session["reason"] or ""))
+        remarks = [session["reason"]] if session["reason"] else []
+        if ignored := session.get("ignoredOptions"):
+            remarks.append(f"launch options ignored: {', '.join(ignored)}")
+        rows.append((*who, began, f"{lasted_s:.1f} s", session["client"], "; ".join(remarks)))
     head = ("SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")
     return _table(head, rows)
 

@@ -17,6 +17,9 @@ OUTCOMES = "sessions:outcomes"
 TAKEN_BACK = "sessions:taken_back"
 INDEX = "sessions:index"
 
+IGNORED_OPTIONS = "ignoredOptions"
+"""A field of the session's record: names, comma-separated."""
+
 _NO_FIGURE = 2.0**53
 """From here on floats skip whole numbers, and JSON's readers do. The scripts draw the same line."""
 
@@ -160,6 +163,11 @@ class SessionRecord:
             extra={name: value for name, value in values.items() if name not in _SESSION_FIELDS},
         )
 
+    @property
+    def ignored_options(self) -> list[str]:
+        """The names of the launch options that its client sent, and nobody heeded."""
+        return [name for name in self.extra.get(IGNORED_OPTIONS, "").split(",") if name]
+
     def as_json(self) -> dict[str, Any]:
         """The session as the API and the command line show it; times in Unix seconds."""
         return {
@@ -174,6 +182,7 @@ class SessionRecord:
             "client": self.client,
             "bytesIn": self.bytes_in,
             "bytesOut": self.bytes_out,
+            "ignoredOptions": self.ignored_options,
         }
 
 

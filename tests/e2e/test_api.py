@@ -64,6 +64,24 @@ async def test_an_operator_ends_a_session_and_the_client_is_told_why(grid: Grid,
     assert (status, "has ended already" in body["error"]) == (409, True)
 
 
+async def test_launch_options_that_nobody_heeds_are_noted_on_the_session_and_counted(
+    grid: Grid, playwright: Playwright
+) -> None:
+    counted = api(grid, "/v1/status")[1]["clients"]["optionsIgnored"]
+    options = {"headless": False, "channel": "chrome", "args": ["--token=s3cret"], "handleSIGINT": False}
+    browser = await playwright.chromium.connect(
+        grid.endpoint, headers={"x-playwright-launch-options": json.dumps(options)}
+    )
+    session = await the_running_one(grid)
+    assert session["ignoredOptions"] == ["args", "channel", "headless"]
+    await browser.close()
+    await (await playwright.chromium.connect(grid.endpoint)).close()
+    assert api(grid, "/v1/status")[1]["clients"]["optionsIgnored"] == counted + 1
+    assert "launch options ignored: args, channel, headless" in grid.command("sessions").stdout
+    assert f"launch_options_ignored session={session['id']}" in grid.output()
+    assert "s3cret" not in grid.output()
+
+
 async def test_sessions_are_paged_and_filtered(grid: Grid, playwright: Playwright) -> None:
     for _ in range(3):
         await (await playwright.chromium.connect(grid.endpoint)).close()

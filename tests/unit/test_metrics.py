@@ -35,7 +35,8 @@ def test_every_figure_of_a_grid_that_serves() -> None:
             ],
         }
     )
-    assert scrape(found, roster, Counts(handed_off=7, refused=1, retried=2, abandoned=3), waiting=9) == {
+    counts = Counts(handed_off=7, refused=1, retried=2, abandoned=3, options_ignored=5)
+    assert scrape(found, roster, counts, waiting=9) == {
         ("pwgrid_active_sessions", "chromium", "a"): 2,
         ("pwgrid_active_sessions", "firefox", "b"): 0,
         ("pwgrid_active_sessions", "firefox", "s"): 0,
@@ -64,6 +65,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_upgrades_refused_total",): 1,
         ("pwgrid_upgrades_retried_total",): 2,
         ("pwgrid_upgrades_abandoned_total",): 3,
+        ("pwgrid_upgrades_options_ignored_total",): 5,
     }
 
 

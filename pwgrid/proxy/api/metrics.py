@@ -24,6 +24,7 @@ _UPGRADES: Final = {
     "refused": "Clients that were answered with an HTTP error",
     "retried": "Handoffs that a worker did not take, so that another one was tried",
     "abandoned": "Clients that went while they waited",
+    "options_ignored": "Clients that a worker has taken, with launch options that a shared browser cannot heed",
 }
 """Of `Counts`: what this proxy has done since it started."""
 

@@ -45,6 +45,7 @@ class Clients(_Model):
     refused: int
     retried: int
     abandoned: int
+    options_ignored: int
     longest_wait_s: float
 
 
@@ -122,6 +123,8 @@ class Session(_Model):
     client: str
     bytes_in: int
     bytes_out: int
+    ignored_options: list[str]
+    """The launch options of its client that a shared browser cannot heed."""
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Session":

@@ -24,6 +24,7 @@ from pwgrid.proxy.policy.upgrade_request import Access, Policy, Refusal, Wanted,
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, QueueFull, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
+from pwgrid.registry.records import IGNORED_OPTIONS
 from pwgrid.registry.registry import Selection
 from pwgrid.settings.model import Settings
 
@@ -45,6 +46,8 @@ class Counts:
     retried: int = 0
     abandoned: int = 0
     """Clients that went while they waited."""
+    options_ignored: int = 0
+    """Of those that were handed off: with launch options that a shared browser cannot heed."""
     longest_wait_s: float = 0.0
     """From a client's arrival to its slot, or until it was told that there is none."""
 
@@ -74,6 +77,11 @@ class Gateway:
                 pools=self.roster.offered(),
                 versions=self.roster.versions(),
                 access=self.access,
+                browser_options={
+                    "headless": self.settings.headless,
+                    "chromiumSandbox": self.settings.chromium_sandbox,
+                    "args": list(self.settings.chromium_args),
+                },
             )
         return self._policy
 
@@ -172,6 +180,7 @@ class Upgrade(asyncio.Protocol):
             client=_text(self._peer),
             deadline=self._loop.time() + gateway.settings.worker_select_timeout,
             worker_id=wanted.worker_id,
+            fields={IGNORED_OPTIONS: ",".join(wanted.not_heeded)} if wanted.not_heeded else {},
         )
         if wanted.worker_id is not None:
             await self._check_endpoint(wanted, wanted.worker_id)
@@ -190,6 +199,9 @@ class Upgrade(asyncio.Protocol):
             gateway.counts.retried += 1
             self._transport.resume_reading()
         self._transport.abort()  # our copy of the socket: the connection lives on in the browser server
+        if wanted.not_heeded:
+            gateway.counts.options_ignored += 1
+            log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """The secret in a worker's own endpoint is what its registration says; nobody guesses another one's."""

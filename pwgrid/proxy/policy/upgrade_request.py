@@ -2,7 +2,7 @@
 
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
@@ -14,6 +14,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.proxy.policy.launch_options import not_heeded
 from pwgrid.settings.model import is_loopback
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
@@ -102,16 +103,22 @@ class Policy:
     versions: frozenset[str]
     """Playwright major.minor of the workers that serve now; empty when none is known yet."""
     access: Access = field(default_factory=Access)
+    browser_options: Mapping[str, object] = field(default_factory=dict)
+    """The launch options of the grid's browsers that clients may ask for, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A session that may be leased: of which type, for which client version, on which worker if one was named."""
+    """A session that may be leased: of which type, for which client version, on which worker if one was named.
+
+    `not_heeded` are the launch options that nobody heeds.
+    """
 
     browser_type: BrowserType
     playwright_version: str | None = None
     worker_id: str | None = None
     endpoint_path: str | None = None
+    not_heeded: tuple[str, ...] = ()
 
 
 def decide(request: Request, policy: Policy, local: Address) -> Wanted:
@@ -136,7 +143,8 @@ def decide(request: Request, policy: Policy, local: Address) -> Wanted:
     if named is None and path not in ("", "/"):
         raise Refusal(404, f"there is nothing at {path[:100]}: connect to ws://<host>:<port>/?browser=chromium")
     browser_type = _browser_type(headers, parameters, policy, named["type"] if named else None)
-    return Wanted(browser_type, version, named["id"] if named else None, path if named else None)
+    ignored = not_heeded(headers, parameters, policy.browser_options)
+    return Wanted(browser_type, version, named["id"] if named else None, path if named else None, ignored)
 
 
 def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:

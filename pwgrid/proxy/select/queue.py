@@ -1,7 +1,7 @@
 """Where clients wait for a slot: first come, first served, woken by events and never by polling. Owns no socket."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -33,6 +33,8 @@ class Ticket(Generic[Slot]):
     deadline: float
     """Seconds of the event loop's clock."""
     worker_id: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """What else the session's record is to have."""
     excluded: set[str] = field(default_factory=set)
     granted: "asyncio.Future[Slot] | None" = None
     abandoned: bool = False

@@ -59,6 +59,7 @@ class Selector:
                 exclude=ticket.excluded | self._not_to_choose(),
                 version=ticket.playwright_version,
                 worker_id=ticket.worker_id,
+                fields=ticket.fields,
             )
         except RegistryUnavailable as error:
             if not self._without_redis:
