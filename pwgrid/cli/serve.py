@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid import __version__
+from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.start_news import StartNews, say
 from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError
@@ -90,11 +91,16 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         redis_url, leftovers = _redis_url(settings, runtime), Leftovers()
         find = finding(registry_of(redis_url, settings), leftovers, ["control.sock"] if kept else [])
         held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
+        which = which_redis(loaded)
+        news = StartNews(settings, runtime, extras.ready_fd, None if kept else which)
         if kept or leftovers.paths():
             runtime.keep()  # a start that fails touches nothing that lives there
+        elif settings.redis_url:
+            # Sessions that live on are not given up for a Redis that is away; a new grid has none.
+            news.progress(f"redis: {which}")
+            wait_for(settings, which, news.progress)
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
-        news = StartNews(settings, runtime, extras.ready_fd)
         config = MasterConfig(
             settings=settings,
             redis_url=redis_url,

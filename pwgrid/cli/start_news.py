@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
+from pwgrid.cli.welcome import is_wanted, welcome
 from pwgrid.common import systemd
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
@@ -23,12 +24,16 @@ _FULL_PATIENCE_S: Final = MAX_SECONDS
 
 class StartNews:
     """Lines on stdout, or events in the log where that is JSON: then nothing else is written. The service manager hears
-    of it too, and so does `ready_fd`: one line of JSON, once, as soon as the grid is ready or it is known why not."""
+    of it too, and so does `ready_fd`: one line of JSON, once, as soon as the grid is ready or it is known why not.
 
-    def __init__(self, settings: Settings, runtime: RuntimeDir, ready_fd: int | None) -> None:
+    A person who started the grid by hand gets lines to paste as well, among them `redis`: what it is in words.
+    """
+
+    def __init__(self, settings: Settings, runtime: RuntimeDir, ready_fd: int | None, redis: str | None) -> None:
         self._settings = settings
         self._runtime = runtime
         self._ready_fd = ready_fd
+        self._redis = redis if ready_fd is None and is_wanted(settings, os.environ) else None
 
     def progress(self, text: str) -> None:
         """How far the start is."""
@@ -45,6 +50,9 @@ class StartNews:
         else:
             default = self._settings.default_browser_type
             say(f"ready: {endpoint} | {pools} | connect with {default}.connect({endpoint!r})")
+        if self._redis is not None:
+            say("takes clients; to paste:\n" + welcome(self._settings, self._redis))
+            self._redis = None
         systemd.ready(pools)
         self._tell_ready_fd(status)
 

@@ -1,0 +1,56 @@
+"""Which Redis a grid uses, in words for who starts it, and a try whether it answers. Starts no grid."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_url import shown
+from pwgrid.settings.load import Loaded
+from pwgrid.settings.model import Settings
+
+_FOREIGN = ("environment REDIS_URL", "environment REDIS_HOST")
+"""Variables that other programs read as well: an application's may be in the shell from which a grid is started."""
+
+
+def which_redis(loaded: Loaded) -> str:
+    """The Redis and who named it."""
+    if not loaded.settings.redis_url:
+        return "a private one, which ends with the grid"
+    source = loaded.sources["redis_url"].removeprefix("redis_host, ")
+    where = f"{shown(loaded.settings.redis_url.get_secret_value())} ({source})"
+    if source not in _FOREIGN:
+        return where
+    variable = source.removeprefix("environment ")
+    return f"{where}: if that is another program's, unset {variable} for a private one, or set PWGRID_REDIS_URL"
+
+
+def wait_for(settings: Settings, which: str, say: Callable[[str], None]) -> None:
+    """Returns when the Redis answers; says each attempt that failed. Raises RegistryUnavailable after the last one."""
+    attempts, delay_s = settings.redis_retry_attempts, settings.redis_retry_delay
+    asked = {
+        "url": settings.redis_url.get_secret_value(),
+        "attempts": attempts,
+        "delay_s": delay_s,
+        "timeout_s": settings.redis_timeout,
+    }
+    reason = "it could not be tried"
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "pwgrid.registry.reach"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asked))
+            process.stdin.close()
+            for line in process.stdout:
+                failed = json.loads(line)
+                reason = failed["reason"]
+                again = "" if failed["is_last"] else f"; again in {delay_s:g} s"
+                say(f"redis: attempt {failed['attempt']} of {attempts} failed: {reason}{again}")
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise RegistryUnavailable(f"no Redis: {reason} ({which})")
