@@ -44,6 +44,11 @@ class RedisRelay:
         for client in self._clients:
             client.write(reply)
 
+    def drop(self) -> None:
+        """Ends the connections that there are."""
+        for client in self._clients:
+            client.close()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connects += 1
         redis_reader, redis_writer = await asyncio.open_unix_connection(self._target)
