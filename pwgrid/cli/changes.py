@@ -48,12 +48,13 @@ def read_scale(pools: Sequence[str]) -> dict[str, int]:
 class VersionChange:
     """The master executes the code that is installed now, which replaces the proxy and then each worker."""
 
-    def __init__(self, grid: RunningGrid) -> None:
-        """Starts it. Raises Refused when the new code does not load."""
+    def __init__(self, grid: RunningGrid, *, force: bool) -> None:
+        """Starts it, unless all of it runs already: that only by `force`. Raises Refused when it does not load."""
         self._grid = grid
         self._before = ask(grid, "status")  # no more of the new code than that: it may be broken
         self._old = {worker["id"] for worker in self._before["workers"] if worker["status"] in BEFORE_A_DRAIN}
-        ask(grid, "upgrade", timeout_s=CHECK_TIMEOUT_S)
+        answer = ask(grid, "upgrade", {"force": force}, timeout_s=CHECK_TIMEOUT_S)
+        self.is_needed = not answer.get("unchanged")
 
     def wait(self, shown: Display) -> str:
         """Returns when the proxy and all workers that serve are replaced, with a sentence; shows the progress.

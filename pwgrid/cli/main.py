@@ -356,25 +356,97 @@ def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limi
 
 @main.command()
 @_with(_GRID_OPTIONS)
+@click.option("--force", is_flag=True, help="Replace everything, also by what it is already.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
-def upgrade(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
-    """Has a running grid go on with the code that is installed now.
+def upgrade(port: int | None, runtime_dir: str | None, force: bool, no_wait: bool) -> None:
+    """Has a running grid go on with the code, the browsers and the settings that are installed now.
 
-    Shows how far it is. The proxy is replaced first, then one worker after the other. Live sessions go on in the old
-    workers until RECYCLE_DRAIN_TIMEOUT; nobody waits for them. Ctrl-C ends only the waiting.
+    Does nothing where these are what it runs with. Shows how far it is. The proxy is replaced first, then one worker
+    after the other. Live sessions go on in the old workers until RECYCLE_DRAIN_TIMEOUT; nobody waits for them. Ctrl-C
+    ends only the waiting.
     """
+    _replace_everything(port, runtime_dir, force=force, no_wait=no_wait)
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+def restart(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
+    """Replaces every process of a running grid by a new one; drops no session and refuses no client.
+
+    The master executes itself anew and reads the configuration file again, then it is as with an upgrade.
+    """
+    _replace_everything(port, runtime_dir, force=True, no_wait=no_wait)
+
+
+def _replace_everything(port: int | None, runtime_dir: str | None, *, force: bool, no_wait: bool) -> None:
     from pwgrid.cli.changes import VersionChange
     from pwgrid.cli.output import printable
     from pwgrid.cli.progress import watching
     from pwgrid.cli.running_grid import find_grid
 
-    change = VersionChange(find_grid(port, runtime_dir))
+    change = VersionChange(find_grid(port, runtime_dir), force=force)
+    if not change.is_needed:
+        click.echo("nothing to do: the grid runs with the code, browsers and settings that are here now (see --force)")
+        return
     if no_wait:
         click.echo("the new code has loaded; the grid replaces its parts one after the other")
         return
     with watching("the version change") as shown:
         done = change.wait(shown)
     click.echo(printable(done))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.option("--now", is_flag=True, help="End live sessions at once.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool) -> None:
+    """Ends a grid: no new sessions, live ones go on until DRAIN_TIMEOUT. Ctrl-C ends only the waiting."""
+    from pwgrid.cli import stop as stop_command
+    from pwgrid.cli.progress import watching
+    from pwgrid.cli.running_grid import WithoutMasterError, find_grid
+
+    try:
+        stopping = stop_command.stop(find_grid(port, runtime_dir), now=now)
+    except WithoutMasterError as error:
+        if len(error.left) > 1:
+            raise
+        stopping = stop_command.stop_left(error.left[0], now=now)
+    for note in stopping.notes:
+        click.echo(note)
+    if no_wait:
+        return
+    with watching("the stop") as shown:
+        stopping.wait(shown)
+    click.echo("stopped")
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
+@click.option("--lines", "-n", type=click.IntRange(0), default=100, show_default=True, help="So many of the last.")
+def logs(port: int | None, runtime_dir: str | None, follow: bool, lines: int) -> None:
+    """Shows the log of a grid: of LOG_FILE, the journal, supervisord, or the file that its stderr is."""
+    from pwgrid.cli import logs as logs_command
+    from pwgrid.cli.running_grid import WithoutMasterError, find_grid
+
+    try:
+        pid = find_grid(port, runtime_dir).pid
+    except WithoutMasterError as error:
+        pid = error.left[0].children[0].pid
+    command = logs_command.command_for(pid, lines, follow=follow)
+    os.execvp(command[0], command)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def version(as_json: bool) -> None:
+    """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
+    from pwgrid.cli import operate, output
+
+    found = operate.versions()
+    click.echo(output.as_json(found) if as_json else output.printable(operate.versions_text(found)))
 
 
 @main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -2,13 +2,18 @@
 
 import contextlib
 import os
+import platform
 import select
 from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import pwgrid
+from pwgrid import __version__
 from pwgrid.cli.running_grid import REPLY_TIMEOUT_S, ask, left_text
-from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
+from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.runtime.find_grids import LeftGrid, RunningGrid, find_elsewhere, find_running
 
 LOOK_EVERY_S: Final = 0.25
 
@@ -33,6 +38,24 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
         worker["active"] = counters.active.get(field, worker["active"])
         worker["lifetime"] = counters.lifetime.get(field, worker["lifetime"])
     return found
+
+
+def versions() -> dict[str, Any]:
+    """Of what is installed here, and of each grid of ours that runs."""
+    grids = {grid.directory: grid for grid in [*find_running(), *find_elsewhere()]}
+    running = []
+    for grid in grids.values():
+        with contextlib.suppress(GridError):
+            running.append({"endpoint": grid.endpoint, "pid": grid.pid, "version": ask(grid, "status")["version"]})
+    here = {"python": platform.python_version(), "from": str(Path(pwgrid.__file__).parent)}
+    return {"pwgrid": __version__, "playwright": metadata.version("playwright"), **here, "running": running}
+
+
+def versions_text(found: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [f"pwgrid {found['pwgrid']}, Playwright {found['playwright']}, Python {found['python']} ({found['from']})"]
+    lines += [f"{each['endpoint']} runs {each['version']} (master pid {each['pid']})" for each in found["running"]]
+    return "\n".join(lines)
 
 
 def settings(grid: RunningGrid) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pwgrid.runtime.find_grids import (
     bases,
     find_elsewhere,
     find_left,
+    find_left_elsewhere,
     find_others,
     find_running,
     is_service_hidden,
@@ -41,10 +42,11 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
         port = urlsplit(endpoint).port
     runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
-    if not running and not runtime_dir:
+    left = [grid for grid in find_left(runtime_dir) if port in (None, grid.port)]
+    if not running and not left and not runtime_dir:
         running = [grid for grid in find_elsewhere() if port in (None, grid.port)]
+        left = [grid for grid in find_left_elsewhere() if port in (None, grid.port)]
     if not running:
-        left = [grid for grid in find_left(runtime_dir) if port in (None, grid.port)]
         raise WithoutMasterError(left) if left else NoGridError(_where_there_is_none(port, runtime_dir))
     if len(running) > 1:
         ports = ", ".join(str(grid.port) for grid in running)

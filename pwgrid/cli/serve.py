@@ -14,9 +14,10 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.cli.external_redis import wait_for, which_redis
+from pwgrid.cli.installed import fingerprint
 from pwgrid.cli.start_news import StartNews, say
 from pwgrid.common import log as logging
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
@@ -115,11 +116,14 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             on_progress=news.progress,
             on_ready=news.ready,
             on_not_ready=news.not_ready,
+            on_stopping=news.stopping,
+            count_down=news.count_down,
             leftovers=leftovers,
             kept_open=kept,
             prepare_pool=partial(_prepare_pool, browsers, settings),
             reload=partial(_reload, loaded, settings.port, browsers, sources := dict(loaded.sources)),
             describe_settings=lambda settings: described(settings, sources),
+            installed=partial(_installed, settings),
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
@@ -191,6 +195,13 @@ def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerArgument
 def _browsers(settings: Settings) -> dict[BrowserType, FoundBrowser]:
     wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
     return {browser_type: find_browser(browser_type, settings) for browser_type in wanted}
+
+
+def _installed(settings: Settings) -> str:
+    try:
+        return fingerprint(each.executable for each in _browsers(settings).values())
+    except BrowserMissing as missing:
+        return str(missing)
 
 
 def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:

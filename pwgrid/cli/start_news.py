@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -68,6 +70,18 @@ class StartNews:
         systemd.not_ready(why, patience_s=_FULL_PATIENCE_S if is_worth_it else 0.0)
         self._tell_ready_fd(status)
 
+    def stopping(self, text: str) -> None:
+        """What a stop waits for."""
+        if self._is_json:
+            log.info("grid_stopping", progress=text)
+        else:
+            say(text)
+
+    @property
+    def count_down(self) -> Callable[[str], None] | None:
+        """What shows the same again and again; None where no terminal is to be seen."""
+        return None if self._is_json or not sys.stdout.isatty() else say_for_now
+
     @property
     def _is_json(self) -> bool:
         return self._settings.log_format == "json"
@@ -106,6 +120,12 @@ def say(text: str) -> None:
     except OSError:
         # The terminal went away; the grid's own log has the same events.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def say_for_now(text: str) -> None:
+    """A line that whatever comes next is written over: another one of these, or a line of the log."""
+    with suppress(OSError):
+        print(f"\r\x1b[Kpwgrid {text}", end="\r", flush=True)
 
 
 def _connect_url(settings: Settings) -> str:

@@ -13,6 +13,13 @@ STOPPING = "STOPPING=1"
 ALIVE = "WATCHDOG=1"
 
 
+def service_manager() -> str | None:
+    """Who has started this process, and may start it again: "systemd", "supervisord", or nobody that is known."""
+    if os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
+        return "systemd"
+    return "supervisord" if os.environ.get("SUPERVISOR_ENABLED") else None
+
+
 def notify(*lines: str) -> None:
     """One message of `lines` to $NOTIFY_SOCKET. A service manager that does not listen is its own problem."""
     path = os.environ.get("NOTIFY_SOCKET", "")

@@ -118,6 +118,15 @@ class ChildEnd:
         self._link.stopping()
         self._flush()
 
+    def give_up(self) -> bool:
+        """Wait for no other master any more. False while there is one: then nothing is done."""
+        if self._connected is not None:
+            return False
+        if (timer := self._timers.pop("lost", None)) is not None:
+            timer.cancel()
+        self._lose()
+        return True
+
     async def close(self, reason: str) -> None:
         """Ends the link for good once everything is written, at most CLOSE_S later. Idempotent."""
         with contextlib.suppress(TimeoutError):

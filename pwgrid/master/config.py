@@ -48,12 +48,13 @@ class MasterConfig:
     `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy has them that another
     master forked; `open_listeners` then makes new ones, should that proxy not give them. `leftovers` is what is to be
     adopted, and `kept_open` what this process kept when it executed itself. `reload` reads the configuration again and
-    gives it with what is to be called if it is taken; `describe_settings` adds the source of each. `check_argv` tries
-    the code that `exec_argv` would run.
+    gives it with what is to be called if it is taken; `describe_settings` adds the source of each. `installed()` is the
+    fingerprint of what is installed now; `check_argv` tries the code that `exec_argv` would run.
 
     `prepare_pool(browser_type)` raises GridError when a pool that is scaled up from nothing cannot have workers.
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when it is ready; before that perhaps, once,
-    `on_not_ready(status)`, when the start is over and it is not (status["reason"] says why). When `lifeline_fd` ends
+    `on_not_ready(status)`, when the start is over and it is not (status["reason"] says why). `on_stopping(text)` says
+    what a stop waits for, and `count_down(text)` again and again, where there is a terminal. When `lifeline_fd` ends
     (EOF), the grid stops.
     """
 
@@ -71,12 +72,15 @@ class MasterConfig:
     kept_open: KeptOpen | None = None
     reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
     describe_settings: Callable[[Settings], dict[str, Any]] = _none
+    installed: Callable[[], str] = str
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
     prepare_pool: Callable[[BrowserType], None] = _ignore
     on_progress: Callable[[str], None] = _ignore
     on_ready: Callable[[dict[str, Any]], None] = _ignore
     on_not_ready: Callable[[dict[str, Any]], None] = _ignore
+    on_stopping: Callable[[str], None] = _ignore
+    count_down: Callable[[str], None] | None = None
 
     def common(self) -> tuple[Settings, str, Path]:
         """What every role is given first: settings, the address of Redis, the runtime directory."""

@@ -33,6 +33,7 @@ from pwgrid.master.shutdown import Phase, Shutdown, Step
 from pwgrid.master.signals import Signals, has_terminal
 from pwgrid.master.start_report import StartReport
 from pwgrid.master.status import Reporter
+from pwgrid.master.stop_report import StopReport
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.process_tree import reap_orphans
@@ -80,14 +81,23 @@ class Master:
         self._reload = Reload(config, self._files, self._pools, self._workers, self._proxies)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
-            *(config, self._pools, self._workers, self._shutdown, self._reload, self._version_change, self.status),
+            config=config,
+            pools=self._pools,
+            workers=self._workers,
+            shutdown=self._shutdown,
+            reload_settings=self._reload,
+            version_change=self._version_change,
+            status=self.status,
             is_ready=lambda: self._start_report.is_ready,
+            stop_grid=self.stop,
         )
         listener = socket.socket(fileno=kept.control) if kept else None
         self._control = ControlServer(
             loop, config.runtime.control_path, self._requests.by_name(), self._take_back, listener
         )
         self._has_terminal = False
+        self._stop_report = StopReport(config.on_stopping, config.count_down)
+        self._tell_stop = loop.timer(_just_a_turn)
         self._sample = loop.timer(_just_a_turn)
         self._backoff_over = loop.timer(_just_a_turn)
         self._watchdog_s = systemd.watchdog_s()
@@ -117,9 +127,9 @@ class Master:
         log.info("master_stopped", pid=os.getpid())
         return 0
 
-    def stop(self) -> None:
+    def stop(self, *, now: bool = False) -> None:
         """Ask for the end, as SIGTERM does; a second time means now."""
-        if not self._shutdown.ask(self._loop.now()):
+        if not self._shutdown.ask(self._loop.now(), hurry=now):
             return
         self._version_change.cancel()
         systemd.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
@@ -202,6 +212,10 @@ class Master:
     def _go_on_stopping(self) -> None:
         """One phase after the other: what is ended later is still used by what is ended first."""
         shutdown = self._shutdown
+        if shutdown.phase is Phase.WORKERS:
+            records, drain_s = self._workers.records.values(), self._config.settings.drain_timeout
+            now, hurried = self._loop.now(), shutdown.is_hurried
+            self._tell_stop.arm(self._stop_report.tell(records, now, drain_s, hurried=hurried))
         if shutdown.phase is Phase.WORKERS and not self._workers.records:
             shutdown.step(Step.WORKERS_GONE)
             self._proxies.stop()
@@ -246,7 +260,7 @@ class Master:
             elif signum == signal.SIGUSR1:
                 self.detach()
             elif signum == signal.SIGUSR2:
-                self._requests.upgrade()
+                self._requests.upgrade(force=True)
         except ValueError as error:
             log.error("signal_refused", signal=signum.name, reason=str(error))
 

@@ -10,6 +10,7 @@ import structlog
 
 from pwgrid.common import systemd
 from pwgrid.common.errors import GridError
+from pwgrid.common.systemd import service_manager
 from pwgrid.common.types import BrowserType
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
@@ -38,6 +39,7 @@ class Requests:
     status: Callable[[], dict[str, Any]]
     is_ready: Callable[[], bool]
     """Whether the service manager was told that the grid is ready."""
+    stop_grid: Callable[..., None]
 
     def by_name(self) -> dict[str, Request]:
         """The requests that come over the control socket."""
@@ -48,7 +50,8 @@ class Requests:
             "drain": self.drain,
             "scale": self.scale,
             "reload": lambda _data: self.reload(),
-            "upgrade": lambda _data: self.upgrade(),
+            "upgrade": lambda data: self.upgrade(force=bool(data.get("force"))),
+            "stop": self.stop,
         }
 
     def from_proxy(self, name: str, data: Frame) -> None:
@@ -97,10 +100,15 @@ class Requests:
         with systemd.reload(is_ready=self.is_ready()):
             return self.reload_settings.run()
 
-    def upgrade(self) -> Deferred:
-        """Run the code that is installed now."""
+    def upgrade(self, *, force: bool) -> Deferred:
+        """Run the code that is installed now; where that is what runs already, only by `force`."""
         self._refuse_while_stopping()
-        return self.version_change.start(self.reload_settings)
+        return self.version_change.start(self.reload_settings, force=force)
+
+    def stop(self, data: Frame) -> Frame:
+        """End the grid: after the drain of all workers, or now."""
+        self.stop_grid(now=bool(data.get("now")))
+        return {"drainS": self.config.settings.drain_timeout, "manager": service_manager()}
 
     def _refuse_while_stopping(self) -> None:
         if self.shutdown.is_stopping:

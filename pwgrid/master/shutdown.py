@@ -57,11 +57,15 @@ class Shutdown:
         """Whether there is nothing more to end, or the children live on for the next master."""
         return self.phase is Phase.DONE
 
-    def ask(self, now: float) -> bool:
-        """Somebody wants the end; whether that changed anything."""
+    def ask(self, now: float, *, hurry: bool = False) -> bool:
+        """Somebody wants the end, perhaps at once; whether that changed anything."""
         if self.phase is Phase.RUNNING:
             self._asked_at = now
+            self.is_hurried = hurry
             self.phase = ORDER[self.phase, Step.ASKED]
+            return True
+        if hurry and not self.is_hurried:
+            self.is_hurried = True
             return True
         if not self.is_hurried and now - self._asked_at >= SECOND_SIGNAL_AFTER_S:
             self.is_hurried = True

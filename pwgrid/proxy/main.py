@@ -119,7 +119,7 @@ class Proxy:
         )
         for listener in self.boot.listeners:
             tune(listener, settings.session_ping_timeout)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         self._side_tasks.start(self.control.run(), "control link")
         self._side_tasks.start(self._keep_registry(), "registry")
         self._side_tasks.start(self.dead_workers.keep_trying(), "dead workers")
@@ -202,6 +202,10 @@ class Proxy:
             self.queue.close(refusal)
         elif not self._stop.is_set():
             self.queue.reopen()
+
+    def _on_sigterm(self) -> None:
+        if not self.control.give_up():
+            self._stop.set()
 
     def _on_lost(self) -> None:
         """Nobody supervises any more: the workers drain, and until the last one has gone newcomers are told so. Where

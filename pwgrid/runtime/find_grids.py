@@ -85,11 +85,19 @@ def find_elsewhere() -> list[RunningGrid]:
 
 
 def find_left(setting: str | None = None) -> list[LeftGrid]:
-    """The grids without a master, in all the places where `find_running` and `find_elsewhere` look."""
-    directories = set(_directories_in_bases(setting)) | (set() if setting else _directories_with_sockets())
+    """The grids without a master where `find_running` looks."""
+    return _left(_directories_in_bases(setting), is_named=bool(setting))
+
+
+def find_left_elsewhere() -> list[LeftGrid]:
+    """The grids without a master where `find_elsewhere` looks."""
+    return _left(_directories_with_sockets(), is_named=False)
+
+
+def _left(directories: Iterable[Path], *, is_named: bool) -> list[LeftGrid]:
     found = []
     for directory in sorted(directories):
-        lock = read_lock(directory) if _may_be_used(directory, is_named=bool(setting)) else None
+        lock = read_lock(directory) if _may_be_used(directory, is_named=is_named) else None
         if lock is not None and not lock.is_held:
             children = tuple(child for child in read_states(directory) if child.process is not None)
             if children:

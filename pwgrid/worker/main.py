@@ -206,7 +206,7 @@ class Worker:
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         replacement = await self.registry_sync.replacement() if drain.reason == LIFETIME_LIMIT else None
         told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
-        self.control.event("draining", told)
+        self.control.event("draining", told | {"active": len(self.slots.live)})
         self._side_tasks.start(self.registry_sync.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
@@ -252,6 +252,7 @@ class Worker:
         self._fail(f"{name} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
 
     def _on_sigterm(self) -> None:
+        self.control.give_up()
         if self._drain.is_asked:
             self._drain.hurry()
         self.ask_drain("SIGTERM")

@@ -113,7 +113,7 @@ async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Play
     async with row(playwright, environment={"DRAIN_TIMEOUT": "60"}) as (grid, load):
         before = serving(grid)
         redis = grid.status()["redis"]["pid"]
-        upgrade = asyncio.create_task(asyncio.to_thread(grid.command, "upgrade", timeout_s=120))
+        upgrade = asyncio.create_task(asyncio.to_thread(grid.command, "upgrade", "--force", timeout_s=120))
         await eventually_async(lambda: "service_adopted" in grid.output(), "the new code has loaded")
         # One worker after the other: the one that drains has sessions, which go on in it until they end.
         await eventually_async(lambda: workers_of(grid) - before.keys(), "a new worker serves")
@@ -139,7 +139,7 @@ async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_noth
         with running_grid("--chromium", "1", environment={"PYTHONPATH": broken}) as grid:
             before = pids(grid)
             hook.write_text("import sys\nsys.modules['redis'] = None\n")
-            done = grid.command("upgrade")
+            done = grid.command("upgrade", "--force")
             assert done.returncode == 1
             assert "redis" in done.stderr
             assert "the old one stays" in done.stderr

@@ -39,7 +39,7 @@ def test_a_fake_grid_stays_one_when_it_executes_itself_and_when_another_master_a
     with running_grid("--chromium", "1", fake=True) as grid:
         first = worker_after(grid)
         assert is_fake(first)
-        done = grid.command("upgrade")
+        done = grid.command("upgrade", "--force")
         assert done.returncode == 0, done.stderr
         second = worker_after(grid, first["id"])
         assert is_fake(second)

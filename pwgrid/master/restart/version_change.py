@@ -39,18 +39,27 @@ class VersionChange:
         self._output = config.runtime.directory / "check.log"
         self._check: Child | None = None
         self._answer = Deferred()
+        self._running = config.installed()
 
     def pids(self) -> set[int]:
         """The pid of the child that tries the new code."""
         return {self._check.pid} if self._check else set()
 
-    def start(self, reload: Reload) -> Deferred:
-        """Try the new code; once it has loaded, become it. Raises ValueError when it cannot be done now."""
+    def start(self, reload: Reload, *, force: bool) -> Deferred:
+        """Try the new code; once it has loaded, become it. Raises ValueError when it cannot be done now.
+
+        Where code, browsers and settings are those that run, nothing is done, unless by `force`.
+        """
         if self._check is not None or self._proxies.is_being_replaced:
             raise ValueError("an upgrade is under way already")
         if not self._config.check_argv:
             raise ValueError("this master does not know how it was started")
-        reload.read()  # the new code will read the configuration, too: what it cannot take is refused here
+        change, _ = reload.read()  # the new code will read the configuration, too: what it cannot take is refused here
+        if not force and not change.changed and self._config.installed() == self._running:
+            log.info("upgrade_not_needed")
+            answer = Deferred()
+            answer.reply({"unchanged": True})
+            return answer
         self._output.unlink(missing_ok=True)
         try:
             check = fork_command(self._loop, self._config.check_argv, Path.cwd(), self._output)

@@ -50,6 +50,8 @@ class WorkerRecord:
     slots: int = 0
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
+    has_told_drain: bool = False
+    """Whether `active` is what it was when its drain began, or later."""
 
     def view(self, now: float, times: Times) -> WorkerView:
         """What the plan needs to know."""

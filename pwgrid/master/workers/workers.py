@@ -201,6 +201,8 @@ class Workers:
         drain_s = _seconds(data.get("timeoutS"))
         self._do(record, life.says(_EVENTS[name], reason, now, self._times(), drain_s))
         self._note_warm(record, is_repeated=is_repeated)
+        if name == "draining" and "active" in data:
+            record.active, record.has_told_drain = _count(data["active"]), True
         if name == "draining" and (replacement := self.records.get(str(data.get("replacement")))) is not None:
             self._do(replacement, replacement.life.serves_in_place(now))
         elif name == "available" and life.status is WorkerStatus.AVAILABLE:

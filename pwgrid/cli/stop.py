@@ -1,0 +1,89 @@
+"""`pwgrid stop`: asks the master for the end, or the children of one that is gone, and watches it."""
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pwgrid.cli.operate import LOOK_EVERY_S
+from pwgrid.cli.progress import Display
+from pwgrid.cli.running_grid import ask, left_text
+from pwgrid.common.errors import GridError
+from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
+from pwgrid.runtime.processes import opened
+
+SECOND_SIGNAL_AFTER_S: Final = 0.5
+"""Two signals at once are one."""
+
+_START_AGAIN: Final = {
+    "systemd": "systemd runs this grid and may start it again: `systemctl stop` with the unit's name ends it for good",
+    "supervisord": "",  # the exit code 0 is no reason for it to start the grid again
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """A grid that ends. `pids` are those whose end is waited for; `describe` says how far it is, in one line."""
+
+    pids: Sequence[int]
+    describe: Callable[[], str]
+    notes: Sequence[str] = ()
+
+    def wait(self, shown: Display) -> None:
+        """Returns when these processes have ended, and shows how far it is until then."""
+        for _ in _until_ended(self.pids):
+            shown.show("stop", self.describe())
+        shown.end("stop")
+
+
+def stop(grid: RunningGrid, *, now: bool) -> Stopping:
+    """Asks the master. Raises GridError."""
+    answer = ask(grid, "stop", {"now": now})
+    note = _START_AGAIN.get(answer["manager"] or "", "")
+    return Stopping([grid.pid], lambda: _how_far(grid), [note] if note else [])
+
+
+def stop_left(grid: LeftGrid, *, now: bool) -> Stopping:
+    """Has the children of a master that is gone wait for no other one: the workers drain, and the proxy goes last."""
+    asked = [child.process for child in grid.children if child.kind != "redis"]
+    for process in filter(None, asked):
+        with opened(process) as pidfd, contextlib.suppress(ProcessLookupError):
+            if pidfd is None:
+                continue
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+            if now and not _ended([pidfd], SECOND_SIGNAL_AFTER_S):
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    return Stopping([child.pid for child in grid.children], lambda: left_text(grid), [left_text(grid)])
+
+
+def _how_far(grid: RunningGrid) -> str:
+    try:
+        workers: list[dict[str, Any]] = ask(grid, "status")["workers"]
+    except GridError:
+        return "stopping: all sessions have ended"  # it listens no more
+    live = sum(worker["active"] or 0 for worker in workers)
+    left_s = max((worker["drainLeftS"] or 0.0 for worker in workers if worker["active"]), default=0.0)
+    sessions = "1 live session" if live == 1 else f"{live} live sessions"
+    return f"stopping: {sessions}, {left_s:.0f} s left" if live else "stopping: all sessions have ended"
+
+
+def _until_ended(pids: Iterable[int]) -> Iterable[None]:
+    with contextlib.ExitStack() as stack:
+        left = []
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                left.append(os.pidfd_open(pid))
+                stack.callback(os.close, left[-1])
+        while left:
+            yield
+            left = [pidfd for pidfd in left if pidfd not in _ended(left, LOOK_EVERY_S)]
+
+
+def _ended(pidfds: Iterable[int], within_s: float) -> set[int]:
+    ends = select.poll()
+    for pidfd in pidfds:
+        ends.register(pidfd, select.POLLIN)
+    return {pidfd for pidfd, _ in ends.poll(within_s * 1000)}
