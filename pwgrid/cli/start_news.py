@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
+from pwgrid.cli.address import url_for_others
 from pwgrid.cli.welcome import is_wanted, welcome
 from pwgrid.common import systemd
 from pwgrid.runtime.directory import RuntimeDir
@@ -46,12 +47,12 @@ class StartNews:
 
     def ready(self, status: dict[str, Any]) -> None:
         """Each pool can take a session."""
-        endpoint, pools = base_url(self._settings), self._pools(status)
+        endpoint, pools, others = base_url(self._settings), self._pools(status), url_for_others(self._settings)
         if self._is_json:
-            log.info("grid_ready", endpoint=endpoint, pools=pools)
+            log.info("grid_ready", endpoint=endpoint, pools=pools, endpoint_for_others=others or endpoint)
         else:
-            default = self._settings.default_browser_type
-            say(f"ready: {endpoint} | {pools} | connect with {default}.connect({endpoint!r})")
+            elsewhere = f", from other hosts with {self._call(others)}" if others else ""
+            say(f"ready: {endpoint} | {pools} | connect with {self._call(endpoint)}{elsewhere}")
         if self._redis is not None:
             say("takes clients; to paste:\n" + welcome(self._settings, self._redis))
             self._redis = None
@@ -92,6 +93,11 @@ class StartNews:
             for pool in status["pools"]
             if pool["wanted"] > 0
         )
+
+    def _call(self, url: str) -> str:
+        """What a client's author writes; the token itself is not for logs."""
+        token = "/?token=YOUR_TOKEN" if self._settings.token else ""
+        return f"{self._settings.default_browser_type}.connect({url + token!r})"
 
     def _tell_ready_fd(self, status: dict[str, Any]) -> None:
         if self._ready_fd is None:

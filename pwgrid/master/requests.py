@@ -22,6 +22,7 @@ from pwgrid.master.shutdown import Shutdown
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers, select
 from pwgrid.settings.kinds import MAX_WORKERS
+from pwgrid.settings.model import NO_POOL
 
 log = structlog.get_logger()
 
@@ -90,6 +91,8 @@ class Requests:
                 except GridError as error:
                     raise ValueError(str(error)) from None
             figures[pool.browser_type] = workers
+        if not any(figures.get(name, pool.workers) for name, pool in self.pools.items()):
+            raise ValueError(NO_POOL)
         for browser_type, workers in figures.items():
             self.pools[browser_type].scale(workers)
         return {"wanted": {name: pool.workers for name, pool in self.pools.items()}}

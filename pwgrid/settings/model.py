@@ -43,6 +43,9 @@ SECTIONS: Final = {
 
 POOLS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
 
+NO_POOL: Final = f"{', '.join(POOLS)}: one of them must be at least 1"
+"""Why a grid is refused that would serve nobody."""
+
 _PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir"})
 """These names are too general to be taken from an environment that is not ours alone."""
 
@@ -293,7 +296,7 @@ class Settings(BaseModel, frozen=True):
         pool = f"{self.default_browser_type}_workers"
         if not any(wanted.values()):
             blamed = next((each for each in POOLS if sources[each] != DEFAULT), POOLS[0])
-            yield POOLS, blamed, f"{', '.join(POOLS)}: one of them must be at least 1"
+            yield POOLS, blamed, NO_POOL
         elif not wanted[self.default_browser_type] and sources[name] != DEFAULT:
             yield (*POOLS, name), name, f"{pool} must be at least 1 then (0, {sources[pool]})"
         if not (is_loopback(self.host) or self.token or self.allow_public):

@@ -129,7 +129,7 @@ def supervised(request: pytest.FixtureRequest) -> Iterator[Supervised]:
         supervised = Supervised(Path(directory), **getattr(request, "param", {}))
         try:
             eventually(lambda: supervised.state().startswith("RUNNING"), "the program runs", 60)
-            eventually(lambda: "pwgrid ready:" in supervised.output(), "the grid is ready", 60)
+            eventually(lambda: "grid_ready" in supervised.output(), "the grid is ready", 60)
             yield supervised
         except BaseException as error:
             error.add_note(supervised.output())

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pwgrid.registry.embedded import find_redis_server
+from pwgrid.settings.model import NO_POOL
 from tests.support.master_grid import PATIENCE_S, MasterGrid, wait_gone
 
 
@@ -421,6 +422,8 @@ def test_pools_can_be_scaled() -> None:
         ("drain", {"worker": "ffffffff"}, "no worker matches ffffffff"),
         ("drain", {}, "no worker matches an empty drain request"),
         ("scale", {"opera": 1}, "there is no pool 'opera'; pools are chromium, firefox, webkit"),
+        ("scale", {"chromium": 0}, NO_POOL),
+        ("scale", {"chromium": 0, "firefox": 0}, NO_POOL),
         ("scale", {"chromium": -1}, "chromium: -1 is not a number of workers from 0 to 1000"),
         ("scale", {"chromium": "2"}, "chromium: '2' is not a number of workers from 0 to 1000"),
         ("dance", {}, "the master knows no request 'dance'"),

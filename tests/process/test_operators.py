@@ -1,14 +1,18 @@
 """What an operator's commands do to a grid that runs, without a browser."""
 
 import json
+import re
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from pwgrid import __version__
 from pwgrid.cli.installed import fingerprint
+from pwgrid.settings.model import NO_POOL
 from tests.support.grid import Grid, processes_marked, running_grid
 
 
@@ -128,3 +132,32 @@ def test_a_dead_master_is_told_of_as_well() -> None:
         assert (status.returncode, "no master  it died" in status.stdout) == (3, True), status
         grid.start_again()
         assert grid.status()["master"]["pid"] == grid.process.pid
+
+
+def test_what_serve_refuses_scale_refuses_with_the_same_sentence(grid: Grid) -> None:
+    scaled = grid.command("scale", "chromium=0")
+    served = grid.command("serve", "--port", "0", "--chromium", "0")
+    assert (scaled.returncode, served.returncode) == (1, 2)
+    assert scaled.stderr == f"pwgrid: {NO_POOL}\n"
+    assert NO_POOL in served.stderr
+
+
+def ready_line(grid: Grid) -> str:
+    return next(line for line in grid.output().splitlines() if "ready: " in line)
+
+
+def test_the_ready_line_has_an_address_for_other_hosts_where_it_listens_for_them() -> None:
+    with running_grid("--chromium", "1", "--host", "0.0.0.0", "--token", "s3cret-s3cret-s3cret", fake=True) as grid:
+        local, others = re.findall(r"chromium\.connect\('(ws://[^']*)'\)", ready_line(grid))
+        assert local == f"ws://127.0.0.1:{grid.port}/?token=YOUR_TOKEN"
+        assert others.endswith(f":{grid.port}/?token=YOUR_TOKEN")
+        host = urlsplit(others).hostname
+        assert host not in (None, "0.0.0.0", "127.0.0.1", "localhost")
+        with urllib.request.urlopen(f"http://{host}:{grid.port}/health", timeout=10) as answer:
+            assert answer.status == 200
+        assert "s3cret" not in grid.output()
+
+
+def test_the_ready_line_of_a_local_grid_names_no_other_host(grid: Grid) -> None:
+    assert f"connect with chromium.connect('{grid.endpoint}')" in ready_line(grid)
+    assert "other hosts" not in ready_line(grid)

@@ -119,6 +119,6 @@ def test_a_pool_that_is_scaled_to_nothing_keeps_no_spare() -> None:
     with grid_of_two() as grid:
         worker, _ = first_two(grid)
         spare = nearly_used_up(grid, worker)
-        grid.ask("scale", {"chromium": 0})
+        grid.ask("scale", {"chromium": 0, "firefox": 1})
         wait_gone(spare["pid"])
         grid.end()

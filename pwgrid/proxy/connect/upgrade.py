@@ -72,9 +72,11 @@ class Gateway:
     def policy(self) -> Policy:
         """What is allowed and offered now."""
         if self._policy is None:
+            offered, default = self.roster.offered(), self.settings.default_browser_type
             self._policy = Policy(
-                default_browser_type=self.settings.default_browser_type,
-                pools=self.roster.offered(),
+                # Where one pool alone has workers it is the default, as it would be in the settings.
+                default_browser_type=default if default in offered or len(offered) != 1 else min(offered),
+                pools=offered,
                 versions=self.roster.versions(),
                 access=self.access,
                 browser_options={
