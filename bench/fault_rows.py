@@ -211,7 +211,9 @@ FAULTS = {
     "frozen-master": Fault(
         f"master, SIGSTOP, after {FROZEN_S:g} s killed and started again", frozen_master, KEPT, "since the start", 3.0
     ),
-    "detached": Fault("master, SIGUSR1, then started again", detached, KEPT, "since the start", 3.0),
+    "detached": Fault(
+        "master, SIGUSR1, then started again", detached, {**KEPT, "DETACH_GRACE": "60"}, "since the start", 3.0
+    ),
     "worker": Fault("worker, SIGKILL", worker, KEPT, "since the kill"),
     "frozen-worker": Fault("worker, SIGSTOP", frozen_worker, HANGS, f"since SIGSTOP, {LOST_S} s of it the threshold"),
     "browser-server": Fault("browser server, SIGKILL", browser_server, KEPT, "since the kill"),

@@ -81,7 +81,7 @@ async def test_without_a_master_for_too_long_everything_ends() -> None:
 
 
 async def test_a_master_that_detaches_leaves_everything_to_the_next_one(playwright: Playwright) -> None:
-    async with row(playwright) as (grid, load):
+    async with row(playwright, environment={"DETACH_GRACE": "60"}) as (grid, load):  # a busy machine takes its time
         before = pids(grid)
         grid.process.send_signal(signal.SIGUSR1)
         assert await asyncio.to_thread(grid.process.wait, 20) == 0

@@ -138,6 +138,7 @@ def supervised(request: pytest.FixtureRequest) -> Iterator[Supervised]:
             supervised.close()
 
 
+@pytest.mark.parametrize("supervised", [{"DETACH_GRACE": "15"}], indirect=True)  # a busy machine takes its time
 async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_session(
     supervised: Supervised, playwright: Playwright
 ) -> None:

@@ -76,7 +76,7 @@ def manager(port: int) -> Iterator[ServiceManager]:
         "pwgrid.socket": (ROOT / "systemd" / "pwgrid.socket").read_text(),
         "pwgrid.socket.d/port.conf": f"[Socket]\nListenStream=\nListenStream=127.0.0.1:{port}\n",
         "pwgrid.service.d/files.conf": (
-            f"[Service]\nEnvironment=PWGRID_CONFIG={CONFIG} CHROMIUM_EXECUTABLE={browser}\n"
+            f"[Service]\nEnvironment=PWGRID_CONFIG={CONFIG} DETACH_GRACE=60 CHROMIUM_EXECUTABLE={browser}\n"
             f"StandardOutput=append:{LOG}\nStandardError=append:{LOG}\nTimeoutStopSec=2\n"
         ),
     }

@@ -101,7 +101,7 @@ def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str
     shown = Recorded()
     monkeypatch.setattr(changes, "ask", lambda *_, **__: looks_like(A, B, proxy=10))
     monkeypatch.setattr(changes, "watch", lambda *_: iter(looks))
-    return VersionChange(GRID).wait(shown), shown.lines
+    return VersionChange(GRID, force=True).wait(shown), shown.lines
 
 
 LINGERS = {"status": "draining", "active": 3, "drainLeftS": 3581.4}
@@ -147,7 +147,7 @@ def test_a_version_change_waits_for_no_session_and_says_how_many_go_on(monkeypat
 def test_workers_that_lingered_before_the_version_change_are_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "ask", lambda *_, **__: looks_like(A, B | LINGERS, proxy=10))
     monkeypatch.setattr(changes, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
-    done = VersionChange(GRID).wait(Recorded())
+    done = VersionChange(GRID, force=True).wait(Recorded())
     assert done == "the master, the proxy and 1 workers run the new code (version 2)"
 
 
