@@ -3,10 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+LINK ?=
 # Test processes at once, but for the tests of whole grids with real browsers: those have the machine to themselves.
 JOBS ?= 2
 
-.PHONY: help set-up set-up-dev up test check format lock bench soak chaos faults clean
+.PHONY: help set-up set-up-dev up link test check format lock bench soak chaos faults clean
 
 help:  ## says what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -19,7 +20,11 @@ set-up-dev:
 
 up: set-up  ## sets everything up, then runs the grid in the foreground (make up ARGS="--port 9000 --chromium 2")
 	@$(BIN)/pwgrid setup $(ARGS)
+	@$(PYTHON) tools/link.py $(LINK)
 	@exec $(BIN)/pwgrid serve $(ARGS)
+
+link: set-up  ## puts a link to the command into ~/.local/bin or ~/bin, or where you say (make link LINK=/usr/local/bin)
+	@$(PYTHON) tools/link.py $(LINK)
 
 test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1
@@ -67,5 +72,6 @@ faults: set-up-dev  ## the kill table of docs/faults.md in figures (make faults 
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench.faults $(ARGS)
 
-clean:  ## removes .venv and the caches of the tools
+clean:  ## removes .venv, the link to its command, and the caches of the tools
+	@$(PYTHON) tools/link.py --remove
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

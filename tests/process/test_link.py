@@ -1,0 +1,79 @@
+"""The one link to the command, with the real script in a copy of a checkout and a home of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Home:
+    """A user with a checkout, whose PATH the test decides."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "home"
+        self.command = directory / "checkout" / ".venv" / "bin" / "pwgrid"
+        self.local = self.directory / ".local" / "bin"
+        self.directory.mkdir()
+        tools = directory / "checkout" / "tools"
+        tools.mkdir(parents=True)
+        shutil.copy(ROOT / "tools" / "link.py", tools)
+        self.script = tools / "link.py"
+
+    def link(self, *arguments: str, path: str = "/usr/bin:/bin") -> str:
+        """What it said."""
+        done = subprocess.run(
+            [sys.executable, str(self.script), *arguments],
+            env={"HOME": str(self.directory), "PATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr == ""
+        return done.stdout.removeprefix("pwgrid set-up: ").strip()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_the_link_goes_where_the_user_has_commands_and_is_told_once(home: Home) -> None:
+    path = f"{home.local}:/usr/bin"
+    said = home.link(path=path)
+    assert said == f"the command is {home.local}/pwgrid, a link to {home.command}"
+    assert os.readlink(home.local / "pwgrid") == str(home.command)
+    assert home.link(path=path) == ""
+    home.link("--remove", path=path)
+    assert not os.path.lexists(home.local / "pwgrid")
+
+
+def test_nothing_is_put_where_nobody_would_find_it(home: Home) -> None:
+    said = home.link()
+    assert said.startswith(f"the command is {home.command}; `make link LINK=DIRECTORY`")
+    assert list(home.directory.iterdir()) == []
+
+
+def test_a_directory_that_is_said_is_taken(home: Home, tmp_path: Path) -> None:
+    home.link(str(tmp_path / "said"))
+    assert os.readlink(tmp_path / "said" / "pwgrid") == str(home.command)
+
+
+def test_what_is_there_and_is_not_ours_stays(home: Home) -> None:
+    home.local.mkdir(parents=True)
+    (home.local / "pwgrid").write_text("somebody else's")
+    assert "is there already, and no link of ours" in home.link(path=str(home.local))
+    assert (home.local / "pwgrid").read_text() == "somebody else's"
+    home.link("--remove", path=str(home.local))
+    assert (home.local / "pwgrid").exists()
+
+
+def test_the_link_of_another_checkout_is_replaced_and_said(home: Home) -> None:
+    home.local.mkdir(parents=True)
+    (home.local / "pwgrid").symlink_to("/old/.venv/bin/pwgrid")
+    assert "the command is" in home.link(path=str(home.local))
+    assert os.readlink(home.local / "pwgrid") == str(home.command)

@@ -1,0 +1,64 @@
+"""Puts a link to the command `pwgrid` of this checkout where the user has commands. Run by `make up` and `make link`.
+
+That is ~/.local/bin or ~/bin, whichever is on PATH, or the directory that is said. .venv/bin itself does not belong on
+PATH: its python would hide the user's. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+COMMAND = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "pwgrid"
+USUAL = ("~/.local/bin", "~/bin")
+
+
+def say(text: str) -> None:
+    print(f"pwgrid set-up: {text}", flush=True)  # noqa: T201
+
+
+def places() -> list[Path]:
+    """The user's own directories for commands that are on PATH."""
+    on_path = {os.path.realpath(entry) for entry in os.environ.get("PATH", "").split(os.pathsep) if entry}
+    return [place for place in map(Path.expanduser, map(Path, USUAL)) if os.path.realpath(place) in on_path]
+
+
+def is_ours(link: Path) -> bool:
+    """Whether it leads to the command of a checkout, this one or another."""
+    return link.is_symlink() and os.readlink(link).endswith("/.venv/bin/pwgrid")
+
+
+def put(link: Path) -> str:
+    """Makes the link; what there is to say, empty when it was there already."""
+    if link.is_symlink() and os.readlink(link) == str(COMMAND):
+        return ""
+    if os.path.lexists(link) and not is_ours(link):
+        return f"{link} is there already, and no link of ours: the command of this checkout is {COMMAND}"
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(COMMAND)
+    except OSError as error:
+        return f"cannot put a link to the command into {link.parent}: {error.strerror}"
+    return f"the command is {link}, a link to {COMMAND}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", nargs="?", type=Path, help="where to put it, if not in a usual place")
+    parser.add_argument("--remove", action="store_true", help="remove the link in a usual place")
+    arguments = parser.parse_args()
+    chosen = [arguments.directory.expanduser()] if arguments.directory else places()
+    if arguments.remove:
+        for link in (place / "pwgrid" for place in chosen):
+            if link.is_symlink() and os.readlink(link) == str(COMMAND):
+                link.unlink()
+    elif not chosen:
+        say(f"the command is {COMMAND}; `make link LINK=DIRECTORY` puts a link to it into a directory of your PATH")
+    elif said := put(chosen[0] / "pwgrid"):
+        say(said)
+
+
+if __name__ == "__main__":
+    main()
