@@ -29,9 +29,10 @@ from pwgrid.proxy.connect.refusals import stopping
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dead_workers import DeadWorkers, report
 from pwgrid.proxy.policy.upgrade_request import Access
+from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
-from pwgrid.registry.registry import Registry
+from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.last_child import end_grid_if_last, workers_end
 from pwgrid.runtime.open_files import room_for_clients
@@ -80,7 +81,10 @@ class Proxy:
         self.queue = self.selector.queue
         self.handoffs = Handoffs(boot.runtime, self.selector)
         self.access = access_of(boot)
-        self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access)
+        self.readiness = Readiness(self.settings, self.roster, self.registry)
+        self.gateway = Gateway(
+            self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness.shortage
+        )
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None
@@ -152,6 +156,10 @@ class Proxy:
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Has the master tell a worker to end one of its sessions."""
         self.control.event("end_session", {"workerId": worker_id, "sessionId": session_id, "reason": reason})
+
+    async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
+        """Why the grid cannot take a session of every pool; None when it can."""
+        return await self.readiness.problem(found)
 
     @property
     def counts(self) -> Counts:

@@ -23,6 +23,8 @@ IGNORED_OPTIONS = "ignoredOptions"
 _NO_FIGURE = 2.0**53
 """From here on floats skip whole numbers, and JSON's readers do. The scripts draw the same line."""
 
+_RENEWED = ("status", "rssMib")
+
 _SESSION_FIELDS = frozenset(
     {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
     | {"client", "bytesIn", "bytesOut", "presumed"}
@@ -53,8 +55,9 @@ class WorkerRecord:
         """The worker's field in the counter hashes."""
         return f"{self.browser_type}:{self.worker_id}"
 
-    def fields(self) -> list[str]:
-        """Names and values of the hash in turn, but for those that register.lua writes itself."""
+    def fields(self, *, renewed: bool = False) -> list[str]:
+        """Names and values of the hash in turn, but for those that register.lua writes itself; when they are `renewed`,
+        but for those of heartbeat.lua."""
         named = {
             "wsEndpoint": self.ws_endpoint,
             "status": self.status,
@@ -67,7 +70,7 @@ class WorkerRecord:
             "rssMib": "" if self.rss_mib is None else str(self.rss_mib),
             "labels": orjson.dumps(dict(self.labels), option=orjson.OPT_SORT_KEYS).decode(),
         }
-        return [text for pair in named.items() for text in pair]
+        return [text for pair in named.items() if not renewed or pair[0] not in _RENEWED for text in pair]
 
     @classmethod
     def read(cls, name: str, values: Mapping[str, str]) -> WorkerRecord:

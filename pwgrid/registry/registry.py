@@ -250,7 +250,7 @@ class Registry:
         head = (*self._own, self._time(), count, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
         await self._run("register", *head, count, *_flat(sessions), *worker.fields())
 
-    async def heartbeat(
+    async def heartbeat(  # noqa: PLR0913 - a worker says that much of itself; most of it may be left out
         self,
         browser_type: BrowserType,
         worker_id: str,
@@ -259,14 +259,18 @@ class Registry:
         sessions: Collection[SessionUpdate],
         lifetime: int | None = None,
         rss_mib: int | None = None,
+        record: WorkerRecord | None = None,
     ) -> HeartbeatReply:
         """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them. `lifetime` is
-        what the worker itself counts; None where it does not know."""
+        what the worker itself counts; None where it does not know. `record`: what its hash says beside that, for who
+        has changed it."""
         life = self._lifetimes
         beat = (browser_type, worker_id, self._time(), status, life.key_ttl_s, life.stale_threshold_s, self._prefix)
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
         known, command, repaired, is_used_up, *awaited = await self._run(
-            "heartbeat", *beat, life.record_ttl_s, life.history_ttl_s, *figures, *_flat(sessions)
+            "heartbeat",
+            *(*beat, life.record_ttl_s, life.history_ttl_s, *figures, len(sessions), *_flat(sessions)),
+            *(record.fields(renewed=True) if record else ()),
         )
         leases = {session_id: float(left_s) for session_id, left_s in zip(awaited[::2], awaited[1::2], strict=True)}
         return HeartbeatReply(bool(known), command or None, repaired, bool(is_used_up), leases)

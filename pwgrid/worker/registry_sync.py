@@ -111,6 +111,7 @@ class RegistrySync:
             sessions=self._live(),
             lifetime=None if self._boot.adopt_node_pid else self._slots.lifetime,
             rss_mib=record.rss_mib,
+            record=record,
         )
         if not reply.known:
             log.warning("registered_again", active=len(self._slots.live), lifetime=self._slots.lifetime)

@@ -101,10 +101,13 @@ class LuaGrid:
         status: str = "available",
         rss: str = "",
         lifetime: str = "",
+        fields: tuple[str, ...] = (),
     ) -> list[Any]:
         """All that a heartbeat returns: known, command, repaired, used up, awaited session, its seconds …"""
         head = (browser, worker, now, status, KEY_TTL_S, STALE_S, self.prefix, RECORD_TTL_S, HISTORY_TTL_S)
-        return list(self.eval("heartbeat", self.counters, *head, rss, lifetime, *known(sessions)))
+        return list(
+            self.eval("heartbeat", self.counters, *head, rss, lifetime, len(sessions), *known(sessions), *fields)
+        )
 
     def start(
         self, session: str, *, now: float = NOW, worker: str = "", browser: str = "chromium", client: str = ""

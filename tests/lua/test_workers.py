@@ -55,6 +55,18 @@ def test_a_heartbeat_renews_the_record(grid: LuaGrid) -> None:
     assert 5 < grid.get("TTL", "worker:chromium:w1") <= 30
 
 
+def test_a_heartbeat_repairs_what_somebody_wrote_into_the_worker_s_record(grid: LuaGrid) -> None:
+    grid.register()
+    run(grid, "s1")
+    endpoint = grid.hash("worker:chromium:w1")["wsEndpoint"]
+    grid.get("HSET", "worker:chromium:w1", "wsEndpoint", "", "slots", "0", "playwrightVersion", "9.9")
+    grid.get("PERSIST", "worker:chromium:w1")
+    assert grid.select("s2", version="1.65") is None
+    fields = ("wsEndpoint", endpoint, "slots", "5", "playwrightVersion", "1.65.1")
+    assert grid.beat(sessions=("s1",), fields=fields)[:3] == [1, "", 0]
+    assert grid.select("s2", version="1.65") == "w1"
+
+
 def test_a_heartbeat_of_an_unknown_worker_says_so_and_touches_nothing(grid: LuaGrid) -> None:
     assert grid.heartbeat(sessions=("s1",)) == (0, "", 0)
     assert grid.client.dbsize() == 0

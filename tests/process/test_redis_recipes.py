@@ -15,7 +15,7 @@ import pytest
 from pwgrid.common.resources import resource_dir
 from pwgrid.registry.embedded import find_redis_cli
 from tests.support.grid import Grid, eventually, running_grid
-from tests.support.raw import goes_on, session
+from tests.support.raw import answer, goes_on, head, session
 from tests.support.row import workers
 
 NO_BEAT = {
@@ -178,3 +178,30 @@ def test_a_shutdown_that_is_published_is_heard_too() -> None:
         redis_cli(grid, "SET", f"worker:cmd:chromium:{victim}", "shutdown", "EX", "60")
         assert redis_cli(grid, "PUBLISH", f"worker:cmd:chromium:{victim}", "shutdown") == ["1"]
         eventually(lambda: victim not in workers(grid) and workers(grid), "it is replaced")
+
+
+def test_a_pool_of_which_redis_would_choose_no_worker_is_not_ready_and_says_why() -> None:
+    environment = NO_BEAT | {"WORKER_SELECT_TIMEOUT": "0.3"}
+    with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
+        names = fields(grid, "cluster:lifetime_connections")
+        first, second = names
+        redis_cli(grid, "HSET", "cluster:lifetime_connections", first, "1000000")
+        assert grid.get("/health/ready")[0] == 200  # the other one can be chosen
+        redis_cli(grid, "HSET", f"worker:{second}", "lastHeartbeat", "nan")
+        used_up = "1 used up (cluster:lifetime_connections says 50 sessions or more)"
+        stale = "1 without a heartbeat for over 1000 s"
+        sentence = "no chromium worker can be chosen: by Redis "
+        for path, said in (("/health/ready", "error"), ("/v1/status", "reason")):
+            status, _, body = grid.get(path)
+            found = json.loads(body)[said]
+            assert status == {"error": 503, "reason": 200}[said]
+            assert found in (f"{sentence}{used_up}, {stale}", f"{sentence}{stale}, {used_up}")
+        assert b"pwgrid_ready 0.0" in grid.get("/metrics")[2]
+        status, headers, body = answer(grid.port, head())
+        assert (status, headers["retry-after"]) == (503, "5")
+        assert body["error"].startswith(sentence)
+        for name, lifetime in names.items():
+            redis_cli(grid, "HSET", "cluster:lifetime_connections", name, lifetime)
+        assert grid.get("/health/ready")[0] == 200
+        with session(grid.port) as sock:
+            assert goes_on(sock)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.policy.upgrade_request import Access
 from pwgrid.proxy.roster import Roster
+from pwgrid.registry.records import RegistrySnapshot
 
 
 class Silent:
@@ -26,6 +27,9 @@ class Silent:
 class Grid:
     roster = Roster()
     registry = Silent()
+
+    async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
+        return self.roster.not_ready()
 
 
 async def get(

@@ -11,7 +11,9 @@ from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
 def scrape(found: RegistrySnapshot, roster: Roster, counts: Counts, waiting: int) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(exposition(found, roster, counts, waiting).decode())
+        for family in text_string_to_metric_families(
+            exposition(found, roster, counts, waiting, is_ready=roster.not_ready() is None).decode()
+        )
         for sample in family.samples
     }
 

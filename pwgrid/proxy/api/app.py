@@ -28,7 +28,7 @@ from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S,
 from pwgrid.proxy.connect.upgrade import Counts
 from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT, Access, Refusal
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.registry import Registry, SessionRecord
+from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
 
 log = structlog.get_logger()
 
@@ -45,6 +45,9 @@ class Grid(Protocol):
 
     roster: Roster
     registry: Registry
+
+    async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
+        """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
 
     @property
     def counts(self) -> Counts:
@@ -139,8 +142,9 @@ def _open_routes(grid: Grid) -> APIRouter:
 
     @router.get("/health/ready", responses=_problems(503))
     async def ready() -> models.Ready:
-        """Every pool has an available worker (all its slots may be taken); else 503 with the reason."""
-        reason = grid.roster.not_ready()
+        """Every pool has an available worker that Redis would choose (all its slots may be taken); else 503 with the
+        reason."""
+        reason = await grid.not_ready()
         if reason is not None:
             retry_after_s = RETRY_AFTER_STOPPING_S if grid.roster.stopping else RETRY_AFTER_S
             raise Refusal(503, reason, headers=(("Retry-After", str(retry_after_s)),), details={"status": "not ready"})
@@ -166,14 +170,16 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: b
         if JSON in request.headers.get("accept", ""):
             active, _ = await grid.registry.counters()
             return models.ActiveConnections(active_connections=sum(active.values()))
-        text = exposition(await grid.registry.snapshot(), grid.roster, grid.counts, grid.waiting())
+        found = await grid.registry.snapshot()
+        is_ready = await grid.not_ready(found) is None
+        text = exposition(found, grid.roster, grid.counts, grid.waiting(), is_ready=is_ready)
         return Response(text, media_type=CONTENT_TYPE)
 
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:
         """Readiness and its reason, live sessions, waiting clients, outcomes."""
         found = await grid.registry.snapshot()
-        reason = grid.roster.not_ready()
+        reason = await grid.not_ready(found)
         return models.Status(
             ready=reason is None,
             reason=reason,

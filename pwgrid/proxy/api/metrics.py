@@ -29,10 +29,10 @@ _UPGRADES: Final = {
 """Of `Counts`: what this proxy has done since it started."""
 
 
-def exposition(found: RegistrySnapshot, roster: Roster, counts: Counts, waiting: int) -> bytes:
+def exposition(found: RegistrySnapshot, roster: Roster, counts: Counts, waiting: int, *, is_ready: bool) -> bytes:
     """One scrape. `waiting`: clients in the queue."""
     registry = CollectorRegistry()
-    registry.register(_Figures([*_of_registry(found), *_of_roster(roster), *_of_proxy(counts, waiting)]))
+    registry.register(_Figures([*_of_registry(found), *_of_roster(roster, is_ready), *_of_proxy(counts, waiting)]))
     return generate_latest(registry)
 
 
@@ -75,8 +75,8 @@ def _of_registry(found: RegistrySnapshot) -> Iterator[Metric]:
     )
 
 
-def _of_roster(roster: Roster) -> Iterator[Metric]:
-    yield GaugeMetricFamily("pwgrid_ready", "1 if every pool can take a session", value=roster.not_ready() is None)
+def _of_roster(roster: Roster, is_ready: bool) -> Iterator[Metric]:
+    yield GaugeMetricFamily("pwgrid_ready", "1 if every pool can take a session", value=is_ready)
     wanted = GaugeMetricFamily("pwgrid_workers_wanted", "Workers that shall serve", labels=("browser_type",))
     drains = CounterMetricFamily("pwgrid_drain_timeouts", "Drains that cut sessions", labels=("browser_type",))
     workers = GaugeMetricFamily("pwgrid_workers", "Workers, by where they are", labels=("browser_type", "status"))

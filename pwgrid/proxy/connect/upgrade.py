@@ -6,7 +6,7 @@ Owns a client's socket only until a worker has it; sees none of the session's by
 import asyncio
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
+from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect import head, refusals
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
@@ -61,6 +62,8 @@ class Gateway:
     selector: Selector
     handoffs: Handoffs
     access: Access
+    shortage: Callable[[BrowserType], Awaitable[str | None]]
+    """Why no session of a type can be taken at all; None when one could be."""
     counts: Counts = field(default_factory=Counts)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
     _policy: Policy | None = None
@@ -222,8 +225,7 @@ class Upgrade(asyncio.Protocol):
                 f"{gateway.settings.max_queue} clients wait for a slot already: come back later, or add workers"
             ) from None
         except WaitedTooLong:
-            reason = gateway.roster.host_guard or gateway.roster.shortage(ticket.browser_type)
-            if reason is not None:
+            if (reason := await gateway.shortage(ticket.browser_type)) is not None:
                 raise refusals.no_capacity(reason) from None
             waiting = gateway.selector.queue.waiting(ticket.browser_type)
             waited_s = gateway.settings.worker_select_timeout

@@ -1,0 +1,47 @@
+"""Decides why no worker of a pool could be chosen even if all its slots were free: the rule of lua/selector.lua, as a
+sentence. Reads no Redis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pwgrid.common.worker_lifecycle import WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A registered worker, as Redis has it. `beat_age_s`: whole seconds since its last heartbeat."""
+
+    status: str
+    beat_age_s: float
+    lifetime: int
+    has_endpoint: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The limits that the selection is asked with."""
+
+    max_lifetime: int
+    stale_s: float
+
+
+def why_none(browser_type: str, candidates: Iterable[Candidate], rule: Rule) -> str | None:
+    """Why a session of this type can be leased nowhere; None when one could be, now or once a slot is free."""
+    obstacles = [_obstacle(each, rule) for each in candidates]
+    if None in obstacles:
+        return None
+    counted = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
+    return f"no {browser_type} worker can be chosen: by Redis {counted or 'none is registered'}"
+
+
+def _obstacle(worker: Candidate, rule: Rule) -> str | None:
+    if worker.status != WorkerStatus.AVAILABLE:
+        return worker.status or "without a status"
+    if worker.beat_age_s > rule.stale_s:
+        return f"without a heartbeat for over {rule.stale_s:g} s"
+    if worker.lifetime >= rule.max_lifetime:
+        return f"used up (cluster:lifetime_connections says {rule.max_lifetime} sessions or more)"
+    return None if worker.has_endpoint else "without an endpoint"

@@ -1,0 +1,59 @@
+"""Whether the grid can take sessions: the master's word, and whether Redis would choose any worker. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.policy.eligibility import Candidate, Rule, why_none
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.registry import Registry, RegistrySnapshot
+from pwgrid.settings.model import Settings
+
+
+class Readiness:
+    """While Redis is away the master's word alone counts: the proxy chooses by that, too."""
+
+    def __init__(self, settings: Settings, roster: Roster, registry: Registry) -> None:
+        self._rule = Rule(settings.max_lifetime_sessions, settings.stale_threshold)
+        self._timeout_s = settings.redis_timeout
+        self._roster = roster
+        self._registry = registry
+
+    async def problem(self, found: RegistrySnapshot | None = None) -> str | None:
+        """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
+        reason = self._roster.not_ready()
+        if reason is None and (found := found or await self._look()) is not None:
+            reasons = [self._why_none(found, browser_type) for browser_type in sorted(self._roster.offered())]
+            reason = "; ".join(each for each in reasons if each) or None
+        return reason
+
+    async def shortage(self, browser_type: BrowserType) -> str | None:
+        """Why no session of this type can be taken at all; None when one could be once a slot is free."""
+        reason = self._roster.host_guard or self._roster.shortage(browser_type)
+        if reason is None and (found := await self._look()) is not None:
+            reason = self._why_none(found, browser_type)
+        return reason
+
+    async def _look(self) -> RegistrySnapshot | None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._registry.snapshot()
+        except (TimeoutError, RegistryUnavailable):
+            return None
+
+    def _why_none(self, found: RegistrySnapshot, browser_type: BrowserType) -> str | None:
+        now = math.floor(self._registry.now())
+        candidates = [
+            Candidate(
+                worker.status,
+                now - math.floor(worker.last_heartbeat),
+                found.lifetime.get(field, 0),
+                bool(worker.ws_endpoint),
+            )
+            for field, worker in found.workers.items()
+            if worker.browser_type == browser_type
+        ]
+        return why_none(browser_type, candidates, self._rule)
