@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.redis_url import shown
+from pwgrid.common.waiting import end_task
 from pwgrid.registry.connect import close_async, open_async
 from pwgrid.registry.pipelined_connection import Argument, Command, PipelinedConnection, Reply, packed
 from pwgrid.registry.reconnect import keep_connected
@@ -107,9 +108,7 @@ class RedisClient:
 
     async def close(self) -> None:
         """Ends the connection and the background task. Idempotent."""
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await end_task(self._task)
         await close_async(self._redis)
         self._connected.clear()
         self._lost("the client is closed")

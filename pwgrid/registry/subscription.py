@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
 
 from pwgrid.common.redis_url import shown
+from pwgrid.common.waiting import end_task
 from pwgrid.registry.connect import close_async, open_async
 from pwgrid.registry.reconnect import keep_connected
 
@@ -45,9 +45,7 @@ class Subscription:
 
     async def close(self) -> None:
         """Ends the subscription. Idempotent."""
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await end_task(self._task)
         await close_async(self._redis)
 
     async def _live(self) -> None:

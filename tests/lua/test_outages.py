@@ -84,7 +84,12 @@ class World:
         self.slots = slots
         self.worker = self.connect()
         boot: Any = SimpleNamespace(
-            registry_seen=True, browser_type="chromium", worker_id=WORKER, runtime=self.runtime, settings=None
+            registry_seen=True,
+            browser_type="chromium",
+            worker_id=WORKER,
+            runtime=self.runtime,
+            settings=None,
+            adopt_node_pid=None,
         )
         record = WorkerRecord("chromium", WORKER, "ws://host/playwright/chromium/aabbccdd.secret", slots=50)
         self.sync = RegistrySync(boot, self.worker, self.slots, lambda: record)

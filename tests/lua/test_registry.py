@@ -306,3 +306,15 @@ async def test_a_worker_that_is_used_up_can_tell_who_serves_in_its_place(registr
     assert await registry.replacement("chromium", "aabbccdd") == "spare"
     reply = await registry.heartbeat("chromium", "spare", status="spare", sessions=[])
     assert (reply.known, reply.command) == (True, "serve")
+
+
+async def test_a_registry_that_is_closed_as_soon_as_it_has_subscribed_ends(own_redis: RedisServer) -> None:
+    """redis-py swallows a cancellation in the turn in which its connection comes to stand."""
+    for turns in range(40):
+        registry = Registry(own_redis.url, timeout_s=BOUND_S)
+        await registry.subscribe_commands("chromium", "aabbccdd", lambda: None)
+        await registry.client.wait_connected()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(BOUND_S):
+            await registry.close()
