@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
+from uuid import uuid4
 
 from pwgrid.cli.closing_line import closing_line
+from pwgrid.cli.command_guard import MARK_VARIABLE
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 
@@ -119,11 +121,12 @@ class PrivateGrid:
 
 
 @contextlib.contextmanager
-def _guarded() -> Iterator[int]:
-    """A process that ends the command, should we be killed. What is to be told to it is written to this descriptor."""
+def _guarded() -> Iterator[str]:
+    """A process that ends all processes with this mark in their environment, should we be killed."""
+    mark = uuid4().hex
     told, tell = os.pipe()
     guard = subprocess.Popen(
-        [*_GUARD, str(told)],
+        [*_GUARD, str(told), mark],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -131,8 +134,8 @@ def _guarded() -> Iterator[int]:
         start_new_session=True,
     )
     try:
-        yield tell
-        os.write(tell, b"ended\n")
+        yield mark
+        os.write(tell, b"nothing to do")
     finally:
         os.close(tell)
         os.close(told)  # not before: should the guard be killed, there is still somebody who could read
@@ -156,11 +159,11 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
         signal.signal(signum, forward)
     grid, closing = PrivateGrid(serve_arguments, environment), ""
     try:
-        ready = grid.ready()
-        if ready is None:
-            return grid.process.wait() or 1
-        with _guarded() as guard:
-            child = _start(command, ready, guard)
+        with _guarded() as mark:
+            ready = grid.ready()
+            if ready is None:
+                return grid.process.wait() or 1
+            child = _start(command, ready, mark)
             code = child.wait()
         closing = closing_line(ready.grid(), ready.http, ready.token)
         return code if code >= 0 else 128 - code
@@ -170,25 +173,22 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
         for signum in (signal.SIGINT, *_FORWARDED):
             signal.signal(signum, signal.SIG_IGN)
         grid.stop()
-        if closing:
-            print(f"pwgrid: {closing}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
 
 
-def _start(command: Sequence[str], ready: Ready, guard: int) -> "subprocess.Popen[bytes]":
-    """Starts the command, of which the guard knows before it does anything. Raises NotRun."""
+def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen[bytes]":
+    """Starts the command, which the guard finds by the mark. Raises NotRun."""
     if ready.reason is not None:
         raise NotRun(f"{command[0]} was not run: {ready.reason}", NO_BROWSER)
     about = {
         "PW_TEST_CONNECT_WS_ENDPOINT": ready.connect,
         "PWGRID_WS_ENDPOINT": ready.connect,
         "PWGRID_SLOTS": str(ready.slots()),
+        MARK_VARIABLE: mark,
     }
     try:
-        return subprocess.Popen(
-            command,
-            env={**os.environ, **about},
-            preexec_fn=lambda: os.write(guard, b"%d\n" % os.getpid()),  # there is no thread that could hold a lock
-        )
+        return subprocess.Popen(command, env={**os.environ, **about})
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         raise NotRun(f"{command[0]}: {error.strerror}", code) from None

@@ -30,6 +30,13 @@ def endpoint(config: pytest.Config) -> str:
     return os.environ.get(ENDPOINT_VARIABLE, "") if given is None else given
 
 
+def slots(config: pytest.Config) -> int | None:
+    """How many browsers the grid gives at once; None where it does not say."""
+    found = os.environ.get(SLOTS_VARIABLE, "")
+    is_of_run = endpoint(config) == os.environ.get(ENDPOINT_VARIABLE)
+    return int(found) if is_of_run and found.isdigit() else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
     """pytest-xdist starts no more processes than the grid has slots.
@@ -37,9 +44,9 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
     Each keeps its browser until all are done. One that waits for a slot would keep its tests, and all others would wait
     for it to run them.
     """
-    slots = os.environ.get(SLOTS_VARIABLE, "")
-    if endpoint(config) and slots.isdigit() and hasattr(config.option, "maxprocesses"):
-        config.option.maxprocesses = min(config.option.maxprocesses or int(slots), int(slots))
+    most = slots(config)
+    if most and hasattr(config.option, "maxprocesses"):
+        config.option.maxprocesses = min(config.option.maxprocesses or most, most)
     return (yield)
 
 
@@ -55,5 +62,5 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Where the browsers are, without the token."""
     if not endpoint(config):
         return None
-    url, slots = urlsplit(endpoint(config)), os.environ.get(SLOTS_VARIABLE)
-    return f"pwgrid: {url.scheme}://{url.netloc}" + (f", {slots} slots" if slots else "")
+    url, most = urlsplit(endpoint(config)), slots(config)
+    return f"pwgrid: {url.scheme}://{url.netloc}" + (f", {most} slots" if most else "")

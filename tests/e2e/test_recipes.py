@@ -15,6 +15,8 @@ from tests.conftest import need
 from tests.support.grid import ROOT, Grid
 from tests.support.recipes import lines, npm_ci, pip_install, recipe, run
 
+pytestmark = pytest.mark.timeout(600)  # installers are among what runs here
+
 ENDPOINT = "ws://127.0.0.1:8080"
 OLDEST = "1.58.0"
 """Of Playwright, as pyproject.toml has it."""
@@ -141,7 +143,8 @@ def test_pytest_takes_a_grid_that_its_command_line_names_and_shows_no_token(
 ) -> None:
     (line,) = lines("ci.md", "pytest --pwgrid")
     before = served(grid)
-    done = run(line.replace(ENDPOINT, grid.endpoint + "/?token=s3cret"), pytest_project, PYTHONPATH=str(runner))
+    line = line.replace(ENDPOINT, grid.endpoint + "/?token=s3cret")
+    done = run(line, pytest_project, PYTHONPATH=str(runner), PWGRID_WS_ENDPOINT="ws://127.0.0.1:9", PWGRID_SLOTS="7")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"pwgrid: {grid.endpoint}\n" in done.stdout
     assert "s3cret" not in done.stdout
@@ -185,6 +188,18 @@ def test_a_script_in_node_and_one_in_python_find_the_grid_of_run(npm: Path) -> N
         done = run(line, npm)
         assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
         assert sessions(done) == 1
+
+
+def test_the_readmes_own_lines(grid: Grid) -> None:
+    readme = (ROOT / "README.md").read_text()
+    (line,) = re.findall(r"^```python\n(browser = .*)\n```$", readme, re.MULTILINE)
+    script = f"from playwright.sync_api import *\nwith sync_playwright() as p:\n    {line}\n    browser.new_page()"
+    before = served(grid)
+    done = run(f"python -c '{script.replace(ENDPOINT, grid.endpoint)}'", ROOT)
+    assert done.returncode == 0, done.stderr
+    assert served(grid) == before + 1
+    (command,) = re.findall(r"`(pwgrid run .*?)`", readme.partition("| to read |")[0])
+    assert command in lines("ci.md", "pwgrid run")  # which are run above
 
 
 def test_the_python_client_of_the_first_page(grid: Grid, tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ CONNECT_AND_PRINT = textwrap.dedent(
 )
 
 
+BARE = "10042026"
+"""The argument of a process that has no environment."""
+
 HOLDERS = textwrap.dedent(
     """
     import os, subprocess, sys
@@ -74,13 +77,14 @@ def test_run_returns_127_for_a_command_that_is_not_there() -> None:
         (signal.SIGKILL, "touch {started}; exec sleep 1000"),
         (signal.SIGKILL, "sleep 1001 & sh -c 'touch {started}; sleep 1002; true'; true"),
         (signal.SIGKILL, "trap '' TERM; touch {started}; while :; do sleep 1000; done"),
+        (signal.SIGKILL, "setsid sleep 1003 & env -i sleep {bare} & touch {started}; wait"),
     ],
 )
 def test_the_command_and_its_grid_end_when_run_is_killed(signum: signal.Signals, script: str) -> None:
     need("chromium")
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
         started = Path(temporary) / "started"
-        command = ["sh", "-c", script.format(started=started)]
+        command = ["sh", "-c", script.format(started=started, bare=BARE)]
         run = subprocess.Popen(
             [sys.executable, "-m", "pwgrid", "run", "--chromium", "1", "--", *command],
             cwd=ROOT,
@@ -92,6 +96,7 @@ def test_the_command_and_its_grid_end_when_run_is_killed(signum: signal.Signals,
             run.send_signal(signum)
             run.wait(60)
         eventually(lambda: processes_marked(temporary) == {}, "the command and its grid are gone", 60)
+        eventually(lambda: processes_marked(BARE) == {}, "what had another environment is gone", 60)
         started.unlink()
         assert list(Path(temporary).iterdir()) == []
 

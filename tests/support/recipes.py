@@ -42,7 +42,7 @@ def run(command: str, cwd: Path, **environment: str) -> "subprocess.CompletedPro
         env={**ours, "PATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=300,
         check=False,
     )
 
