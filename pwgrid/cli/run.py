@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Final
+from typing import IO, Final
 from uuid import uuid4
 
 from pwgrid.cli.closing_line import closing_line
@@ -51,17 +51,12 @@ class Ready:
     directory: str
     pid: int
     port: int
-    pools: list[dict[str, Any]]
     reason: str | None
     """Why it is not ready, in one sentence; None when it is."""
 
     def grid(self) -> RunningGrid:
         """The grid as the commands know it."""
         return RunningGrid(Path(self.directory), self.port, self.pid, self.endpoint)
-
-    def slots(self) -> int:
-        """How many sessions there may be at once, of any browser type that the grid has."""
-        return min(int(pool["slots"]) for pool in self.pools if pool["wanted"])
 
 
 class NotRun(GridError):
@@ -184,7 +179,6 @@ def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen
     about = {
         "PW_TEST_CONNECT_WS_ENDPOINT": ready.connect,
         "PWGRID_WS_ENDPOINT": ready.connect,
-        "PWGRID_SLOTS": str(ready.slots()),
         MARK_VARIABLE: mark,
     }
     try:

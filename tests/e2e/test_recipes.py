@@ -25,7 +25,7 @@ TESTS_IN_PYTHON = textwrap.dedent(
     """
     import pytest
 
-    @pytest.mark.parametrize("n", range(6))
+    @pytest.mark.parametrize("n", range(12))
     def test_a_page_of_the_grid(page, n):
         page.set_content("<title>hello</title>")
         assert page.title() == "hello"
@@ -81,7 +81,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pytest_project(tmp_path: Path) -> Iterator[Path]:
-    """Six tests that want a page, and nothing said of a grid."""
+    """Twelve tests that want a page, and nothing said of a grid."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_page.py").write_text(TESTS_IN_PYTHON)
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
@@ -124,18 +124,18 @@ def test_playwright_test_takes_a_grid_that_its_configuration_names(npm: Path, gr
     assert served(grid) == before + 1
 
 
-@pytest.mark.parametrize("options", ["", "-n 8"])
-def test_pytest_takes_its_browsers_from_the_grid_and_xdist_starts_no_more_than_it_has_slots(
-    runner: Path, pytest_project: Path, options: str
+@pytest.mark.parametrize(("options", "clients"), [("", 1), ("-n 4", 4)])
+def test_pytest_takes_its_browsers_from_the_grid_and_processes_of_xdist_wait_for_a_slot(
+    runner: Path, pytest_project: Path, options: str, clients: int
 ) -> None:
     (line,) = lines("ci.md", "pwgrid run --chromium 2 -- pytest")
     done = run(
         line.replace("--chromium 2", "--chromium 1 --slots 2") + " " + options, pytest_project, PYTHONPATH=str(runner)
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
-    assert sessions(done) == (2 if options else 1)
-    assert re.search(r"^pwgrid: ws://127.0.0.1:\d+, 2 slots$", done.stdout, re.MULTILINE)
+    assert "12 passed" in done.stdout
+    assert sessions(done) == clients
+    assert re.search(r"^pwgrid: ws://127.0.0.1:\d+$", done.stdout, re.MULTILINE)
 
 
 def test_pytest_takes_a_grid_that_its_command_line_names_and_shows_no_token(
@@ -144,7 +144,7 @@ def test_pytest_takes_a_grid_that_its_command_line_names_and_shows_no_token(
     (line,) = lines("ci.md", "pytest --pwgrid")
     before = served(grid)
     line = line.replace(ENDPOINT, grid.endpoint + "/?token=s3cret")
-    done = run(line, pytest_project, PYTHONPATH=str(runner), PWGRID_WS_ENDPOINT="ws://127.0.0.1:9", PWGRID_SLOTS="7")
+    done = run(line, pytest_project, PYTHONPATH=str(runner), PWGRID_WS_ENDPOINT="ws://127.0.0.1:9")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"pwgrid: {grid.endpoint}\n" in done.stdout
     assert "s3cret" not in done.stdout
@@ -160,7 +160,7 @@ def test_the_oldest_playwright_connects_too(
     path = f"{oldest}:{runner}"
     done = run("pwgrid run --chromium 1 -- pytest tests/", pytest_project, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (sessions(done), "6 passed" in done.stdout) == (1, True)
+    assert (sessions(done), "12 passed" in done.stdout) == (1, True)
 
 
 def test_the_plugin_does_nothing_without_an_endpoint(runner: Path, pytest_project: Path, grid: Grid) -> None:
