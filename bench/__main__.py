@@ -27,6 +27,7 @@ NAMES = (
     "recycle",
     "long",
     "memory",
+    "guard",
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

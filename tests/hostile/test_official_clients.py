@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from playwright._impl._driver import compute_driver_executable
+from playwright.async_api import Playwright
 
 from tests.hostile import messages
+from tests.hostile.official_client import use_everything
 from tests.hostile.test_messages import calls
 from tests.support.front_door import browser_server
 from tests.support.recording_relay import recording_relay
@@ -24,6 +26,35 @@ NO_CLIENT_SENDS = {
 }
 NOT_IN_THIS_BROWSER = {"Frame.webmcpTools", "Frame.webmcpCallTool"}
 SENDABLE = {".".join(call) for call in calls(messages.ALLOWED)} - NO_CLIENT_SENDS - NOT_IN_THIS_BROWSER
+
+NOT_TRIED_IN_PYTHON = {
+    "BindingCall.reject",
+    "Browser.disconnectFromReusedContext",
+    "Browser.newContextForReuse",
+    "BrowserContext.exposeConsoleApi",
+    "BrowserContext.registerSelectorEngine",
+    "BrowserContext.setHTTPCredentials",
+    "BrowserContext.setWebSocketInterceptionPatterns",
+    "BrowserContext.startRecording",
+    "BrowserContext.stopRecording",
+    "Debugger.next",
+    "Debugger.runTo",
+    "Disposable.dispose",
+    "Frame.ariaSnapshotJSON",
+    "JSHandle.getPropertyList",
+    "Page.cancelPickLocator",
+    "Page.expectScreenshot",
+    "Page.pickLocator",
+    "Page.screencastRemoveOverlay",
+    "Page.startCSSCoverage",
+    "Page.startJSCoverage",
+    "Page.stopCSSCoverage",
+    "Page.stopJSCoverage",
+    "WebSocketRoute.connect",
+    "WebSocketRoute.sendToServer",
+    "Worker.updateSubscription",
+}
+"""Most of these no Python client can send; the others are as in Node."""
 
 
 @pytest.mark.parametrize("guard", ["compatible", "strict"])
@@ -43,3 +74,11 @@ async def test_all_that_playwrights_node_client_does_works(guard: str, tmp_path:
         assert process.returncode == 0, errors.decode()
     assert relay.refusals == []
     assert SENDABLE - relay.sent == set()
+
+
+async def test_all_that_playwrights_python_client_does_works(playwright: Playwright, tmp_path: Path) -> None:
+    async with browser_server(slots=5) as watched, recording_relay(watched.endpoint) as relay:
+        async with asyncio.timeout(BOUND_S):
+            await use_everything(playwright, relay.endpoint, tmp_path)
+    assert relay.refusals == []
+    assert SENDABLE - relay.sent <= NOT_TRIED_IN_PYTHON
