@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import logging as std_logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pwgrid import __version__
 from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.installed import fingerprint
 from pwgrid.cli.start_news import StartNews, say
+from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
@@ -97,9 +99,10 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         if kept or leftovers.paths():
             runtime.keep()  # a start that fails touches nothing that lives there
         elif settings.redis_url:
-            # Sessions that live on are not given up for a Redis that is away; a new grid has none.
             news.progress(f"redis: {which}")
-            wait_for(settings, which, news.progress)
+            # A service waits for a Redis that starts later, and is not ready; a person has named a wrong one.
+            if extras.ready_fd is None and is_by_hand(os.environ):
+                wait_for(settings, which, news.progress)
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
         config = MasterConfig(

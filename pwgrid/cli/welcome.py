@@ -13,9 +13,14 @@ _MANAGERS = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED", "INVOCATION_ID")
 """Set by systemd and supervisord for what they start."""
 
 
+def is_by_hand(environ: Mapping[str, str]) -> bool:
+    """Whether a person has started the grid, and no service manager."""
+    return not any(name in environ for name in _MANAGERS)
+
+
 def is_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
     """Whether a person reads it: not where a service manager started the grid, nor where lines are JSON."""
-    return settings.log_format == "text" and not any(name in environ for name in _MANAGERS)
+    return settings.log_format == "text" and is_by_hand(environ)
 
 
 def welcome(settings: Settings, redis: str) -> str:
