@@ -70,11 +70,14 @@ def status_without_master(grid: LeftGrid) -> dict[str, Any]:
     times = (None, None) if grid.lock.detached_at is None else (grid.refuses_at, grid.ends_at)
     return {
         "endpoint": grid.lock.endpoint,
+        "ready": False,
+        "reason": left_text(grid),
         "master": None,
+        "pools": [],  # nobody has a word about them, nor about the workers but that these processes live
+        "workers": [],
         "detachedAt": grid.lock.detached_at,
         "refusesAt": times[0],
         "endsAt": times[1],
-        "state": left_text(grid),
         "children": children,
     }
 

@@ -37,7 +37,7 @@ def status_text(found: dict[str, Any]) -> str:
 def without_master_text(found: dict[str, Any]) -> str:
     """A grid whose master is gone, and what lives on of it."""
     rows = [(each["kind"], each["name"] if each["kind"] == "worker" else "", each["pid"]) for each in found["children"]]
-    line = f"{found['endpoint']}  no master  {found['state']}"
+    line = f"{found['endpoint']}  no master  {found['reason']}"
     return "\n".join([_cell(line), "", _table(("PROCESS", "WORKER", "PID"), rows)])
 
 
