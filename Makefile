@@ -20,11 +20,11 @@ set-up-dev:
 
 up: set-up  ## sets everything up, then runs the grid in the foreground (make up ARGS="--port 9000 --chromium 2")
 	@$(BIN)/pwgrid setup $(ARGS)
-	@$(PYTHON) tools/link.py $(LINK)
+	@$(BIN)/python tools/link.py $(LINK)
 	@exec $(BIN)/pwgrid serve $(ARGS)
 
 link: set-up  ## puts a link to the command into ~/.local/bin or ~/bin, or where you say (make link LINK=/usr/local/bin)
-	@$(PYTHON) tools/link.py $(LINK)
+	@$(BIN)/python tools/link.py $(LINK)
 
 test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1

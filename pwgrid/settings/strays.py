@@ -7,7 +7,16 @@ from typing import Final
 from pwgrid.common.errors import Violation
 from pwgrid.settings.model import PREFIX, SETTINGS
 
-NO_SETTINGS: Final = frozenset({"PWGRID_CONFIG", "PWGRID_KEPT_OPEN", "PWGRID_REDIS_SERVER", "PWGRID_WS_ENDPOINT"})
+NO_SETTINGS: Final = frozenset(
+    {
+        "PWGRID_CONFIG",
+        "PWGRID_KEPT_OPEN",
+        "PWGRID_LAUNCH",
+        "PWGRID_REDIS_SERVER",
+        "PWGRID_SLOTS",  # what `pwgrid run` tells its command
+        "PWGRID_WS_ENDPOINT",
+    }
+)
 """Variables with our prefix that mean something else."""
 
 _SETTINGS: Final = tuple(variable for setting in SETTINGS.values() for variable in setting.environments)

@@ -179,7 +179,7 @@ def test_a_variable_that_should_be_a_setting_is_found(name: str, hint: str) -> N
 def test_variables_of_others_are_left_alone() -> None:
     """Of programs that people use beside us, and those of ours that are no settings."""
     others = "PATH HOME LOG_DIR REDIS_SENTINELS REDIS_DB HOST PORT TOKEN HEADLESS_MODE WORKERS CI GITHUB_TOKEN LOGLEVEL"
-    ours = "PWGRID_WS_ENDPOINT PWGRID_REDIS_SERVER PWGRID_CONFIG"
+    ours = "PWGRID_WS_ENDPOINT PWGRID_REDIS_SERVER PWGRID_CONFIG PWGRID_SLOTS"
     assert load(None, dict.fromkeys(others.split(), "1"), {}).strays == ()
     assert [*find_strays(ours.split())] == []
 
