@@ -1,0 +1,30 @@
+"""The settings of a grid reach its browser servers."""
+
+from pathlib import Path
+
+import pytest
+
+from pwgrid.settings.model import Settings
+from pwgrid.worker.browser.find import FoundBrowser
+from pwgrid.worker.browser.launch import LaunchSpec
+from tests.support.grid import running_grid
+from tests.support.protocol_client import Refusal, protocol_client
+
+
+def test_a_browser_server_is_launched_with_the_guard_that_is_set(tmp_path: Path) -> None:
+    settings = Settings(client_guard="strict", block_file_urls=True, browser_env=("CHOSEN",), max_concurrent_sessions=3)
+    spec = LaunchSpec.of(
+        settings, FoundBrowser("chromium", "/chromium", "", "CHROMIUM_EXECUTABLE"), tmp_path / "socket", tmp_path
+    )
+    assert (spec.client_guard, spec.block_file_urls, spec.environment, spec.slots) == ("strict", True, ("CHOSEN",), 3)
+
+
+async def test_a_grid_refuses_by_its_settings_and_says_by_which() -> None:
+    environment = {"CLIENT_GUARD": "strict", "BLOCK_FILE_URLS": "true"}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        async with protocol_client(grid.endpoint) as client:
+            with pytest.raises(Refusal, match="CLIENT_GUARD=compatible or MAX_CONCURRENT_SESSIONS=1 allows it"):
+                await client.send(client.one("Browser"), "newBrowserCDPSession")
+            page = await client.new_page()
+            with pytest.raises(Refusal, match="BLOCK_FILE_URLS=false allows it"):
+                await client.send(client.frame(page), "goto", url="file:///etc/hostname", timeout=5000)
