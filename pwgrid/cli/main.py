@@ -198,6 +198,32 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
         setup_browsers(wanted, settings, progress.steps(shown), video=video)
 
 
+@main.command(cls=_Configured)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Looks at all that a grid needs of this host, launches each browser once, and says what to do.
+
+    Exits 1 if something will fail that the configuration asks for.
+    """
+    from dataclasses import asdict
+
+    from pwgrid.cli.output import as_json as json_text
+    from pwgrid.cli.output import printable
+    from pwgrid.setup.doctor import examine
+
+    findings = []
+    for finding in examine(_load(config_file, flags).settings):
+        findings.append(finding)
+        if not as_json:
+            click.echo(printable(f"{finding.level:5} {finding.name:12} {finding.found}"))
+            if finding.to_do:
+                click.echo(printable(f"{'':18} -> {finding.to_do}"))
+    is_good = all(finding.level != "bad" for finding in findings)
+    if as_json:
+        click.echo(json_text({"good": is_good, "findings": [asdict(finding) for finding in findings]}))
+    sys.exit(0 if is_good else 1)
+
+
 @main.group()
 def config() -> None:
     """Checks and shows the configuration."""

@@ -1,0 +1,246 @@
+"""Looks at what a grid needs of this host, with a real launch of each browser, and says what to do. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version as version_of_package
+from pathlib import Path
+from typing import Final, Literal
+
+from playwright._impl._driver import compute_driver_executable
+
+from pwgrid.common.errors import GridError
+from pwgrid.common.redis_url import shown
+from pwgrid.common.types import BrowserType
+from pwgrid.master.memory.host import available_mib, own_cgroups, text_of
+from pwgrid.registry import embedded
+from pwgrid.runtime import open_files
+from pwgrid.runtime.directory import base_dir
+from pwgrid.runtime.find_grids import find_elsewhere, find_left, find_running
+from pwgrid.settings.model import Settings
+from pwgrid.setup.browsers import distance_of, launch_once
+from pwgrid.setup.ffmpeg import find_ffmpeg
+from pwgrid.worker.browser.find import SearchPaths, find_browser, made_for
+
+Level = Literal["good", "warn", "bad"]
+"""`bad`: something that the settings ask for fails. `warn`: something that they do not ask for would."""
+
+_MIB: Final = 1 << 20
+_BROWSER_MIB: Final = 256
+"""What an idle worker with its Node and its browser takes, roughly; a session with a page or two takes it again."""
+
+_WORKER_TASKS: Final = 150
+_SHM_MIB: Final = 64
+_TEMPORARY_MIB: Final = 1024
+_INODES: Final = 10_000
+_OLD_S: Final = 24 * 3600.0
+_TIMEOUT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was looked at, how it is, and what to do about it (empty where that is nothing)."""
+
+    name: str
+    level: Level
+    found: str
+    to_do: str = ""
+
+
+def examine(settings: Settings, places: SearchPaths | None = None) -> Iterator[Finding]:
+    """All findings, each as soon as it is known; the launches take seconds."""
+    places = places or SearchPaths()
+    yield _driver()
+    for browser_type, workers in settings.workers_wanted().items():
+        if workers > 0:
+            yield from _browser(browser_type, settings, places)
+    fault = find_ffmpeg(places)
+    yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
+    yield _sandbox(settings, places.root)
+    yield from _room(settings, places.root)
+    yield _redis(settings)
+    yield _port(settings)
+    yield from _leftovers(settings)
+
+
+def _driver() -> Finding:
+    node = compute_driver_executable()[0]
+    playwright = f"Playwright {version_of_package('playwright')}"
+    try:
+        done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("driver", "bad", f"{playwright}: its Node does not run: {error}", "pwgrid setup")
+    return Finding("driver", "good", f"{playwright}, Node {done.stdout.strip()}")
+
+
+def _browser(browser_type: BrowserType, settings: Settings, places: SearchPaths) -> Iterator[Finding]:
+    get = f"pwgrid setup --{browser_type} 1"
+    try:
+        browser = find_browser(browser_type, settings, places)
+        trial = launch_once(browser, settings)
+    except GridError as error:
+        yield Finding(browser_type, "bad", error.sentence, get)
+        return
+    yield Finding(
+        browser_type,
+        "good",
+        f"{browser.executable} ({browser.source}), version {trial.version}, a page after {trial.seconds:.1f} s",
+    )
+    if distance := distance_of(trial.version, made_for(browser_type, places)):
+        yield Finding(browser_type, "warn", distance, f"{get} --prefer playwright")
+
+
+def _sandbox(settings: Settings, root: Path) -> Finding:
+    """Whether Chromium's sandbox could be had. Debian, Ubuntu and containers restrict it by different switches."""
+    kernel = root / "proc/sys"
+    faults = [
+        (os.geteuid() == 0, "the grid runs as root", "run it as an ordinary user"),
+        (
+            text_of(kernel / "kernel/apparmor_restrict_unprivileged_userns") == "1",
+            "AppArmor restricts user namespaces",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or a profile for the browser",
+        ),
+        (
+            text_of(kernel / "kernel/unprivileged_userns_clone") == "0",
+            "user namespaces are for root alone",
+            "sysctl -w kernel.unprivileged_userns_clone=1",
+        ),
+        (
+            text_of(kernel / "user/max_user_namespaces") == "0",
+            "there are no user namespaces",
+            "sysctl -w user.max_user_namespaces=10000",
+        ),
+    ]
+    wrong = [(what, to_do) for is_so, what, to_do in faults if is_so]
+    state = "on" if settings.chromium_sandbox else "off (CHROMIUM_SANDBOX)"
+    if not wrong:
+        return Finding("sandbox", "good", f"possible, and {state}")
+    what, to_do = wrong[0]
+    level: Level = "bad" if settings.chromium_sandbox else "warn"
+    return Finding("sandbox", level, f"{what}, so Chromium can have none; it is {state}", to_do)
+
+
+def _room(settings: Settings, root: Path) -> Iterator[Finding]:
+    """Memory, shared memory, descriptors, processes, and the disk below the runtime directory."""
+    workers, slots = sum(settings.workers_wanted().values()), settings.max_concurrent_sessions
+    memory = available_mib()
+    least = settings.min_host_available_mib + _BROWSER_MIB
+    most = settings.min_host_available_mib + workers * _BROWSER_MIB * (1 + slots)
+    fewer = "fewer workers or slots (--chromium, --slots), or more memory"
+    level: Level = "bad" if memory < least else "warn" if memory < most else "good"
+    yield Finding(
+        "memory",
+        level,
+        f"{memory} MiB available; all slots taken may need {most} MiB",
+        "" if level == "good" else fewer,
+    )
+
+    shm = root / "dev/shm"
+    free = shutil.disk_usage(shm).free // _MIB if shm.is_dir() else 0
+    enough = free >= _SHM_MIB
+    to_do = "" if enough else "docker run --shm-size=1g, or mount a tmpfs there"
+    yield Finding("/dev/shm", "good" if enough else "warn", f"{free} MiB free", to_do)
+
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = open_files.wanted(settings)
+    yield Finding(
+        "descriptors",
+        "good" if files >= wanted else "warn",
+        f"{files} at most for a process; {wanted} are wanted",
+        "" if files >= wanted else open_files.RAISE_IT,
+    )
+
+    tasks = min(_tasks_left())
+    wanted = _WORKER_TASKS * workers
+    level = "bad" if tasks < _WORKER_TASKS else "warn" if tasks < wanted else "good"
+    yield Finding(
+        "pids",
+        level,
+        f"{tasks} more processes and threads may be started; {wanted} are wanted",
+        "" if level == "good" else "raise pids.max of the cgroup (docker run --pids-limit, TasksMax=) or ulimit -u",
+    )
+
+    path = base_dir(settings.runtime_dir)
+    base = next(each for each in (path, *path.parents) if each.is_dir())
+    disk = os.statvfs(base)
+    free, inodes = disk.f_bavail * disk.f_frsize // _MIB, disk.f_favail
+    has_inodes = disk.f_files == 0 or inodes >= _INODES  # btrfs has no number of them
+    level = "bad" if free < _TEMPORARY_MIB // 10 else "warn" if free < _TEMPORARY_MIB or not has_inodes else "good"
+    yield Finding(
+        "disk",
+        level,
+        f"{free} MiB and {inodes} inodes free below {base}",
+        "" if level == "good" else "make room there, or set PWGRID_RUNTIME_DIR to another place",
+    )
+
+
+def _tasks_left() -> Iterator[int]:
+    """What each limit leaves: the kernel's, and those of the cgroups that this process is in."""
+    running = sum(name.isdigit() for name in os.listdir("/proc"))
+    yield int(text_of(Path("/proc/sys/kernel/pid_max")) or 32768) - running
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:
+        yield soft - running
+    for group in own_cgroups():
+        if (limit := text_of(group / "pids.max")).isdigit():
+            yield int(limit) - int(text_of(group / "pids.current") or 0)
+
+
+def _redis(settings: Settings) -> Finding:
+    if not settings.redis_url:
+        try:
+            server = embedded.find_redis_server()
+            done = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        except (GridError, OSError, subprocess.SubprocessError) as error:
+            return Finding("redis", "bad", f"no redis-server that runs: {error}", "pwgrid setup")
+        version = re.search(r"v=(\S+)", done.stdout)
+        return Finding("redis", "good", f"a private one: {server}, version {version[1] if version else 'unknown'}")
+    from redis.exceptions import RedisError
+
+    from pwgrid.registry.connect import open_blocking
+
+    url = settings.redis_url.get_secret_value()
+    try:
+        with open_blocking(url, timeout_s=settings.redis_timeout) as client:
+            version = client.info("server")["redis_version"]
+    except (RedisError, OSError) as error:
+        return Finding("redis", "bad", f"{shown(url)}: {error}", "start it, or unset REDIS_URL for a private one")
+    return Finding("redis", "good", f"{shown(url)}, version {version}")
+
+
+def _port(settings: Settings) -> Finding:
+    if settings.port == 0:
+        return Finding("port", "good", "any free one")
+    if any(grid.port == settings.port for grid in (*find_running(settings.runtime_dir or None), *find_elsewhere())):
+        return Finding("port", "good", f"a grid of yours is on port {settings.port}")
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        with socket.socket(family) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((settings.host, settings.port))
+    except OSError as error:
+        return Finding("port", "bad", f"{settings.host}:{settings.port}: {error.strerror}", "choose another --port")
+    return Finding("port", "good", f"{settings.host}:{settings.port} is free")
+
+
+def _leftovers(settings: Settings) -> Iterator[Finding]:
+    left = find_left(settings.runtime_dir or None)
+    for grid in left:
+        found = f"{len(grid.children)} processes of a grid without a master, on port {grid.port}"
+        yield Finding(
+            "leftovers", "warn", found, f"pwgrid serve --port {grid.port} takes them over; else they end soon"
+        )
+    old = [path for path in base_dir().parent.glob("playwright*") if time.time() - path.lstat().st_mtime > _OLD_S]
+    if old:
+        found = f"{len(old)} directories of browsers, older than a day, in {old[0].parent}"
+        yield Finding("leftovers", "warn", found, f"rm -r {old[0].parent}/playwright*, when no other program uses them")
+    if not left and not old:
+        yield Finding("leftovers", "good", "none of former runs")

@@ -1,0 +1,120 @@
+"""`pwgrid doctor`: what it finds on this host, and on one where something is wrong."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pwgrid.settings.model import Settings
+from pwgrid.setup.doctor import _sandbox as sandbox_of
+from tests.conftest import need
+from tests.support.grid import ROOT, free_port
+
+NAMES = {"driver", "chromium", "video", "sandbox", "memory", "/dev/shm", "descriptors", "pids", "disk", "redis", "port"}
+
+
+def doctor(
+    *arguments: str, before: Callable[[], None] | None = None, **environment: str
+) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code and the worst finding of each name."""
+    ours = ("PWGRID", "REDIS", "CHROMIUM")
+    done = subprocess.run(
+        [sys.executable, "-m", "pwgrid", "doctor", "--json", "--chromium", "1", *arguments],
+        cwd=ROOT,
+        env={**{name: value for name, value in os.environ.items() if not name.startswith(ours)}, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=before,
+    )
+    found = json.loads(done.stdout)
+    assert found["good"] is (done.returncode == 0), done.stderr
+    worst: dict[str, dict[str, Any]] = {}
+    for each in sorted(found["findings"], key=lambda each: ("good", "warn", "bad").index(each["level"])):
+        assert (each["to_do"] == "") is (each["level"] == "good"), each
+        worst[each["name"]] = each
+    return done.returncode, worst
+
+
+def test_a_host_on_which_a_grid_runs_has_nothing_that_fails() -> None:
+    need("chromium")
+    code, found = doctor("--port", str(free_port()))
+    assert [each for each in found.values() if each["level"] == "bad"] == []
+    assert code == 0
+    assert NAMES | {"leftovers"} == set(found)
+
+
+def test_what_will_fail_is_named_with_what_to_do_and_the_exit_code_is_one(tmp_path: Path) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\necho 'error while loading shared libraries: libnss3.so: cannot open' >&2; exit 127\n")
+    broken.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, found = doctor(
+            "--port",
+            str(taken.getsockname()[1]),
+            CHROMIUM_EXECUTABLE=str(broken),
+            REDIS_URL=f"redis://:hunter2@127.0.0.1:{free_port()}/0",
+            MIN_HOST_AVAILABLE_MIB="100000000",
+        )
+    assert code == 1
+    assert {name for name, each in found.items() if each["level"] == "bad"} == {"chromium", "redis", "port", "memory"}
+    assert "libnss3.so is missing" in found["chromium"]["found"]
+    assert "Connection refused" in found["redis"]["found"]
+    assert "hunter2" not in json.dumps(found)
+    assert found["port"]["to_do"] == "choose another --port"
+
+
+def test_too_few_descriptors_are_a_warning() -> None:
+    need("chromium")
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    _, found = doctor("--port", "0", before=few)
+    assert found["descriptors"]["level"] == "warn"
+    assert found["descriptors"]["found"].startswith("256 at most for a process; ")
+
+
+@pytest.mark.parametrize(
+    ("switch", "value", "what"),
+    [
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor restricts user namespaces"),
+        ("kernel/unprivileged_userns_clone", "0", "user namespaces are for root alone"),
+        ("user/max_user_namespaces", "0", "there are no user namespaces"),
+    ],
+)
+def test_each_switch_that_keeps_chromium_from_its_sandbox_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: str, value: str, what: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    on = Settings(chromium_sandbox=True)
+    assert sandbox_of(on, tmp_path).level == "good"
+    file = tmp_path / "proc/sys" / switch
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{value}\n")
+    assert (sandbox_of(on, tmp_path).level, sandbox_of(Settings(), tmp_path).level) == ("bad", "warn")
+    assert what in sandbox_of(on, tmp_path).found
+    assert sandbox_of(on, tmp_path).to_do
+
+
+def test_a_person_gets_a_line_for_each_finding() -> None:
+    need("chromium")
+    done = subprocess.run(
+        [sys.executable, "-m", "pwgrid", "doctor", "--chromium", "1", "--port", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    lines = [line.split()[:2] for line in done.stdout.splitlines() if not line.lstrip().startswith("->")]
+    assert {name for _, name in lines} == NAMES | {"leftovers"}
+    assert {level for level, _ in lines} <= {"good", "warn", "bad"}
