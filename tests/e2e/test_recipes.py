@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,9 +157,13 @@ def test_the_oldest_playwright_connects_too(
 ) -> None:
     assert f'"playwright>={OLDEST.rsplit(".", 1)[0]},' in (ROOT / "pyproject.toml").read_text()
     oldest = tmp_path_factory.mktemp("oldest")
-    pip_install(oldest, f"playwright=={OLDEST}", "pyee>=13,<14")
-    path = f"{oldest}:{runner}"
-    done = run("pwgrid run --chromium 1 -- pytest tests/", pytest_project, PYTHONPATH=path)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(oldest)], check=True)
+    (packages,) = oldest.glob("lib/python*/site-packages")
+    (packages / "ours.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    pip_install(packages, f"playwright=={OLDEST}", "pyee>=13,<14")
+    python = oldest / "bin" / "python"
+    line = f"{python} -m pwgrid run --chromium 1 -- {python} -m pytest tests/"
+    done = run(line, pytest_project, PYTHONPATH=str(runner))
     assert done.returncode == 0, done.stdout + done.stderr
     assert (sessions(done), "12 passed" in done.stdout) == (1, True)
 
