@@ -30,8 +30,8 @@ test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="te
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/pwgrid setup --chromium 0 --firefox 1 --video || echo "pwgrid: what needs it is skipped, and the last lines say so"
 ifeq ($(ARGS),)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process
-	@$(BIN)/python -m pytest tests/e2e tests/faults tests/hostile
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process tests/hostile
+	@$(BIN)/python -m pytest tests/e2e tests/faults
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
