@@ -6,6 +6,7 @@
 --       5 key prefix ("")    6 how long the record is kept, seconds (3600)    7 bytes in    8 bytes out
 --       9 browser type  10 worker id: whose session it is, by default what the record says
 --      11 when it started, Unix seconds, if Redis may not know that yet    12 client's address
+--      13 when the drain of its worker began, Unix seconds, if there was one
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), the worker's counter (-1 once,
 --       never below zero); publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
@@ -103,4 +104,5 @@ local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, ended_at
 if freed then wake(prefix, browser_type) end
 if not ended then return 0 end
 redis.call('HSET', key, 'bytesIn', given(7, 0), 'bytesOut', given(8, 0))
+if given(13) then redis.call('HSET', key, 'drainAt', ARGV[13]) end
 return 1

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
+from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.protocol import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
 from pwgrid.control.silence import Silence
 
@@ -39,8 +39,9 @@ class ChildEnd:
     unindexed state, `fds` the descriptors that a master which has not forked it needs: they go with the greeting of
     each reconnect. `on_command(name, data)` is called once for each command, in order, except for `detached`, which is
     about the link itself; `on_state(data)` for the master's latest state. `on_lost` is called once for each time
-    without a master: after `lost_threshold_s` seconds without a word of it, or what it has said when it detached, or
-    when it closed the link for good; `on_found` when after that there is one again.
+    without a master: after `lost_threshold_s` seconds without a word of it (the latest master's greeting says how
+    many), or what it has said when it detached, or when it closed the link for good; `on_found` when after that there
+    is one again.
 
     A master that is frozen answers no ping, and keeps the connection. So is it kept here: it may wake.
     """
@@ -273,6 +274,7 @@ class ChildEnd:
         elif isinstance(item, Opened):
             self._attempts = 0
             self._grace_s = None
+            self.lost_threshold_s = _threshold(item.init) or self.lost_threshold_s
             self._listen_for_silence()
             self._greeted.set()
             self._link.ping(time.monotonic(), self.ping_data())
@@ -311,3 +313,9 @@ class ChildEnd:
         asyncio.get_running_loop().remove_writer(sock.fileno())
         if self._link.phase == "closed":
             self._written.set()
+
+
+def _threshold(init: Frame) -> float | None:
+    """The lost threshold that the master's greeting names, in seconds; None where it names none."""
+    said = init.get("lostThresholdS")
+    return float(said) if isinstance(said, int | float) and said > 0 else None

@@ -77,9 +77,11 @@ class MasterEnd:
         while self._sock is not None and self._read_once():
             pass
 
-    def close(self) -> None:
-        """The child is not heard any more; it is not told. Idempotent."""
+    def close(self, reason: str) -> None:
+        """The child is not heard any more, and is told why, if it takes that at once. Idempotent."""
         self._looks.cancel()
+        self._link.close(reason)
+        self._flush()
         self._drop()
 
     def _look(self) -> None:

@@ -54,7 +54,12 @@ class ClosedSeen:
     reason: str
 
 
-Received = Opened | Applied | StateSeen | ClosedSeen
+@dataclass(frozen=True, slots=True)
+class StoppingSeen:
+    """The peer has begun its orderly end."""
+
+
+Received = Opened | Applied | StateSeen | StoppingSeen | ClosedSeen
 
 _INDEXED: Final[dict[Side, str]] = {"master": "command", "child": "event"}
 _PHASES: Final[dict[tuple[Phase, str], Phase]] = {
@@ -257,6 +262,8 @@ class Link:
                 return [StateSeen(frame["data"])]
             case "state":
                 return [StateSeen(frame["data"])]
+            case "stopping":
+                return [StoppingSeen()]
             case "close":
                 return [ClosedSeen(frame["reason"])]
         return []

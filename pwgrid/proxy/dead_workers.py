@@ -88,5 +88,4 @@ class DeadWorkers:
 def report(reaped: Reaped, reason: str) -> None:
     """One line for each worker that was reaped, with its sessions."""
     for worker, sessions in reaped.workers.items():
-        tell = log.warning if sessions else log.debug
-        tell("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)
+        log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)

@@ -134,6 +134,7 @@ class Proxy:
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
+        self.control.stopping()
         self.queue.close(stopping())
         server.should_exit = True
         await serving

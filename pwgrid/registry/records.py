@@ -27,7 +27,7 @@ _RENEWED = ("status", "rssMib")
 
 _SESSION_FIELDS = frozenset(
     {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
-    | {"client", "bytesIn", "bytesOut", "presumed"}
+    | {"client", "bytesIn", "bytesOut", "presumed", "drainAt"}
 )
 
 
@@ -147,6 +147,7 @@ class SessionRecord:
     bytes_in: int
     bytes_out: int
     extra: Mapping[str, str]
+    drain_at: float | None = None
 
     @classmethod
     def read(cls, session_id: str, values: Mapping[str, str]) -> SessionRecord:
@@ -164,6 +165,7 @@ class SessionRecord:
             bytes_in=int(number(values.get("bytesIn"))),
             bytes_out=int(number(values.get("bytesOut"))),
             extra={name: value for name, value in values.items() if name not in _SESSION_FIELDS},
+            drain_at=number(values["drainAt"]) if "drainAt" in values else None,
         )
 
     @property
@@ -181,6 +183,7 @@ class SessionRecord:
             "reason": self.reason,
             "createdAt": self.created_at,
             "startedAt": self.started_at,
+            "drainAt": self.drain_at,
             "endedAt": self.ended_at,
             "client": self.client,
             "bytesIn": self.bytes_in,

@@ -204,7 +204,9 @@ class Registry:
             tail = (*owner, update.client)
             return bool(await self._run("start", update.session_id, when, self._prefix, life.record_ttl_s, *tail))
         head = (update.session_id, end.status, end.reason, _text(end.at), self._prefix, life.history_ttl_s)
-        return bool(await self._run("release", *head, end.bytes_in, end.bytes_out, *owner, started_at, update.client))
+        drain_at = "" if end.drain_at is None else _text(end.drain_at)
+        what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at)
+        return bool(await self._run("release", *head, *what))
 
     async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
         """Takes the lease of a failed handoff back, lifetime included. With `last` the session is recorded as failed

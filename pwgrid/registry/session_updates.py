@@ -16,6 +16,8 @@ class SessionEnd:
     at: float
     bytes_in: int = 0
     bytes_out: int = 0
+    drain_at: float | None = None
+    """When its worker's drain began, if it did before that."""
 
 
 @dataclass(frozen=True, slots=True)

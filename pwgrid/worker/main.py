@@ -203,10 +203,12 @@ class Worker:
 
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAINS)
+        self.registry_sync.drain_begins()
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         replacement = await self.registry_sync.replacement() if drain.reason == LIFETIME_LIMIT else None
         told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
         self.control.event("draining", told | {"active": len(self.slots.live)})
+        self.control.stopping()
         self._side_tasks.start(self.registry_sync.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
@@ -215,7 +217,8 @@ class Worker:
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=limit.reason)
         name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
         text = drain_text(limit.reason, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
-        await self.sessions.cut(cut, text)
+        why = f"{cut}: {limit.reason}" if cut is EndReason.DRAIN_TIMEOUT else str(cut)
+        await self.sessions.cut(why, text)
 
     async def _stop(self) -> None:
         self.control.stopping()

@@ -38,6 +38,7 @@ class RegistrySync:
         self._journal = Journal(registry.write)
         self._is_due = asyncio.Event()
         self._is_known = False
+        self._drain_at: float | None = None
         registry.client.on_connect(self._is_due.set)
 
     async def open(self) -> None:
@@ -65,6 +66,10 @@ class RegistrySync:
             return await self._registry.replacement(self._boot.browser_type, self._boot.worker_id)
         return None
 
+    def drain_begins(self) -> None:
+        """Sessions that end from now on have it on record."""
+        self._drain_at = self._registry.now()
+
     async def draining(self) -> None:
         """No selection shall choose this worker any more. Where Redis is away, a heartbeat says so, too."""
         try:
@@ -84,7 +89,7 @@ class RegistrySync:
         """The session is over. `on_record` is called once Redis has it; a worker that dies before that leaves it to its
         successor."""
         status = how_ended(closed.by, closed.reason).value
-        end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out)
+        end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out, self._drain_at)
         self._journal.note(_update(session or LiveSession(closed.session_id), end), on_record)
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
 

@@ -10,7 +10,6 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff import Answer, HandoffServer
@@ -82,7 +81,7 @@ class Sessions:
             return
         self._registry_sync.ended(closed, session, on_record)
 
-    def all_ended(self, by: str, reason: EndReason) -> None:
+    def all_ended(self, by: str, reason: str) -> None:
         """Every session that is live here is over, and nobody else will say so."""
         for session_id in list(self._slots.live):
             self.ended(SessionClosed(session_id, 0, 0, by, reason))
@@ -92,8 +91,8 @@ class Sessions:
         if self.server is not None:
             self.server.close_session(session_id, GOING_AWAY, reason, text)
 
-    async def cut(self, reason: EndReason, text: str | None) -> None:
-        """Closes every session, and waits until each is over."""
+    async def cut(self, reason: str, text: str | None) -> None:
+        """Closes every session for `reason`, and waits until each is over."""
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
         if self.server is not None:

@@ -95,7 +95,8 @@ async def test_a_drain_that_runs_out_of_time_exits_1(playwright: Playwright) -> 
         assert done.stdout.splitlines()[-1].endswith("1 session cut: its time ran out")
         assert not browser.is_connected()
         (session,) = json.loads((await pwgrid(grid, "sessions", "--json")).stdout)
-        assert (session["status"], session["reason"]) == ("failed", "drain timeout")
+        assert (session["status"], session["reason"]) == ("failed", "drain timeout: operator")
+        assert session["startedAt"] < session["drainAt"] < session["endedAt"]
 
 
 async def test_a_second_drain_means_now(two: Grid, playwright: Playwright) -> None:

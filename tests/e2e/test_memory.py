@@ -99,7 +99,8 @@ async def test_a_session_that_outlives_the_recycle_fails_with_the_reason_and_is_
             await greedy_page(grid, playwright, LIMIT_MIB)
         await eventually_async(lambda: grid.active() == 0, "the session was cut", 60)
         session = only_session(grid)
-        assert (session["status"], session["reason"]) == ("failed", "drain timeout")
+        assert session["status"] == "failed"
+        assert session["reason"].startswith("drain timeout: memory: ")
 
         def counted() -> bool:
             chromium = next(pool for pool in grid.status()["pools"] if pool["browserType"] == "chromium")

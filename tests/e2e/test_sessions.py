@@ -75,7 +75,8 @@ async def test_a_drain_that_runs_out_closes_what_is_left_and_says_why(playwright
         grid.redis("SET", f"worker:cmd:chromium:{worker['id']}", "shutdown", "EX", "60")
         await asyncio.wait_for(ended, 30)
         assert not browser.is_connected()
-        await eventually_async(lambda: reasons(grid) == {(b"failed", b"drain timeout")}, "the reason is recorded")
+        why = {(b"failed", b"drain timeout: asked over Redis")}
+        await eventually_async(lambda: reasons(grid) == why, "the reason is recorded")
         await eventually_async(
             lambda: (
                 [each["id"] for each in grid.status()["workers"] if each["status"] == "available"]

@@ -156,6 +156,14 @@ def test_a_release_records_the_end(grid: LuaGrid) -> None:
     assert grid.outcomes() == {"failed": 1}
 
 
+def test_a_session_that_ends_in_a_drain_has_on_record_when_that_began(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    arguments = ("s1", "failed", "drain timeout: shutdown", NOW + 9, grid.prefix, 60, 0, 0, "", "", "", "", NOW + 4)
+    assert grid.eval("release", grid.counters[:1], *arguments) == 1
+    assert (grid.session("s1")["drainAt"], grid.session("s1")["endedAt"]) == (str(NOW + 4), str(NOW + 9))
+
+
 def test_a_second_release_changes_nothing(grid: LuaGrid) -> None:
     grid.register()
     for session in ("s1", "s2"):

@@ -23,15 +23,16 @@ PATIENCE_S = 30.0
 class FakeMaster:
     """The master's side: the protocol is real, everything else is the test's to say."""
 
-    def __init__(self, link: Link | None = None) -> None:
+    def __init__(self, link: Link | None = None, lost_threshold_s: float = 30) -> None:
         self.link = link or Link("master", "a1b2c3d4")
+        self.lost_threshold_s = lost_threshold_s
         self.received: asyncio.Queue[Received] = asyncio.Queue()
         self.sock: socket.socket | None = None
 
     def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
         self.sock = sock
         sock.setblocking(False)
-        self.link.connect({"workerId": "a1b2c3d4", "lostThresholdS": 30})
+        self.link.connect({"workerId": "a1b2c3d4", "lostThresholdS": self.lost_threshold_s})
         if first is not None:
             self.take(first)
         asyncio.get_running_loop().add_reader(sock, self.on_readable)
@@ -286,7 +287,7 @@ async def test_a_master_that_keeps_the_connection_and_answers_nothing_is_lost_un
     control_path: Path,
 ) -> None:
     ours, theirs = pair()
-    master, child = FakeMaster(), Child(theirs, control_path, lost_threshold_s=0.2)
+    master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=0.2)
     async with running(child) as task:
         master.attach(ours)
         await master.next(Opened)
@@ -305,9 +306,23 @@ async def test_a_master_that_keeps_the_connection_and_answers_nothing_is_lost_un
         master.die()
 
 
+async def test_the_lost_threshold_is_the_one_that_the_master_sends(control_path: Path) -> None:
+    """The configuration that a child was forked with may be older than that of its master."""
+    ours, theirs = pair()
+    master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=3600)
+    async with running(child):
+        master.attach(ours)
+        await master.next(Opened)
+        assert child.client.ping_s == 3.0  # until it has heard the greeting
+        asyncio.get_running_loop().remove_reader(ours)
+        await soon(child.lost.wait())
+        assert child.client.ping_s < 0.1
+        master.die()
+
+
 async def test_a_master_that_dies_of_its_freeze_leaves_time_for_another_one(control_path: Path) -> None:
     ours, theirs = pair()
-    master, child = FakeMaster(), Child(theirs, control_path, lost_threshold_s=0.2)
+    master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=0.2)
     async with running(child):
         master.attach(ours)
         await master.next(Opened)

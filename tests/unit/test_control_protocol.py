@@ -19,6 +19,7 @@ from pwgrid.control.protocol import (
     LinkFullError,
     Opened,
     StateSeen,
+    StoppingSeen,
 )
 
 
@@ -307,11 +308,11 @@ def test_an_adoption_with_an_impossible_history_is_refused(told: Any) -> None:
         master.receive(encode({"t": "init", "lastEventIdx": 4, "lastCommandIdx": 0, "ackedEventIdx": told}))
 
 
-def test_an_announced_end_is_no_news_and_no_error() -> None:
+def test_an_announced_end_is_told() -> None:
     wire = open_wire()
     wire.child.stopping()
     wire.write()
-    assert [wire.master.receive(packet) for packet in wire.to_master] == [[]]
+    assert [wire.master.receive(packet) for packet in wire.to_master] == [[StoppingSeen()]]
 
 
 def test_a_sentence_with_bytes_that_are_no_text_still_arrives() -> None:

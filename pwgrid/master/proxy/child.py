@@ -12,7 +12,7 @@ import structlog
 from pwgrid.common.errors import GridError
 from pwgrid.common.loop import Loop
 from pwgrid.control.master_end import MasterEnd
-from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen
+from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
@@ -134,7 +134,7 @@ class ProxyChild(SingleChild):
         self._files.remove("proxy", str(pid))
         if self._link is not None:
             self._link.read_what_is_left()
-            self._link.close()
+            self._link.close("ended")
             # What it may not have done is its successor's to do; `stop` was meant for this one.
             self._undelivered = [item for item in self._link.unacknowledged() if item[0] not in ("stop", "retire")]
             self._link = None
@@ -153,6 +153,8 @@ class ProxyChild(SingleChild):
                 self.listening = self.listening or item.init["lastEventIdx"] > 0
             case StateSeen():
                 self.ready = bool(item.data.get("ready"))
+            case StoppingSeen():
+                self.listening = self.ready = False
             case Applied(name="listening"):
                 self.listening = True
             case Applied():

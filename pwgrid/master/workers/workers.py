@@ -12,9 +12,9 @@ import structlog
 
 from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
-from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus
+from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerEvent, WorkerStatus
 from pwgrid.control.master_end import MasterEnd
-from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen
+from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
@@ -181,6 +181,8 @@ class Workers:
                     self._note_warm(record, is_repeated=True)
                 record.active = _count(item.data.get("active"))
                 self._pools[record.browser_type].told(record, _count(item.data.get("lifetime")), now)
+            case StoppingSeen() if life.status in BEFORE_A_DRAIN:
+                self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._times()))
             case Applied(name="launched"):
                 record.launched = item.data
                 self._files.worker(record)
@@ -306,7 +308,7 @@ class Workers:
 
     def _cut_link(self, record: WorkerRecord) -> None:
         if record.link is not None:
-            record.link.close()
+            record.link.close(record.life.reason or "ended")
             record.link = None
 
     def _tell_lost(self, record: WorkerRecord) -> None:

@@ -119,6 +119,7 @@ class Session(_Model):
     reason: str | None
     created_at: float
     started_at: float | None
+    drain_at: float | None
     ended_at: float | None
     client: str
     bytes_in: int
