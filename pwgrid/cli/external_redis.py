@@ -37,7 +37,10 @@ def wait_for(settings: Settings, which: str, say: Callable[[str], None]) -> None
     }
     reason = "it could not be tried"
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "pwgrid.registry.reach"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-m", "pwgrid.registry.wait_for_redis"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

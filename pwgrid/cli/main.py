@@ -251,7 +251,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     They are those of a grid that would be started here now; with --running (and --port or --runtime-dir, where several
     grids run) those of one that runs.
     """
-    from pwgrid.cli import operate, output
+    from pwgrid.cli import output, questions
     from pwgrid.cli.running_grid import find_grid
     from pwgrid.settings import load as module
 
@@ -259,7 +259,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
         grid = find_grid(flags.pop("port"), flags.pop("runtime_dir"))
         if config_file is not None or any(value is not None for value in flags.values()):
             raise click.UsageError("a running grid has its settings already: --running goes with --port, --runtime-dir")
-        table = operate.settings(grid)
+        table = questions.settings(grid)
         whose = f"# what the grid on port {grid.port} has since its start or last reload (master pid {grid.pid})"
     else:
         loaded = _load(config_file, flags)
@@ -276,21 +276,21 @@ def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away, another problem), 4 when none is running, 1 when it does not answer.
     """
-    from pwgrid.cli import operate, output, tables
+    from pwgrid.cli import output, questions, tables
     from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 
     try:
-        found = operate.status(find_grid(port, runtime_dir))
+        found = questions.status(find_grid(port, runtime_dir))
     except WithoutMasterError as error:
         for grid in error.left:
-            without = operate.status_without_master(grid)
+            without = questions.status_without_master(grid)
             click.echo(output.as_json(without) if as_json else tables.without_master_text(without))
-        sys.exit(operate.DEGRADED)
+        sys.exit(questions.DEGRADED)
     except NoGridError as none:
-        none.exit_code = operate.NONE_RUNNING
+        none.exit_code = questions.NONE_RUNNING
         raise
     click.echo(output.as_json(found) if as_json else tables.status_text(found))
-    sys.exit(operate.exit_code(found))
+    sys.exit(questions.exit_code(found))
 
 
 @main.command()
@@ -373,10 +373,10 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> 
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:
     """Shows the latest sessions, with the reason of each end."""
-    from pwgrid.cli import operate, output, tables
+    from pwgrid.cli import output, questions, tables
     from pwgrid.cli.running_grid import find_grid
 
-    found = operate.sessions(find_grid(port, runtime_dir), wanted, limit)
+    found = questions.sessions(find_grid(port, runtime_dir), wanted, limit)
     click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
 
 
@@ -469,17 +469,17 @@ def logs(port: int | None, runtime_dir: str | None, follow: bool, lines: int) ->
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def version(as_json: bool) -> None:
     """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
-    from pwgrid.cli import operate, output
+    from pwgrid.cli import output, questions
 
-    found = operate.versions()
-    click.echo(output.as_json(found) if as_json else output.printable(operate.versions_text(found)))
+    found = questions.versions()
+    click.echo(output.as_json(found) if as_json else output.printable(questions.versions_text(found)))
 
 
 @main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def redis_cli(arguments: tuple[str, ...]) -> None:
     """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
-    from pwgrid.cli.operate import redis_cli
+    from pwgrid.cli.questions import redis_cli
     from pwgrid.cli.running_grid import find_grid
 
     port = os.environ.get("PWGRID_PORT")

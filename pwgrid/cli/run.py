@@ -14,7 +14,7 @@ from typing import IO, Final
 from uuid import uuid4
 
 from pwgrid.cli.closing_line import closing_line
-from pwgrid.cli.command_guard import MARK_VARIABLE
+from pwgrid.cli.end_command import MARK_VARIABLE
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 
@@ -29,7 +29,7 @@ NO_BROWSER: Final = 1
 
 # -P: what lies in the directory of the command is none of ours.
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
-_GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.command_guard")
+_GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.end_command")
 
 _OTHERS_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
 """Of the application under test: the private grid has a Redis of its own."""

@@ -29,7 +29,7 @@ from pwgrid.settings.model import (
     bare,
     literal,
 )
-from pwgrid.settings.strays import find_strays
+from pwgrid.settings.unknown_variables import find_strays
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.cli.operate import DEGRADED
+from pwgrid.cli.questions import DEGRADED
 from tests.conftest import need
 from tests.support.grid import NEVER, ROOT, eventually, eventually_async, free_port, processes_marked
 from tests.support.load import under_load

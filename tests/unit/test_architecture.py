@@ -28,6 +28,9 @@ def test_a_behaviour_is_where_the_table_says(behaviour: str, files: str, functio
 
 
 def _definitions(path: Path) -> Iterator[str]:
+    if path.suffix == ".cjs":
+        yield from re.findall(r"^(?:class|function) (\w+)", path.read_text(), re.MULTILINE)
+        return
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -19,7 +19,7 @@ from pwgrid.settings import load as config
 from pwgrid.settings.generated import write_files
 from pwgrid.settings.load import described, load, show
 from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Settings
-from pwgrid.settings.strays import find_strays
+from pwgrid.settings.unknown_variables import find_strays
 
 SHIPPED = Path(__file__).parents[2] / "config"
 
@@ -128,7 +128,7 @@ def test_every_setting_says_whom_it_concerns() -> None:
 
 
 def test_a_command_to_a_running_grid_loads_no_model() -> None:
-    code = "import sys, pwgrid.cli.main, pwgrid.cli.operate, pwgrid.cli.drain; print(*sys.modules)"
+    code = "import sys, pwgrid.cli.main, pwgrid.cli.questions, pwgrid.cli.drain; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"pydantic", "pydantic_settings", "redis"}.isdisjoint(done.stdout.split())
 

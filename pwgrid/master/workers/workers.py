@@ -24,8 +24,14 @@ from pwgrid.master.policy.worker_life import Do, Phase, Purpose, Times
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.processes import adopt_worker, browser_server_lives, fork_successor, fork_worker, times_of
 from pwgrid.master.workers.record import WARM, WorkerRecord
+from pwgrid.master.workers.worker_process import (
+    adopt_worker,
+    browser_server_lives,
+    fork_successor,
+    fork_worker,
+    times_of,
+)
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_tree import Table, process_table
 

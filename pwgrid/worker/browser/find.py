@@ -17,7 +17,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.trials import Trials
+from pwgrid.worker.browser.launch_record import Trials
 
 Source = Literal["setting", "playwright", "system"]
 

@@ -1,4 +1,4 @@
-"""Ends the command of `pwgrid run` when that was killed: `python -m pwgrid.cli.command_guard FD MARK`.
+"""Ends the command of `pwgrid run` when that was killed: `python -m pwgrid.cli.end_command FD MARK`.
 
 FD is the end of a pipe: whatever comes through it says that nothing is to be done. When it ends without that, `run` is
 gone. MARK is in the environment of the command, and so in that of all processes that it has started.

@@ -1,4 +1,4 @@
-"""Waits for a Redis in a process of its own (`python -m pwgrid.registry.reach`): the master's stays without one.
+"""Waits for a Redis in a process of its own (`python -m pwgrid.registry.wait_for_redis`): no master has one.
 
 stdin: JSON with url, attempts, delay_s, timeout_s. stdout: for each attempt that failed JSON with
 attempt, reason, is_last. Exits 0 once one works.
