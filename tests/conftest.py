@@ -2,6 +2,7 @@
 
 import inspect
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ hypothesis_settings.register_profile(
     "any machine", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("any machine")
+
+# A shell that starts us in the background without job control has SIGINT ignored, and so would have all that we start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def need(browser_type: BrowserType) -> None:
