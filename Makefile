@@ -6,6 +6,8 @@ ARGS ?=
 LINK ?=
 # Test processes at once, but for the tests of whole grids with real browsers: those have the machine to themselves.
 JOBS ?= 2
+E2E ?= tests/e2e
+FAULTS ?= tests/faults
 
 .PHONY: help set-up set-up-dev up link test check format lock bench soak chaos faults clean
 
@@ -31,7 +33,10 @@ test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="te
 	@$(BIN)/pwgrid setup --chromium 0 --firefox 1 --video || echo "pwgrid: what needs it is skipped, and the last lines say so"
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process tests/hostile
-	@$(BIN)/python -m pytest tests/e2e tests/faults
+	@# Whole grids wait more than they work: two runs side by side, one test after the other in each.
+	@log=$$(mktemp); $(BIN)/python -m pytest $(E2E) >$$log 2>&1 & e2e=$$!; \
+	$(BIN)/python -m pytest $(FAULTS); faults=$$?; \
+	wait $$e2e; e2e=$$?; cat $$log; rm -f $$log; exit $$((e2e | faults))
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
