@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 LINK ?=
-# Test processes at once, but for the tests of whole grids with real browsers: those have the machine to themselves.
+# Test processes at once for what needs no whole grid; end-to-end and fault tests are two more, after them.
 JOBS ?= 2
 E2E ?= tests/e2e
 FAULTS ?= tests/faults
