@@ -262,7 +262,7 @@ class Proxy:
         assert server is not None
         for each in getattr(server, "servers", ()):
             each.close()
-        deadline = time.monotonic() + self.settings.worker_select_timeout + 2 * HANDOFF_TIMEOUT_S + GRACE_S
+        deadline = time.monotonic() + self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S
         # Connections end in many ways, and none of them tells.
         while time.monotonic() < deadline and (server.server_state.connections or server.server_state.tasks):  # noqa: ASYNC110
             await asyncio.sleep(RETIRE_LOOK_S)

@@ -137,6 +137,12 @@ class Settings(BaseModel, frozen=True):
     """How long a client waits for a slot."""
     max_queue: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(1000, "queue", "proxy")
     """Clients that may wait at once; more are refused."""
+    borrow_queue_timeout: kinds.Wait = setting(30.0, "queue", "proxy")
+    """How long a client that borrows waits for a slot."""
+    borrow_queue_max: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(100, "queue", "proxy")
+    """Of the clients that borrow, how many may wait for one pool at once."""
+    borrow_queue_max_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(5, "queue", "proxy")
+    """Of these, how many may have the same run."""
 
     compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy", "worker")
     """Compression of WebSocket messages; auto: only for clients on other hosts."""
@@ -240,6 +246,10 @@ class Settings(BaseModel, frozen=True):
     def workers_wanted(self) -> dict[BrowserType, int]:
         """How many workers each pool should have; all browser types are there, also those with none."""
         return {each: getattr(self, f"{each}_workers") for each in BROWSER_TYPES}
+
+    def longest_wait_s(self) -> float:
+        """How long a client may wait for a slot, whatever it asks for."""
+        return max(self.worker_select_timeout, self.borrow_queue_timeout)
 
     def executable(self, browser_type: BrowserType) -> str:
         """The executable that was set for this browser type; empty: one is to be looked for."""

@@ -39,6 +39,10 @@ def ticket(name: str, *, deadline: float = FOREVER, browser_type: BrowserType = 
     return Ticket(name, browser_type, None, "client", deadline)
 
 
+def of_run(name: str, run: str, *, token: str = "", borrows: bool = False) -> Ticket[str]:
+    return Ticket(name, "chromium", None, "client", FOREVER, run=run, token=token, borrows=borrows)
+
+
 async def stand_in_line(queue: Queue[str], *tickets: Ticket[str]) -> list[asyncio.Task[str]]:
     tasks = []
     for each in tickets:
@@ -192,12 +196,76 @@ async def test_a_full_line_refuses_the_next() -> None:
     tasks[0].cancel()
 
 
+async def test_runs_take_turns_however_many_clients_each_has_in_line() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    tickets = (of_run("r1", "red"), of_run("r2", "red"), of_run("r3", "red"), of_run("b1", "blue"), ticket("plain"))
+    tasks = await stand_in_line(queue, *tickets)
+    assert queue.waiting_by_run("chromium") == [("red", "", 3), ("blue", "", 1), ("", "", 1)]
+    assert (queue.waiting_by_run("firefox"), queue.pools()) == ([], ["chromium"])
+    slots.free = 4
+    queue.wake("chromium")
+    await asyncio.gather(*(tasks[each] for each in (0, 1, 3, 4)))
+    assert slots.given == ["r1", "b1", "plain", "r2"]
+    tasks[2].cancel()
+
+
+async def test_a_line_is_full_for_borrowers_before_it_is_for_others_and_for_one_run_before_that() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 5, max_borrowing=3, max_borrowing_of_run=2)
+
+    async def refused(ticket: Ticket[str]) -> tuple[str, int, int, int]:
+        with pytest.raises(QueueFull) as caught:
+            await queue.acquire(ticket)
+        return caught.value.limit, caught.value.most, caught.value.length, caught.value.position
+
+    tasks = await stand_in_line(queue, *(of_run(name, "red", borrows=True) for name in ("r1", "r2")))
+    assert await refused(of_run("r3", "red", borrows=True)) == ("run", 2, 2, 3)
+    other = of_run("c1", "red", token="ci", borrows=True)
+    tasks += await stand_in_line(queue, other)  # another token's run of this name
+    assert await refused(of_run("b1", "blue", borrows=True)) == ("pool", 3, 3, 3)
+    tasks += await stand_in_line(queue, of_run("r4", "red"), ticket("plain"))  # who does not borrow
+    assert await refused(ticket("one too many")) == ("grid", 5, 5, 5)
+    queue.abandon(other)
+    assert queue.waiting() == 4
+    tasks += await stand_in_line(queue, of_run("b1", "blue", borrows=True))
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert (queue.waiting(), queue.pools()) == (0, [])
+
+
+async def test_borrowers_without_a_run_are_not_counted_as_one() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10, max_borrowing=10, max_borrowing_of_run=1)
+    tasks = await stand_in_line(queue, *(of_run(name, "", borrows=True) for name in ("a", "b", "c")))
+    assert queue.waiting() == 3
+    for task in tasks:
+        task.cancel()
+
+
+async def test_who_waits_in_vain_hears_where_it_stood() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    tasks = await stand_in_line(queue, of_run("r1", "red"), of_run("r2", "red"), of_run("b1", "blue"))
+    soon = asyncio.get_running_loop().time() + 0.01
+    with pytest.raises(WaitedTooLong) as caught:
+        await queue.acquire(Ticket("r3", "chromium", None, "client", soon, run="red"))
+    assert (caught.value.length, caught.value.position) == (4, 4)
+    with pytest.raises(WaitedTooLong) as caught:
+        await queue.acquire(Ticket("w1", "chromium", None, "client", soon, run="white"))
+    assert (caught.value.length, caught.value.position) == (4, 3)
+    for task in tasks:
+        task.cancel()
+
+
 async def test_a_client_that_goes_leaves_the_line_at_once() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)
     gone = ticket("a")
     tasks = await stand_in_line(queue, gone, ticket("b"))
     queue.abandon(gone)
+    assert queue.waiting() == 1
     with pytest.raises(ClientGone):
         await tasks[0]
     slots.free = 1

@@ -1,8 +1,21 @@
 """Refusals as a client gets them."""
 
+import json
+from typing import Any
+
 import pytest
 
 from pwgrid.proxy.connect import refusals
+from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket, WaitedTooLong
+from pwgrid.settings.model import Settings
+
+
+def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list[bytes], dict[str, Any]]:
+    """Status line and headers, and the body."""
+    ticket: Ticket[str] = Ticket("a", "firefox", None, "client", 0.0, borrows=borrows, run=run)
+    answer = refusals.render(refusals.no_place(ticket, Settings(), why))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.split(b"\r\n"), json.loads(body)
 
 
 @pytest.mark.parametrize(
@@ -12,11 +25,45 @@ from pwgrid.proxy.connect import refusals
 def test_who_waited_in_vain_is_told_how_many_wait_how_to_get_slots_and_when_to_come_back(
     waiting: int, others: str
 ) -> None:
-    refusal = refusals.waited_too_long("firefox", 5.0, waiting)
-    assert refusal.error == (
+    head, body = refused(WaitedTooLong(waiting + 1, 1))
+    assert body["error"] == (
         f"no firefox slot came free within 5 s: {others}; use fewer clients at once, add workers "
         "(pwgrid scale firefox=N) or slots (MAX_CONCURRENT_SESSIONS), or raise WORKER_SELECT_TIMEOUT"
     )
-    head = refusals.render(refusal).partition(b"\r\n\r\n")[0].split(b"\r\n")
     assert head[0] == b"HTTP/1.1 503 Service Unavailable"
-    assert b"Retry-After: 5" in head
+    assert b"Retry-After: 30" in head
+
+
+def test_the_body_says_why_how_long_the_line_is_and_where_the_client_stood() -> None:
+    _, body = refused(WaitedTooLong(12, 3))
+    del body["error"]
+    assert body == {"retryAfterS": 30, "reason": "waited too long", "queueLength": 12, "position": 3}
+
+
+def test_who_borrows_is_told_of_its_own_settings() -> None:
+    _, body = refused(WaitedTooLong(1, 1), borrows=True)
+    assert "within 30 s" in body["error"]
+    assert body["error"].endswith("or raise BORROW_QUEUE_TIMEOUT")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "sentence"),
+    [
+        ("grid", "queue full", "7 clients wait for a slot already: come back later, or add workers"),
+        (
+            "pool",
+            "queue full",
+            "7 clients wait to borrow a firefox slot already: come back later, add workers, or raise BORROW_QUEUE_MAX",
+        ),
+        (
+            "run",
+            "run full",
+            "7 clients of the run 'Smoke 12' wait for a firefox slot already: let it ask for fewer at once, "
+            "or raise BORROW_QUEUE_MAX_PER_RUN",
+        ),
+    ],
+)
+def test_a_full_line_says_what_it_is_full_of(limit: str, reason: str, sentence: str) -> None:
+    head, body = refused(QueueFull(20, 4, limit, 7), borrows=True, run="Smoke 12")
+    assert b"Retry-After: 30" in head
+    assert body == {"error": sentence, "retryAfterS": 30, "reason": reason, "queueLength": 20, "position": 4}

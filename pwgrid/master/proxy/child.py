@@ -86,7 +86,7 @@ class ProxyChild(SingleChild):
 
     def retire(self) -> None:
         """Ask it to serve whom it has accepted, accept nobody else, and go; then see to it."""
-        self._end("retire", self._loop.now() + self._config.settings.worker_select_timeout + RETIRE_GRACE_S)
+        self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection; False when there is none to have it. Its listening sockets come with it.

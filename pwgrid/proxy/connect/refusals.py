@@ -1,16 +1,20 @@
 """Refusals as HTTP/1.1 responses. One shape for all: `{"error": "<sentence>", …}`."""
 
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from pwgrid.proxy.policy.upgrade_request import Refusal
+from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
+from pwgrid.settings.model import Settings
 
 RETRY_AFTER_S: Final = 5
 RETRY_AFTER_STOPPING_S: Final = 30
+RETRY_AFTER_QUEUE_S: Final = 30
+"""For who found no place in line, or waited there in vain: the line is as long then as it gets."""
 
 
 def body_of(refusal: Refusal) -> bytes:
@@ -40,10 +44,37 @@ def stopping() -> Refusal:
     )
 
 
-def waited_too_long(browser_type: str, waited_s: float, waiting: int) -> Refusal:
-    """503: no slot came free in time. `waiting`: how many others are in line for this browser type."""
+def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
+    """503: the line is full, or no slot came free in time. The body has the reason, how long the line is, and where in
+    it the client stood, or would stand."""
+    if isinstance(why, QueueFull):
+        error, reason = _full(ticket, why), f"{'run' if why.limit == 'run' else 'queue'} full"
+    else:
+        error, reason = _in_vain(ticket, settings, why.length - 1), "waited too long"
+    refusal = no_capacity(error, RETRY_AFTER_QUEUE_S)
+    refusal.details |= {"reason": reason, "queueLength": why.length, "position": why.position}
+    return refusal
+
+
+def _full(ticket: Ticket[Any], why: QueueFull) -> str:
+    if why.limit == "run":
+        return (
+            f"{why.most} clients of the run {ticket.run!r} wait for a {ticket.pool} slot already: "
+            "let it ask for fewer at once, or raise BORROW_QUEUE_MAX_PER_RUN"
+        )
+    if why.limit == "pool":
+        return (
+            f"{why.most} clients wait to borrow a {ticket.pool} slot already: come back later, add workers, "
+            "or raise BORROW_QUEUE_MAX"
+        )
+    return f"{why.most} clients wait for a slot already: come back later, or add workers"
+
+
+def _in_vain(ticket: Ticket[Any], settings: Settings, waiting: int) -> str:
+    waited_s = settings.borrow_queue_timeout if ticket.borrows else settings.worker_select_timeout
     others = {0: "nobody else waits", 1: "1 other client waits"}.get(waiting, f"{waiting} other clients wait")
-    return no_capacity(
-        f"no {browser_type} slot came free within {waited_s:g} s: {others}; use fewer clients at once, add workers "
-        f"(pwgrid scale {browser_type}=N) or slots (MAX_CONCURRENT_SESSIONS), or raise WORKER_SELECT_TIMEOUT"
+    return (
+        f"no {ticket.pool} slot came free within {waited_s:g} s: {others}; use fewer clients at once, add workers "
+        f"(pwgrid scale {ticket.pool}=N) or slots (MAX_CONCURRENT_SESSIONS), or raise "
+        f"{'BORROW_QUEUE_TIMEOUT' if ticket.borrows else 'WORKER_SELECT_TIMEOUT'}"
     )

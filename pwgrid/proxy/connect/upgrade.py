@@ -23,7 +23,7 @@ from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, 
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.upgrade_request import Access, Policy, Refusal, Wanted, browser_server_headers, decide
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import ClientGone, QueueFull, Ticket, WaitedTooLong
+from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.records import IGNORED_OPTIONS
 from pwgrid.registry.registry import Selection
@@ -220,16 +220,10 @@ class Upgrade(asyncio.Protocol):
         since = self._loop.time()
         try:
             return await gateway.selector.queue.acquire(ticket)
-        except QueueFull:
-            raise refusals.no_capacity(
-                f"{gateway.settings.max_queue} clients wait for a slot already: come back later, or add workers"
-            ) from None
-        except WaitedTooLong:
-            if (reason := await gateway.shortage(ticket.browser_type)) is not None:
+        except NoPlace as why:
+            if isinstance(why, WaitedTooLong) and (reason := await gateway.shortage(ticket.browser_type)) is not None:
                 raise refusals.no_capacity(reason) from None
-            waiting = gateway.selector.queue.waiting(ticket.browser_type)
-            waited_s = gateway.settings.worker_select_timeout
-            raise refusals.waited_too_long(ticket.browser_type, waited_s, waiting) from None
+            raise refusals.no_place(ticket, gateway.settings, why) from None
         finally:
             gateway.counts.longest_wait_s = max(gateway.counts.longest_wait_s, self._loop.time() - since)
 

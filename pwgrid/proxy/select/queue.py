@@ -1,28 +1,47 @@
-"""Where clients wait for a slot: first come, first served, woken by events and never by polling. Owns no socket."""
+"""Where clients wait for a slot: in turns between runs, woken by events and never by polling. Owns no socket."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.policy.fair_line import FairLine, Party
 
 Slot = TypeVar("Slot")
 
+UNBOUNDED: Final = 1_000_000_000
 
-class QueueFull(Exception):
-    """As many clients wait as the grid lets wait."""
+
+class NoPlace(Exception):
+    """The client gets no slot. `length`: how many wait in its line; `position`: where it stood, or would stand."""
+
+    def __init__(self, length: int, position: int) -> None:
+        super().__init__(f"{length} wait, at {position}")
+        self.length = length
+        self.position = position
+
+
+class QueueFull(NoPlace):
+    """As many clients wait as may. `limit` says of whom there are so many: of all ("grid"), of those who borrow from
+    this pool ("pool"), of those among them that have the client's run ("run"). `most`: how many that is."""
+
+    def __init__(self, length: int, position: int, limit: str = "grid", most: int = 0) -> None:
+        super().__init__(length, position)
+        self.limit = limit
+        self.most = most
+
+
+class WaitedTooLong(NoPlace):
+    """No slot came free before the ticket's deadline."""
 
 
 class ClientGone(Exception):
     """The client went away before it was served."""
 
 
-class WaitedTooLong(Exception):
-    """No slot came free before the ticket's deadline."""
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ticket(Generic[Slot]):
     """What one client asks for: a slot. `excluded` are workers that have refused or lost it already."""
 
@@ -36,18 +55,36 @@ class Ticket(Generic[Slot]):
     fields: Mapping[str, str] = field(default_factory=dict)
     """What else the session's record is to have."""
     excluded: set[str] = field(default_factory=set)
+    run: str = ""
+    """The run that the client names; "" for none."""
+    token: str = ""
+    """The name of its token; "" for none, and for the grid's own."""
+    borrows: bool = False
+    """It asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN are for these."""
     granted: "asyncio.Future[Slot] | None" = None
     abandoned: bool = False
 
-    def looks_like(self) -> tuple[str | None, str | None, frozenset[str]]:
+    @property
+    def pool(self) -> str:
+        """In whose line it stands."""
+        return self.browser_type
+
+    @property
+    def party(self) -> Party:
+        """With whom it shares its turns."""
+        return Party(self.token, self.run)
+
+    def looks_like(self) -> Hashable:
         """Tickets that look alike get the same answer from the registry at the same moment."""
         return self.playwright_version, self.worker_id, frozenset(self.excluded)
 
 
 class Queue(Generic[Slot]):
-    """A queue for each browser type before the same two functions of the registry.
+    """A line for each pool before the same two functions of the registry.
 
     `select` leases a slot for a ticket or returns None; `give_back` takes a lease back whose client has gone meanwhile.
+    `max_waiting` bounds all lines together. Of those who borrow, `max_borrowing` may wait in one line, and
+    `max_borrowing_of_run` with the same run.
     """
 
     def __init__(
@@ -55,50 +92,73 @@ class Queue(Generic[Slot]):
         select: Callable[[Ticket[Slot]], Awaitable[Slot | None]],
         give_back: Callable[[Ticket[Slot]], Awaitable[None]],
         max_waiting: int,
+        *,
+        max_borrowing: int = UNBOUNDED,
+        max_borrowing_of_run: int = UNBOUNDED,
     ) -> None:
         self._select = select
         self.give_back = give_back
         self._max_waiting = max_waiting
-        self._lines: dict[BrowserType, list[Ticket[Slot]]] = {browser_type: [] for browser_type in BROWSER_TYPES}
-        self._wakes = dict.fromkeys(BROWSER_TYPES, 0)
-        self._serving: dict[BrowserType, asyncio.Task[None]] = {}
+        self._max_borrowing = max_borrowing
+        self._max_borrowing_of_run = max_borrowing_of_run
+        self._lines: defaultdict[str, FairLine[Ticket[Slot]]] = defaultdict(FairLine)
+        self._waiting = 0
+        self._borrowing: Counter[tuple[str, Party | None]] = Counter()
+        """Of those who borrow, how many wait in the line of a pool, and of each party there."""
+        self._wakes: Counter[str] = Counter()
+        self._wakes_of_all = 0
+        self._serving: dict[str, asyncio.Task[None]] = {}
         self._refusal: Exception | None = None
         self._paused = False
 
     def __repr__(self) -> str:
         return f"<Queue waiting={self.waiting()} paused={self._paused} refusal={self._refusal!r}>"
 
-    def waiting(self, browser_type: BrowserType | None = None) -> int:
-        """How many clients wait, for one type or for all."""
-        types = BROWSER_TYPES if browser_type is None else (browser_type,)
-        return sum(len(self._lines[each]) for each in types)
+    def waiting(self, pool: str | None = None) -> int:
+        """How many clients wait, for one pool or for all."""
+        if pool is None:
+            return self._waiting
+        return len(self._lines[pool]) if pool in self._lines else 0
 
-    def is_free(self, browser_type: BrowserType) -> bool:
+    def waiting_by_run(self, pool: str) -> list[tuple[str, str, int]]:
+        """Who waits for a slot of this pool: run, token and how many, in the order of their turns."""
+        line = self._lines.get(pool)
+        return [(party.run, party.token, number) for party, number in line.by_party().items()] if line else []
+
+    def pools(self) -> list[str]:
+        """Those for which somebody waits."""
+        return [pool for pool, line in self._lines.items() if line]
+
+    def is_free(self, pool: str) -> bool:
         """Whether the registry may be asked at once: nobody waits, and nothing keeps everybody waiting."""
-        return self._refusal is None and not self._paused and not self._lines[browser_type]
+        return self._refusal is None and not self._paused and not self._lines.get(pool)
 
     async def acquire(self, ticket: Ticket[Slot]) -> Slot:
         """A slot for this ticket. Raises QueueFull, WaitedTooLong, or what the queue was closed with."""
-        wakes = -1
+        pool, wakes = ticket.pool, -1
         # A slot may come free between the registry's answer and our standing in line: then ask again.
-        while wakes != self._wakes[ticket.browser_type] and self.is_free(ticket.browser_type):
-            wakes = self._wakes[ticket.browser_type]
+        while wakes != self._wakes_for(pool) and self.is_free(pool):
+            wakes = self._wakes_for(pool)
             slot = await self._select(ticket)
             if slot is not None:
                 return slot
-        return await self._wait_in(self._lines[ticket.browser_type], ticket)
+        return await self._wait(ticket)
 
     def abandon(self, ticket: Ticket[Slot]) -> None:
         """The client of this ticket has gone: it waits no longer. A lease that is on its way is given back."""
         ticket.abandoned = True
+        self._leave(ticket)
         if ticket.granted is not None and not ticket.granted.done():
             ticket.granted.set_exception(ClientGone())
 
-    def wake(self, browser_type: BrowserType | None = None) -> None:
+    def wake(self, pool: str | None = None) -> None:
         """A slot may have come free: serve who waits. Cheap when nobody does."""
-        for each in BROWSER_TYPES if browser_type is None else (browser_type,):
-            self._wakes[each] += 1
-            if self._lines[each] and not self._paused and each not in self._serving:
+        if pool is None:
+            self._wakes_of_all += 1
+        else:
+            self._wakes[pool] += 1
+        for each in [*self._lines] if pool is None else [pool]:
+            if self._lines.get(each) and not self._paused and each not in self._serving:
                 self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
 
     def pause(self, paused: bool) -> None:
@@ -112,7 +172,8 @@ class Queue(Generic[Slot]):
         """Ends everyone's wait with `refusal`, and refuses who comes later."""
         self._refusal = refusal
         for line in self._lines.values():
-            for ticket in line:
+            for ticket in list(line):
+                self._leave(ticket)
                 if ticket.granted is not None and not ticket.granted.done():
                     ticket.granted.set_exception(refusal)
 
@@ -120,50 +181,79 @@ class Queue(Generic[Slot]):
         """Clients may come again."""
         self._refusal = None
 
-    async def _wait_in(self, line: list[Ticket[Slot]], ticket: Ticket[Slot]) -> Slot:
+    async def _wait(self, ticket: Ticket[Slot]) -> Slot:
         if self._refusal is not None:
             raise self._refusal
         if ticket.abandoned:  # while the registry was asked
             raise ClientGone
-        if self.waiting() >= self._max_waiting:
-            raise QueueFull
-        loop = asyncio.get_running_loop()
-        ticket.granted = loop.create_future()
-        line.append(ticket)
+        self._join(ticket)
+        granted: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        ticket.granted = granted
         # The registry tells of slots that come free only while it knows of somebody who wants one: ask for this
         # ticket, too, although others wait before it.
-        self.wake(ticket.browser_type)
+        self.wake(ticket.pool)
         try:
             async with asyncio.timeout_at(ticket.deadline):
-                return await ticket.granted
+                return await granted
         except TimeoutError:
-            granted = ticket.granted
             if granted.done() and not granted.cancelled() and granted.exception() is None:
                 return granted.result()  # in the very turn of the deadline: the slot is ours
-            raise WaitedTooLong from None
+            if (line := self._lines[ticket.pool]) and ticket in line:
+                raise WaitedTooLong(len(line), line.position(ticket)) from None
+            raise self._refusal or ClientGone from None  # in this turn, too
         finally:
-            if ticket in line:
-                line.remove(ticket)
+            self._leave(ticket)
 
-    async def _serve(self, browser_type: BrowserType) -> None:
+    def _join(self, ticket: Ticket[Slot]) -> None:
+        """Raises QueueFull."""
+        line, pool, party = self._lines[ticket.pool], ticket.pool, ticket.party
+        bounds = [("grid", self._waiting, self._max_waiting)]
+        if ticket.borrows:
+            bounds.append(("pool", self._borrowing[pool, None], self._max_borrowing))
+            if ticket.run:
+                bounds.append(("run", self._borrowing[pool, party], self._max_borrowing_of_run))
+        for limit, waiting, most in bounds:
+            if waiting >= most:
+                raise QueueFull(len(line), line.position_of_next(party), limit, most)
+        line.join(ticket, party, ticket.looks_like())
+        self._count(ticket, 1)
+
+    def _leave(self, ticket: Ticket[Slot]) -> None:
+        """Idempotent."""
+        if self._lines[ticket.pool].leave(ticket):
+            self._count(ticket, -1)
+
+    def _count(self, ticket: Ticket[Slot], by: int) -> None:
+        self._waiting += by
+        if not ticket.borrows:
+            return
+        for counted in ((ticket.pool, None), (ticket.pool, ticket.party)):
+            self._borrowing[counted] += by
+            if not self._borrowing[counted]:
+                del self._borrowing[counted]
+
+    def _wakes_for(self, pool: str) -> int:
+        return self._wakes_of_all + self._wakes[pool]
+
+    async def _serve(self, pool: str) -> None:
         wakes = -1
         try:
-            while wakes != self._wakes[browser_type] and not self._paused:
-                wakes = self._wakes[browser_type]
-                await self._serve_once(self._lines[browser_type])
+            while wakes != self._wakes_for(pool) and not self._paused:
+                wakes = self._wakes_for(pool)
+                await self._serve_once(self._lines[pool])
         finally:
-            del self._serving[browser_type]
+            del self._serving[pool]
 
-    async def _serve_once(self, line: list[Ticket[Slot]]) -> None:
-        hopeless: set[object] = set()
-        for ticket in list(line):
-            if ticket.looks_like() in hopeless or ticket.granted is None or ticket.granted.done():
-                continue
+    async def _serve_once(self, line: FairLine[Ticket[Slot]]) -> None:
+        hopeless: set[Hashable] = set()
+        while (ticket := line.first(hopeless)) is not None:
+            kind = line.kind(ticket)
             slot = await self._select(ticket)
             if slot is None:
-                hopeless.add(ticket.looks_like())
-            elif ticket.granted.done():  # the client gave up while the registry leased
+                hopeless.add(kind)
+            elif ticket.granted is None or ticket.granted.done():  # the client gave up while the registry leased
                 await self.give_back(ticket)
             else:
+                line.serve(ticket)
+                self._count(ticket, -1)
                 ticket.granted.set_result(slot)
-                line.remove(ticket)

@@ -33,7 +33,13 @@ class Selector:
     """Who gets a session, and the queue of those who wait for one. `lost` are workers that are gone, by id."""
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
-        self.queue: Queue[Selection] = Queue(self.select, self.give_back, settings.max_queue)
+        self.queue: Queue[Selection] = Queue(
+            self.select,
+            self.give_back,
+            settings.max_queue,
+            max_borrowing=settings.borrow_queue_max,
+            max_borrowing_of_run=settings.borrow_queue_max_per_run,
+        )
         self.local = LocalSelection(roster)
         self._settings = settings
         self._registry = registry
