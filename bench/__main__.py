@@ -20,6 +20,7 @@ NAMES = (
     "traffic",
     "evaluate",
     "sessions",
+    "queue",
     "idle",
     "status",
     "recover",

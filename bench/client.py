@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -299,7 +300,78 @@ def drop() -> int:
     return dropped
 
 
+class _Line:
+    """Clients of one target: those that have sessions, and those in line for one."""
+
+    def __init__(self, target: Target) -> None:
+        self.address = (target[0], target[1])
+        self.request = head(target, sys.argv[1], compression=False)
+        self.live: deque[socket.socket] = deque()
+        self.waiting: dict[int, socket.socket] = {}
+        self.poll = select.epoll()
+
+    def join(self) -> None:
+        sock = socket.create_connection(self.address)
+        sock.sendall(self.request)
+        self.waiting[sock.fileno()] = sock
+        self.poll.register(sock, select.EPOLLIN)
+
+    def next_served(self) -> None:
+        """Returns once one of them has its 101. Raises OSError with the answer otherwise."""
+        events = self.poll.poll(STALL_S, 1)
+        if not events:
+            raise OSError(f"none of {len(self.waiting)} in line was answered for {STALL_S:g} s")
+        ((fd, _),) = events
+        answer = self.waiting[fd].recv(4096)
+        if not answer.startswith(b"HTTP/1.1 101"):
+            raise OSError(f"no upgrade: {answer[:300]!r}")
+        self.poll.unregister(fd)
+        self.live.append(self.waiting.pop(fd))
+
+    def free(self) -> float:
+        """One session ends; milliseconds until the next client has its 101."""
+        leaving = self.live.popleft()
+        started = time.perf_counter()
+        leaving.close()
+        self.next_served()
+        return (time.perf_counter() - started) * 1000
+
+
+_lines: dict[Target, _Line] = {}
+
+
+def join(target: Target, served: int, waiting: int) -> None:
+    """So many clients get sessions, and so many more stand in line behind them."""
+    line = _lines[target] = _Line(target)
+    for _ in range(served):
+        line.join()
+        line.next_served()
+    for _ in range(waiting):
+        line.join()
+
+
+def free(targets: list[Target], free_target: Target, count: int, pauses_ms: list[float]) -> list[list[float]]:
+    """In turns between the targets, with random pauses: a session ends, the next in line gets its slot, and another
+    client comes. For each target the milliseconds from the close to the 101; last those of a plain connect to
+    `free_target`, which has free slots."""
+    found: list[list[float]] = [[] for _ in (*targets, free_target)]
+    request = head(free_target, sys.argv[1], compression=False)
+    for _ in range(count):
+        for each, target in enumerate(targets):
+            time.sleep(random.uniform(*pauses_ms) / 1000)
+            found[each].append(_lines[target].free())
+            _lines[target].join()
+        time.sleep(random.uniform(*pauses_ms) / 1000)
+        started = time.perf_counter()
+        sock = upgrade(free_target, request)
+        found[-1].append((time.perf_counter() - started) * 1000)
+        sock.close()
+    return found
+
+
 _ORDERS: dict[str, Callable[..., Any]] = {
+    "join": join,
+    "free": free,
     "latency": latency,
     "burst": burst,
     "traffic": traffic,
