@@ -27,11 +27,13 @@ def status_text(found: dict[str, Any]) -> str:
     lines += [f"PROBLEM: {problem}" for problem in found.get("problems", ())]
     pools = [_pool_row(pool, found["workers"]) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
+    waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found.get("waitingByRun", ())]
+    line = ["", _table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
     workers = [_worker_row(worker) for worker in found["workers"]]
     metric = host.get("memoryMetric")  # a master of an earlier version does not tell
     memory = f"MEMORY ({metric.upper()})" if metric else "MEMORY"
     worker_head = ("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
-    return "\n".join([*map(_cell, lines), "", _table(head, pools), "", _table(worker_head, workers)])
+    return "\n".join([*map(_cell, lines), "", _table(head, pools), *line, "", _table(worker_head, workers)])
 
 
 def without_master_text(found: dict[str, Any]) -> str:
@@ -79,7 +81,7 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
     return _table(head, rows)
 
 
-_MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "")
+_MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "RUN", "TOKEN", "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

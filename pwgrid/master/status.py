@@ -58,6 +58,7 @@ class Reporter:
             "pools": [pool.status_reply(self.workers.of(name)) for name, pool in self.pools.items()],
             "workers": [record.status_reply() for record in self.workers.records.values()],
             "drained": list(self.workers.drained),
+            **self.proxies.waiting(),
             "problems": [problem] if problem else [],
             "stopping": stopping,
         }

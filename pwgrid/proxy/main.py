@@ -22,6 +22,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.api.models import WaitingRun
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
@@ -44,6 +45,12 @@ BACKLOG: Final = 4096
 RETIRE_LOOK_S: Final = 0.05
 GRACE_S: Final = 5.0
 """For answers that are being written when the proxy is told to stop."""
+
+TELL_WAITING_S: Final = 0.25
+"""The master hears of a line that changes all the time so often."""
+
+MOST_PARTIES: Final = 50
+"""So many of those who wait the master is told of: a frame has its limit."""
 
 GO_LAST: Final = "go last"
 LAST_WORKER_S: Final = 30.0
@@ -79,6 +86,8 @@ class Proxy:
         self.dead_workers = DeadWorkers(self.registry, boot.runtime, lambda: self.queue.wake())
         self.selector = Selector(self.settings, self.registry, self.roster, self.dead_workers.lost)
         self.queue = self.selector.queue
+        self.queue.on_change = self._on_waiting
+        self._tell_waiting: asyncio.TimerHandle | None = None
         self.handoffs = Handoffs(boot.runtime, self.selector)
         self.access = access_of(boot)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
@@ -170,6 +179,14 @@ class Proxy:
     def waiting(self) -> int:
         """Clients in the queue."""
         return self.queue.waiting()
+
+    def waiting_by_run(self) -> list[WaitingRun]:
+        """The same by pool and run, in the order of their turns."""
+        return [
+            WaitingRun(pool=pool, run=run, token=token, waiting=waiting)
+            for pool in self.queue.pools()
+            for run, token, waiting in self.queue.waiting_by_run(pool)
+        ]
 
     # Registry
 
@@ -286,8 +303,22 @@ class Proxy:
         if name in ("control link", "registry"):  # without the others the proxy serves on
             self._stop.set()
 
+    def _on_waiting(self) -> None:
+        if self._tell_waiting is None:
+            loop = asyncio.get_running_loop()
+            self._tell_waiting = loop.call_later(TELL_WAITING_S, self._push_waiting)
+
+    def _push_waiting(self) -> None:
+        self._tell_waiting = None
+        self.control.push_state(self._view())
+
     def _view(self) -> dict[str, Any]:
-        return {"waiting": self.queue.waiting(), "ready": self.roster.not_ready() is None}
+        waiting = [each.model_dump(by_alias=True) for each in self.waiting_by_run()[:MOST_PARTIES]]
+        return {
+            "waiting": self.queue.waiting(),
+            "waitingByRun": waiting,
+            "ready": self.roster.not_ready() is None,
+        }
 
     def _hello(self) -> dict[str, Any]:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}

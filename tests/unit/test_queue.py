@@ -130,6 +130,33 @@ async def test_a_wake_up_while_the_line_is_served_serves_it_again() -> None:
     assert await asyncio.gather(*tasks) == ["w", "w"]
 
 
+async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_next() -> None:
+    slots = Slots(0)
+    happened: list[str] = []
+
+    async def select(ticket: Ticket[str]) -> str | None:
+        happened.append(f"asked for {ticket.session_id}")
+        return await slots.select(ticket)
+
+    queue = Queue(select, slots.give_back, 10)
+
+    async def client(ticket: Ticket[str]) -> None:
+        await queue.acquire(ticket)
+        happened.append(f"{ticket.session_id} goes on")
+
+    tasks = [asyncio.create_task(client(ticket(name))) for name in "ab"]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    happened.clear()
+    slots.free = 1
+    queue.wake("chromium")
+    await tasks[0]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert happened == ["asked for a", "a goes on", "asked for b"]
+    tasks[1].cancel()
+
+
 async def test_types_wait_in_lines_of_their_own() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)

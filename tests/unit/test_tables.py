@@ -85,6 +85,24 @@ def test_the_status_of_a_grid_that_is_not_ready_says_why() -> None:
     assert lines[3:5] == ["NOT READY: no firefox worker is available", "PROBLEM: the disk is full"]
 
 
+WAITING: list[dict[str, Any]] = [
+    {"pool": "chromium", "run": "Smoke 12", "token": "ci", "waiting": 7},
+    {"pool": "firefox", "run": "", "token": "", "waiting": 12},
+]
+
+
+def test_the_status_says_who_waits_for_what_where_somebody_does() -> None:
+    lines = status_text({**STATUS, "waiting": 19, "waitingByRun": WAITING}).splitlines()
+    assert lines[7:12] == [
+        "",
+        "WAITING FOR  RUN       TOKEN  CLIENTS",
+        "chromium     Smoke 12  ci     7",
+        "firefox                       12",
+        "",
+    ]
+    assert "WAITING" not in status_text({**STATUS, "waiting": 0, "waitingByRun": []})
+
+
 def test_sessions_are_listed_with_their_reason() -> None:
     head, row = sessions_text([SESSION]).splitlines()
     assert head.split() == ["SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON"]
@@ -96,8 +114,10 @@ def test_sessions_are_listed_with_their_reason() -> None:
 def test_on_eighty_columns_no_line_is_longer_and_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")  # 80 columns, and no codes for bold
+    long = {"pool": "chromium", "run": "x" * 128, "token": "y" * 60, "waiting": 7}
     for text, words in (
         (status_text(STATUS), ("chromium", "1038200", "draining", "1128 MiB", "short of", "timed", "12 s")),
+        (status_text({**STATUS, "waitingByRun": [*WAITING, long]}), ("Smoke 12", "xxx", "yyy", "firefox", "12")),
         (
             sessions_text([SESSION]),
             ("0123456789abcdef", "89abcdef", "failed", "12.5 s", "127.0.0.1", ":54321", "memory"),

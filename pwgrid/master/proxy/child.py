@@ -30,6 +30,8 @@ RETIRE_GRACE_S: Final = 30.0
 
 Data = dict[str, Any]
 
+NOBODY_WAITS: Final[Data] = {"waiting": 0, "waitingByRun": []}
+
 
 class ProxyChild(SingleChild):
     """Runs the proxy. `on_event(name, data)` is called for each request that comes through it.
@@ -50,6 +52,8 @@ class ProxyChild(SingleChild):
         self.listening = False
         self.ready = False
         """Whether it knows that it can take a session of every pool."""
+        self.waiting: Data = NOBODY_WAITS
+        """How many clients wait in it for a slot, and for which runs, as it has told last."""
         self._config = config
         self._files = files
         self._on_event = on_event
@@ -131,6 +135,7 @@ class ProxyChild(SingleChild):
 
     def _on_exit(self, pid: int, ended: Exit) -> str:
         self.listening = self.ready = False
+        self.waiting = NOBODY_WAITS
         self._files.remove("proxy", str(pid))
         if self._link is not None:
             self._link.read_what_is_left()
@@ -153,6 +158,7 @@ class ProxyChild(SingleChild):
                 self.listening = self.listening or item.init["lastEventIdx"] > 0
             case StateSeen():
                 self.ready = bool(item.data.get("ready"))
+                self.waiting = {name: item.data.get(name, nobody) for name, nobody in NOBODY_WAITS.items()}
             case StoppingSeen():
                 self.listening = self.ready = False
             case Applied(name="listening"):

@@ -45,6 +45,12 @@ class Proxies:
         """Whether a change of hands is under way."""
         return self._wanted is not None or self._coming is not None
 
+    def waiting(self) -> Data:
+        """How many clients wait for a slot, and for which runs, in all of them."""
+        told = [each.waiting for each in self._all()]
+        by_run = [run for each in told for run in each["waitingByRun"]]
+        return {"waiting": sum(each["waiting"] for each in told), "waitingByRun": by_run}
+
     def pids(self) -> set[int]:
         """Of all that there are."""
         return {each.pid for each in self._all() if each.pid is not None}

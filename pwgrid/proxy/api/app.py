@@ -56,6 +56,9 @@ class Grid(Protocol):
     def waiting(self) -> int:
         """Clients in the queue."""
 
+    def waiting_by_run(self) -> list[models.WaitingRun]:
+        """The same by pool and run, in the order of their turns."""
+
     def ask_drain(self, worker_id: str, reason: str) -> None:
         """Has the master drain a worker."""
 
@@ -185,6 +188,7 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: b
             reason=reason,
             active_connections=sum(found.active.values()),
             waiting=grid.waiting(),
+            waiting_by_run=grid.waiting_by_run(),
             clients=models.Clients.model_validate(asdict(grid.counts)),
             outcomes=dict(found.outcomes),
             taken_back=dict(found.taken_back),

@@ -49,6 +49,16 @@ class Clients(_Model):
     longest_wait_s: float
 
 
+class WaitingRun(_Model):
+    """Clients that wait for a slot of one pool and share their turns: those of one run, with one token. Each name is
+    empty where they have none."""
+
+    pool: str
+    run: str
+    token: str
+    waiting: int
+
+
 class Status(_Model):
     """The grid at a glance. `reason`: why it is not ready. `outcomes` only rise; `taken_back` are those of them that
     were only presumed, and wrong."""
@@ -57,6 +67,7 @@ class Status(_Model):
     reason: str | None
     active_connections: int
     waiting: int
+    waiting_by_run: list[WaitingRun]
     clients: Clients
     outcomes: dict[str, int]
     taken_back: dict[str, int]

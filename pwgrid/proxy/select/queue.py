@@ -84,7 +84,7 @@ class Queue(Generic[Slot]):
 
     `select` leases a slot for a ticket or returns None; `give_back` takes a lease back whose client has gone meanwhile.
     `max_waiting` bounds all lines together. Of those who borrow, `max_borrowing` may wait in one line, and
-    `max_borrowing_of_run` with the same run.
+    `max_borrowing_of_run` with the same run. `on_change` is called whenever somebody has joined a line or left it.
     """
 
     def __init__(
@@ -95,12 +95,14 @@ class Queue(Generic[Slot]):
         *,
         max_borrowing: int = UNBOUNDED,
         max_borrowing_of_run: int = UNBOUNDED,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._select = select
         self.give_back = give_back
         self._max_waiting = max_waiting
         self._max_borrowing = max_borrowing
         self._max_borrowing_of_run = max_borrowing_of_run
+        self.on_change = on_change
         self._lines: defaultdict[str, FairLine[Ticket[Slot]]] = defaultdict(FairLine)
         self._waiting = 0
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
@@ -225,6 +227,7 @@ class Queue(Generic[Slot]):
 
     def _count(self, ticket: Ticket[Slot], by: int) -> None:
         self._waiting += by
+        self.on_change()
         if not ticket.borrows:
             return
         for counted in ((ticket.pool, None), (ticket.pool, ticket.party)):
@@ -257,3 +260,4 @@ class Queue(Generic[Slot]):
                 line.serve(ticket)
                 self._count(ticket, -1)
                 ticket.granted.set_result(slot)
+                await asyncio.sleep(0)  # its handoff comes before our question for the next one
