@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 LINK ?=
-# Test processes at once for what needs no whole grid; end-to-end and fault tests are two more, after them.
-JOBS ?= 2
-E2E ?= tests/e2e
-FAULTS ?= tests/faults
+# Test processes at once. Whole grids wait more than they work, so it is more than there are cores.
+JOBS ?= 3
+# What has the longest files comes first, so that no process is left alone with one at the end.
+TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
 
 .PHONY: help set-up set-up-dev up link test check format lock bench soak chaos faults clean
 
@@ -32,11 +32,7 @@ test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="te
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/pwgrid setup --chromium 0 --firefox 1 --video || echo "pwgrid: what needs it is skipped, and the last lines say so"
 ifeq ($(ARGS),)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/unit tests/lua tests/process tests/hostile
-	@# Whole grids wait more than they work: two runs side by side, one test after the other in each.
-	@log=$$(mktemp); $(BIN)/python -m pytest $(E2E) >$$log 2>&1 & e2e=$$!; \
-	$(BIN)/python -m pytest $(FAULTS); faults=$$?; \
-	wait $$e2e; e2e=$$?; cat $$log; rm -f $$log; exit $$((e2e | faults))
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

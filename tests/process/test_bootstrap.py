@@ -118,6 +118,29 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def set_up_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A checkout that is set up, and the place where alone that is true: an environment has its own path in it."""
+    kept, place = tmp_path_factory.mktemp("kept") / "all", tmp_path_factory.mktemp("bootstrap") / "all"
+    place.mkdir()
+    done = Checkout(place).set_up()
+    assert done.returncode == 0, done.stdout
+    shutil.copytree(place, kept, symlinks=True)
+    return kept, place
+
+
+@pytest.fixture
+def installed(set_up_once: tuple[Path, Path]) -> Checkout:
+    """A checkout that is set up, and nobody else's."""
+    kept, place = set_up_once
+    shutil.rmtree(place)
+    place.mkdir()
+    checkout = Checkout(place)
+    shutil.rmtree(place)
+    shutil.copytree(kept, place, symlinks=True)
+    return checkout
+
+
 def test_the_lock_is_installed_then_the_project_and_a_second_run_does_nothing(
     checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -149,37 +172,35 @@ def test_a_package_that_is_not_what_the_lock_says_is_refused(checkout: Checkout)
 
 
 def test_another_lock_is_another_installation_and_another_place_another_environment(
-    checkout: Checkout, tmp_path: Path
+    installed: Checkout, tmp_path: Path
 ) -> None:
-    checkout.set_up()
-    with (checkout.root / "pyproject.toml").open("a") as project:
+    with (installed.root / "pyproject.toml").open("a") as project:
         project.write("# changed\n")
-    assert "installing pwgrid" in checkout.set_up().stdout
-    checkout.lock = [checkout.pin("playwright", "1.65.1")]
-    checkout.write_locks()
-    assert "installing pwgrid" in checkout.set_up().stdout
-    assert checkout.version("playwright") == "1.65.1"
-    checkout.root = checkout.root.rename(tmp_path / "moved")
-    done = checkout.set_up()
+    assert "installing pwgrid" in installed.set_up().stdout
+    installed.lock = [installed.pin("playwright", "1.65.1")]
+    installed.write_locks()
+    assert "installing pwgrid" in installed.set_up().stdout
+    assert installed.version("playwright") == "1.65.1"
+    installed.root = installed.root.rename(tmp_path / "moved")
+    done = installed.set_up()
     assert f"making {tmp_path}/moved/.venv" in done.stdout
-    assert checkout.has("small")
+    assert installed.has("small")
 
 
-def test_the_playwright_that_a_user_has_installed_stays(checkout: Checkout) -> None:
-    checkout.set_up()
-    checkout.pin("playwright", "1.60.0")
-    pip = [checkout.python, "-m", "pip", "install", "--quiet", "playwright==1.60.*"]
-    subprocess.run(pip, env=checkout.environ, check=True)
-    assert checkout.set_up().stdout == ""
+def test_the_playwright_that_a_user_has_installed_stays(installed: Checkout) -> None:
+    installed.pin("playwright", "1.60.0")
+    pip = [installed.python, "-m", "pip", "install", "--quiet", "playwright==1.60.*"]
+    subprocess.run(pip, env=installed.environ, check=True)
+    assert installed.set_up().stdout == ""
 
-    checkout.lock = [checkout.pin("other", "1"), checkout.pin("playwright", "1.65.1"), checkout.pin("another", "1")]
-    checkout.write_locks()
+    installed.lock = [installed.pin("other", "1"), installed.pin("playwright", "1.65.1"), installed.pin("another", "1")]
+    installed.write_locks()
     for option in ((), ("--dev",)):
-        done = checkout.set_up(*option)
+        done = installed.set_up(*option)
         assert "keeping Playwright 1.60.0, which you have installed" in done.stdout
-        assert checkout.version("playwright") == "1.60.0"
-        assert checkout.has("other")
-        assert checkout.has("another")
+        assert installed.version("playwright") == "1.60.0"
+        assert installed.has("other")
+        assert installed.has("another")
 
 
 def test_an_installation_that_was_broken_off_is_finished(checkout: Checkout) -> None:
@@ -194,11 +215,10 @@ def test_an_installation_that_was_broken_off_is_finished(checkout: Checkout) -> 
     assert "making" not in done.stdout
 
 
-def test_a_broken_environment_is_made_anew(checkout: Checkout) -> None:
-    checkout.set_up()
-    checkout.python.unlink()
-    checkout.python.symlink_to("/nonexistent/python3")  # as after an upgrade of the system
-    done = checkout.set_up()
+def test_a_broken_environment_is_made_anew(installed: Checkout) -> None:
+    installed.python.unlink()
+    installed.python.symlink_to("/nonexistent/python3")  # as after an upgrade of the system
+    done = installed.set_up()
     assert done.returncode == 0, done.stdout
     assert "making" in done.stdout
 
@@ -254,12 +274,14 @@ def test_an_old_python_can_read_it_far_enough_to_look_for_a_newer_one() -> None:
     ast.parse((ROOT / "tools" / "bootstrap.py").read_text(), feature_version=(3, 8))
 
 
-def test_an_interrupted_set_up_says_so_in_one_line(checkout: Checkout) -> None:
-    (checkout.root / "backend.py").write_text("print('backend runs', flush=True)\nimport signal\nsignal.pause()\n")
+def test_an_interrupted_set_up_says_so_in_one_line(installed: Checkout) -> None:
+    with (installed.root / "pyproject.toml").open("a") as project:
+        project.write("# changed\n")
+    (installed.root / "backend.py").write_text("print('backend runs', flush=True)\nimport signal\nsignal.pause()\n")
     process = subprocess.Popen(
         [PYTHON, "-P", "tools/bootstrap.py"],
-        cwd=checkout.root,
-        env=checkout.environ,
+        cwd=installed.root,
+        env=installed.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
