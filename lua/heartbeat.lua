@@ -12,8 +12,8 @@
 --       made available (it stays so), or ""; repaired is by how much the active counter was wrong; used up is 1 when the
 --       command is the selection's, after the last session of the worker's life; then sessions whose clients may be on their
 --       way, and how long their leases still run.
--- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:taken_back,
---       sessions:index, cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as
+-- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:ends,
+--       sessions:taken_back, sessions:index, cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as
 --       rollback.lua; publishes slots:{type} if the worker may be eligible again and somebody waits.
 --
 -- A shutdown makes the worker draining in this very step. Only the selection's own waits for the last client's lease to end

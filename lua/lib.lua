@@ -19,6 +19,30 @@ local function take_one(hash, field)
 end
 -- [end: counters]
 
+-- [shared: tally]
+-- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py); of all others those that were only
+-- presumed are "worker lost", since the reason is what befell the worker, and the rest is "other".
+local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
+  .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
+  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;'
+local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
+
+-- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
+local function tally(prefix, browser_type, pool, status, reason, length_s, presumed)
+  local head, class = string.match(reason, '^[%a ]*%a') or '', presumed and 'worker lost' or 'other'
+  if string.find(COUNTED, ';' .. head .. ';', 1, true) then class = head end
+  local field = browser_type .. ':' .. pool .. ':'
+  add(prefix .. 'sessions:ends', field .. status .. ':' .. class, 1)
+  if not length_s then return end
+  local bound = 'inf'
+  for i = #LENGTH_BOUNDS_S, 1, -1 do
+    if length_s <= LENGTH_BOUNDS_S[i] then bound = LENGTH_BOUNDS_S[i] end
+  end
+  add(prefix .. 'sessions:lengths', field .. bound, 1)
+  add(prefix .. 'sessions:lengths', field .. 'ms', math.floor(math.max(0, length_s) * 1000))
+end
+-- [end: tally]
+
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
@@ -28,12 +52,12 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
   if freed then take_one(active_hash, field) end
   local key = prefix .. 'session:' .. id
-  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
     return false, freed
   end
+  local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
   if not was[1] then
-    local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
     redis.call('ZADD', prefix .. 'sessions:index', now, id)
   end
@@ -41,6 +65,8 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
   add(prefix .. 'sessions:outcomes', status, 1)
+  local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
+  tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)
   return true, freed
 end
 -- [end: finish]

@@ -8,8 +8,8 @@
 --      11 when it started, Unix seconds, if Redis may not know that yet    12 client's address
 --      13 when the drain of its worker began, Unix seconds, if there was one
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
--- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), the worker's counter (-1 once,
---       never below zero); publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
+-- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
+--       the worker's counter (-1 once, never below zero); publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
 --
 -- Idempotent by the session's state. A pending session that completes or was ended, or of which 11 tells, had run: its lost
 -- start is made up for. The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker
@@ -34,6 +34,30 @@ local function take_one(hash, field)
 end
 -- [end: counters]
 
+-- [shared: tally]
+-- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py); of all others those that were only
+-- presumed are "worker lost", since the reason is what befell the worker, and the rest is "other".
+local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
+  .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
+  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;'
+local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
+
+-- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
+local function tally(prefix, browser_type, pool, status, reason, length_s, presumed)
+  local head, class = string.match(reason, '^[%a ]*%a') or '', presumed and 'worker lost' or 'other'
+  if string.find(COUNTED, ';' .. head .. ';', 1, true) then class = head end
+  local field = browser_type .. ':' .. pool .. ':'
+  add(prefix .. 'sessions:ends', field .. status .. ':' .. class, 1)
+  if not length_s then return end
+  local bound = 'inf'
+  for i = #LENGTH_BOUNDS_S, 1, -1 do
+    if length_s <= LENGTH_BOUNDS_S[i] then bound = LENGTH_BOUNDS_S[i] end
+  end
+  add(prefix .. 'sessions:lengths', field .. bound, 1)
+  add(prefix .. 'sessions:lengths', field .. 'ms', math.floor(math.max(0, length_s) * 1000))
+end
+-- [end: tally]
+
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
@@ -43,12 +67,12 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
   if freed then take_one(active_hash, field) end
   local key = prefix .. 'session:' .. id
-  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId')
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
     return false, freed
   end
+  local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
   if not was[1] then
-    local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
     redis.call('ZADD', prefix .. 'sessions:index', now, id)
   end
@@ -56,6 +80,8 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
   add(prefix .. 'sessions:outcomes', status, 1)
+  local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
+  tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)
   return true, freed
 end
 -- [end: finish]

@@ -6,8 +6,8 @@
 --       6 how long the record of a failed session is kept, seconds
 -- Returns 1 if a lease was taken back, else 0 (not known, started, or ended before).
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:index, both counters (-1 once, never below zero); the shutdown that
---       the selection has left in worker:cmd:{type}:{id} because this session used the worker up; sessions:outcomes, or
---       sessions:taken_back where the end of the session was only presumed; publishes slots:{type} if somebody waits.
+--       the selection has left in worker:cmd:{type}:{id} because this session used the worker up; sessions:outcomes and
+--       sessions:ends, or sessions:taken_back where the end of the session was only presumed; publishes slots:{type} if somebody waits.
 --
 -- Idempotent by the session's state. A session that runs is left alone: its worker has it, whatever the proxy heard.
 

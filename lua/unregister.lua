@@ -5,7 +5,7 @@
 --       6 how long their records are kept, seconds
 -- Returns how many sessions were left.
 -- Keys  worker:{type}:{id}, worker:cmd:{type}:{id}, both counter fields, sessions:live:{type}:{id}, session:{id},
---       sessions:outcomes. Idempotent.
+--       sessions:outcomes, sessions:ends. Idempotent.
 
 local prefix, field = ARGV[4], ARGV[1] .. ':' .. ARGV[2]
 local left = redis.call('ZRANGE', prefix .. 'sessions:live:' .. field, 0, -1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
+from pwgrid.common.histogram import Histogram
 from pwgrid.common.types import BrowserType
 
 ACTIVE = "cluster:active_connections"
@@ -15,7 +17,12 @@ LIFETIME = "cluster:lifetime_connections"
 REPAIRS = "cluster:counter_repairs"
 OUTCOMES = "sessions:outcomes"
 TAKEN_BACK = "sessions:taken_back"
+ENDS = "sessions:ends"
+LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
+
+LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
+"""Upper bounds of a session's length, as lib.lua has them."""
 
 IGNORED_OPTIONS = "ignoredOptions"
 """A field of the session's record: names, comma-separated."""
@@ -200,11 +207,21 @@ class SessionPage:
     cursor: str | None
 
 
+class Ends(NamedTuple):
+    """Ends that are counted together; `reason` is one of a closed set."""
+
+    browser_type: str
+    pool: str
+    status: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class RegistrySnapshot:
     """The registry at one moment. `active` and `lifetime` are the counters by worker field ("{type}:{id}"), `workers`
     those whose hash exists, `outcomes` totals of ended sessions, which only rise; `taken_back` are those of them that
-    were only presumed, and wrong."""
+    were only presumed, and wrong. `ends` are the same totals in detail; `lengths` those of sessions, in seconds, by browser
+    type and pool."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -212,6 +229,8 @@ class RegistrySnapshot:
     outcomes: Mapping[str, int]
     counter_repairs: int
     taken_back: Mapping[str, int] = field(default_factory=dict)
+    ends: Mapping[Ends, int] = field(default_factory=dict)
+    lengths: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
 
 
 def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
@@ -222,6 +241,8 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
         ("HGETALL", prefix + OUTCOMES),
         ("GET", prefix + REPAIRS),
         ("HGETALL", prefix + TAKEN_BACK),
+        ("HGETALL", prefix + ENDS),
+        ("HGETALL", prefix + LENGTHS),
     ]
 
 
@@ -240,6 +261,8 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         outcomes=counts(replies[2]),
         counter_repairs=int(number(replies[3])),
         taken_back=counts(replies[4]),
+        ends={Ends(*name.split(":")): count for name, count in counts(replies[5]).items() if name.count(":") == 3},
+        lengths=_lengths(counts(replies[6])),
     )
 
 
@@ -255,6 +278,20 @@ def number(text: str | None) -> float:
 def counts(values: Mapping[str, str]) -> dict[str, int]:
     """A hash of counters."""
     return {name: int(number(value)) for name, value in values.items()}
+
+
+def _lengths(found: Mapping[str, int]) -> dict[tuple[str, str], Histogram]:
+    lengths: dict[tuple[str, str], Histogram] = {}
+    places = {f"{bound:g}": place for place, bound in enumerate((*LENGTH_BOUNDS_S, math.inf))}
+    for name, value in found.items():
+        browser_type, _, rest = name.partition(":")
+        pool, _, what = rest.rpartition(":")
+        histogram = lengths.setdefault((browser_type, pool), Histogram(LENGTH_BOUNDS_S))
+        if what in places:
+            histogram.counts[places[what]] = value
+        elif what == "ms":
+            histogram.total = value / 1000
+    return lengths
 
 
 def _labels(text: str | None) -> dict[str, str]:

@@ -1,13 +1,24 @@
 """Every step of a session: status, counter, lease and outcome move together, once, along the table."""
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 
 import pytest
 
+from pwgrid.common.histogram import Histogram
 from pwgrid.common.resources import resource_dir
-from pwgrid.common.session_lifecycle import LIVE, TRANSITIONS, SessionError, SessionEvent, SessionStatus, advance
+from pwgrid.common.session_lifecycle import (
+    LIVE,
+    TRANSITIONS,
+    EndReason,
+    SessionError,
+    SessionEvent,
+    SessionStatus,
+    advance,
+)
+from pwgrid.registry import records
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 
@@ -86,11 +97,12 @@ def test_shared_lines_of_the_scripts_are_the_same() -> None:
             places[name] = places.get(name, 0) + 1
     assert {name: len(texts) for name, texts in parts.items()} == {
         "counters": 1,
+        "tally": 1,
         "finish": 1,
         "wake": 1,
         "take_back": 1,
     }
-    assert places == {"counters": 4, "finish": 3, "wake": 3, "take_back": 2}
+    assert places == {"counters": 4, "tally": 3, "finish": 3, "wake": 3, "take_back": 2}
 
 
 def test_every_script_opens_with_its_contract() -> None:
@@ -411,3 +423,49 @@ def test_a_worker_that_is_heard_again_is_told(grid: LuaGrid, heard) -> None:  # 
     grid.heartbeat(now=NOW + 41)
     assert heard() == 1
     assert grid.select("s1", now=NOW + 41) == "w1"
+
+
+# Figures
+
+
+@pytest.mark.parametrize(
+    ("reason", "counted_as"),
+    [
+        *((reason.value, reason.value) for reason in EndReason),
+        ("protocol error 1002", "protocol error"),
+        ("drain timeout: shutdown", "drain timeout"),
+        ("its dog ate it 7", "other"),
+        ("", "other"),
+    ],
+)
+def test_ends_are_counted_by_a_closed_set_of_reasons(grid: LuaGrid, reason: str, counted_as: str) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.start("s1")
+    grid.release("s1", "failed", reason)
+    assert grid.hash("sessions:ends") == {f"chromium:chromium:failed:{counted_as}": "1"}
+
+
+def test_the_end_of_a_session_that_went_with_its_worker_is_counted_as_such(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.start("s1")
+    grid.reap(only="chromium:w1", reason="worker ended with SIGKILL")
+    assert grid.hash("sessions:ends") == {"chromium:chromium:failed:worker lost": "1"}
+    assert grid.hash("sessions:lengths") == {}  # nobody knows when it ended
+
+
+def test_the_length_of_a_session_is_counted_by_the_bounds_that_python_knows(grid: LuaGrid) -> None:
+    grid.register()
+    expected = Histogram(records.LENGTH_BOUNDS_S)
+    for place, length_s in enumerate((0, *records.LENGTH_BOUNDS_S, 100_000)):
+        session_id = f"s{place}"
+        grid.select(session_id)
+        grid.start(session_id, now=NOW)
+        grid.release(session_id, "completed", "client disconnected", now=NOW + length_s)
+        expected.observe(length_s)
+    found = records.read_snapshot([{}, {}, {}, None, {}, {}, grid.hash("sessions:lengths")], [])
+    assert found.lengths["chromium", "chromium"].as_data() == expected.as_data()
+    assert set(grid.hash("sessions:lengths")) == {
+        f"chromium:chromium:{bound:g}" for bound in (*records.LENGTH_BOUNDS_S, math.inf)
+    } | {"chromium:chromium:ms"}
