@@ -69,6 +69,11 @@ class Reporter:
             "stopping": stopping,
             "started": self.is_started(),
             "hostGuard": self.memory.guard.reason,
+            "metrics": {
+                "startedAt": self.started_at,
+                "hostAvailableMib": self.memory.host_available_mib,
+                "pools": {name: pool.metrics(self.workers.of(name)) for name, pool in self.pools.items()},
+            },
             "pools": {name: pool.roster_entry(self.workers.of(name)) for name, pool in self.pools.items()},
             "workers": [
                 {

@@ -23,6 +23,7 @@ from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.api.models import WaitingRun
+from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
@@ -114,10 +115,11 @@ class Proxy:
     async def run(self) -> int:
         """Serves until the master says stop, or is lost for too long."""
         settings = self.settings
+        first_bytes = partial(FirstBytes, IdleConnections(self._room), self.gateway.figures.note_refusal)
         server = self._server = GridServer(
             uvicorn.Config(
                 create_app(self, self.access, settings.redis_timeout),
-                http=cast("type[asyncio.Protocol]", partial(FirstBytes, IdleConnections(self._room))),
+                http=cast("type[asyncio.Protocol]", first_bytes),
                 ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",
                 log_config=None,
@@ -176,9 +178,14 @@ class Proxy:
         """What the gateway has done."""
         return self.gateway.counts
 
-    def waiting(self) -> int:
-        """Clients in the queue."""
-        return self.queue.waiting()
+    @property
+    def figures(self) -> Figures:
+        """What the gateway has measured."""
+        return self.gateway.figures
+
+    def waiting(self, pool: str | None = None) -> int:
+        """Clients in the queue, for one pool or for all."""
+        return self.queue.waiting(pool)
 
     def waiting_by_run(self) -> list[WaitingRun]:
         """The same by pool and run, in the order of their turns."""

@@ -39,12 +39,15 @@ class Roster:
     host_guard: str | None = None
     pools: dict[BrowserType, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """What the master has counted, for the metrics alone."""
 
     def replace(self, state: Mapping[str, Any]) -> None:
         """Takes over a `state` frame of the master (its shape is in docs/architecture.md)."""
         self.stopping = bool(state.get("stopping"))
         self.is_started = bool(state.get("started", True))
         self.host_guard = state.get("hostGuard")
+        self.metrics = state.get("metrics", {})
         pools = state.get("pools", {})
         self.pools = {
             browser_type: PoolView(

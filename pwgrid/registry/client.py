@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ import structlog
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
+from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_url import shown
 from pwgrid.common.waiting import end_task
 from pwgrid.registry.connect import close_async, open_async
@@ -42,6 +44,9 @@ _PASSING_CODES: Final = (
 """What Redis says while it cannot serve; the same command may succeed later."""
 
 
+EXCHANGE_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
+
+
 @dataclass(slots=True, eq=False)
 class _Request:
     commands: list[bytes]
@@ -55,6 +60,8 @@ class RedisClient:
     def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = ()) -> None:
         self.reason = "not connected yet"
         """Why there is no connection, while there is none."""
+        self.exchanges = Histogram(EXCHANGE_BOUNDS_S)
+        """How long Redis took for a pipeline, in seconds."""
         self._name = shown(url)
         self._timeout_s = timeout_s
         self._loads = packed(("SCRIPT", "LOAD", script.source) for script in scripts)
@@ -172,7 +179,9 @@ class RedisClient:
     async def _answer(self, pipelines: PipelinedConnection) -> None:
         commands = [each for request in self._under_way for each in request.commands]
         deadline = self._under_way[0].deadline
+        since = time.monotonic()
         replies = await pipelines.exchange(commands, deadline)
+        self.exchanges.observe(time.monotonic() - since)
         if any(isinstance(reply, NoScriptError) for reply in replies):
             # redis-py's pipelines ask before each run whether their scripts are there; here that costs nothing.
             failed = [each for each, reply in zip(commands, replies, strict=True) if isinstance(reply, NoScriptError)]

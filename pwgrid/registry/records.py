@@ -220,8 +220,8 @@ class Ends(NamedTuple):
 class RegistrySnapshot:
     """The registry at one moment. `active` and `lifetime` are the counters by worker field ("{type}:{id}"), `workers`
     those whose hash exists, `outcomes` totals of ended sessions, which only rise; `taken_back` are those of them that
-    were only presumed, and wrong. `ends` are the same totals in detail; `lengths` those of sessions, in seconds, by browser
-    type and pool."""
+    were only presumed, and wrong. `ends` are the same totals in detail; `lengths` those of sessions, in seconds, by
+    browser type and pool."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -286,10 +286,12 @@ def _lengths(found: Mapping[str, int]) -> dict[tuple[str, str], Histogram]:
     for name, value in found.items():
         browser_type, _, rest = name.partition(":")
         pool, _, what = rest.rpartition(":")
+        if what not in places and what != "ms":
+            continue
         histogram = lengths.setdefault((browser_type, pool), Histogram(LENGTH_BOUNDS_S))
         if what in places:
             histogram.counts[places[what]] = value
-        elif what == "ms":
+        else:
             histogram.total = value / 1000
     return lengths
 

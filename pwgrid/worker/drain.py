@@ -35,6 +35,7 @@ class DrainRequest:
         self._wait: asyncio.Timeout | None = None
         self._now = asyncio.Event()
         self._cut = 0
+        self._took_s: float | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -64,15 +65,18 @@ class DrainRequest:
     async def sessions_end(self, slots: Slots) -> EndReason | None:
         """Returns when no session is live any more: None; or when no more time is left: why the others are to end."""
         await self.asked()
+        since = self._loop.time()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._until) as self._wait:
                 await first_of(slots.empty(), self._now.wait())
         self._wait = None
+        self._took_s = self._loop.time() - since
         self._cut = len(slots.live)
         if not self._cut:
             return None
         return EndReason.DRAINED_NOW if self._now.is_set() else self.limit.cut
 
     def outcome(self) -> dict[str, Any]:
-        """How many sessions were cut, and whether that was because time ran out."""
-        return {"cut": self._cut, "timedOut": bool(self._cut) and not self._now.is_set()}
+        """How many sessions were cut, whether that was because time ran out, and how long they had gone on."""
+        took_s = None if self._took_s is None else round(self._took_s, 3)
+        return {"cut": self._cut, "timedOut": bool(self._cut) and not self._now.is_set(), "drainS": took_s}

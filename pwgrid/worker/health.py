@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.browser.server import BrowserServer, CanaryResult
 
 log = structlog.get_logger()
 
@@ -25,13 +25,21 @@ async def hang(server: BrowserServer, limit_s: float) -> None:
         await asyncio.sleep(PING_S)
 
 
-async def sickness(server: BrowserServer, is_idle: Callable[[], bool], interval_s: float, timeout_s: float) -> str:
-    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row were in vain."""
+async def sickness(
+    server: BrowserServer,
+    is_idle: Callable[[], bool],
+    interval_s: float,
+    timeout_s: float,
+    on_tried: Callable[[CanaryResult], None],
+) -> str:
+    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row were in vain.
+    `on_tried` is called after each."""
     while True:
         await asyncio.sleep(interval_s)
         evidence: list[str] = []
         while is_idle() and len(evidence) < CANARY_TRIES:
             result = await server.canary(timeout_s)
+            on_tried(result)
             if result.ok:
                 break
             evidence.append(result.error)

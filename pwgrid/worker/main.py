@@ -309,7 +309,11 @@ class Worker:
         assert self.server is not None
         settings = self.settings
         evidence = await watch.sickness(
-            self.server, lambda: not self.slots.live, settings.canary_interval, settings.canary_timeout
+            self.server,
+            lambda: not self.slots.live,
+            settings.canary_interval,
+            settings.canary_timeout,
+            lambda result: self.control.event("canary", {"s": result.duration_ms / 1000, "ok": result.ok}),
         )
         self.ask_drain(f"canary failed: {why(evidence)}")
 

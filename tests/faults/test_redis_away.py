@@ -181,7 +181,7 @@ def test_no_request_waits_longer_for_a_frozen_redis_than_its_timeout(own_redis: 
         with session(grid.port), frozen(own_redis):
             waited = "no reply within 0.3 s"
             for _ in range(2):
-                for path in ("/metrics", "/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/abc"):
+                for path in ("/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/abc"):
                     status, error = error_of(grid, path)
                     assert (status, waited in error) == (503, True), (path, error)
                 assert "the registry does not answer" in error
@@ -189,6 +189,9 @@ def test_no_request_waits_longer_for_a_frozen_redis_than_its_timeout(own_redis: 
                 assert (status, waited in error) == (503, True), error
                 status, error = error_of(grid, "/playwright/chromium/abc.secret")
                 assert status == 426, error
+                status, _, text = grid.get("/metrics")
+                assert (status, b"\npwgrid_redis_up 0.0\n" in text) == (200, True)
+                assert b"\npwgrid_workers{" in text
             assert error_of(grid, "/health")[0] == 200
             assert error_of(grid, "/health/ready")[0] == 200
             (worker,) = workers(grid)

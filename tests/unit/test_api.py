@@ -2,20 +2,28 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
+from pwgrid.common.histogram import Histogram
 from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.connect.figures import Figures
+from pwgrid.proxy.connect.upgrade import Counts
 from pwgrid.proxy.policy.upgrade_request import Access
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import RegistrySnapshot
+from pwgrid.settings.model import Settings
 
 
 class Silent:
     """Stands in for a registry whose single answers are each in time, and together never end."""
+
+    client = SimpleNamespace(exchanges=Histogram((1.0,)))
 
     def __getattr__(self, name: str) -> Any:
         async def never(*_arguments: Any, **_named: Any) -> None:
@@ -27,15 +35,18 @@ class Silent:
 class Grid:
     roster = Roster()
     registry = Silent()
+    settings = Settings()
+    counts = Counts()
+    figures = Figures()
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
         return self.roster.not_ready()
 
 
-async def get(
+async def ask(
     api: FastAPI, path: str, method: str = "GET", headers: Sequence[tuple[bytes, bytes]] = ((b"host", b"grid"),)
-) -> tuple[int, dict[str, Any]]:
-    """One request without a network."""
+) -> tuple[int, bytes]:
+    """One request without a network: status and body."""
     said: list[dict[str, Any]] = []
     path, _, query = path.partition("?")
     scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": list(headers)}
@@ -47,14 +58,50 @@ async def get(
         said.append(message)
 
     await api(scope, receive, send)
-    return said[0]["status"], json.loads(said[1]["body"])
+    return said[0]["status"], said[1]["body"]
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/a"])
+async def get(api: FastAPI, path: str, **how: Any) -> tuple[int, dict[str, Any]]:
+    """One request that is answered with JSON."""
+    status, body = await ask(api, path, **how)
+    return status, json.loads(body)
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/a"])
 async def test_an_answer_that_needs_many_questions_has_one_deadline(path: str) -> None:
     api = create_app(Grid(), Access(), timeout_s=0.05)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         assert await get(api, path) == (503, {"error": "the registry does not answer: no reply within 0.05 s"})
+
+
+async def test_metrics_tell_that_redis_does_not_answer() -> None:
+    api = create_app(Grid(), Access(), timeout_s=0.05)  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        status, body = await ask(api, "/metrics")
+        assert status == 200
+        assert b"\npwgrid_redis_up 0.0\n" in body
+        active = await get(api, "/metrics", headers=((b"host", b"grid"), (b"accept", b"application/json")))
+        assert active == (503, {"error": "the registry does not answer: no reply within 0.05 s"})
+
+
+async def test_answers_are_counted_by_route_and_never_by_what_a_client_writes() -> None:
+    api = create_app(Grid(), Access(), timeout_s=0.05)  # type: ignore[arg-type]
+    for path in ("/health", "/health", "/health/ready", "/v1/sessions/a", "/v1/sessions/b", "/none", "/playwright/x/y"):
+        await ask(api, path)
+    await ask(api, "/v1/workers/none/drain", method="POST")
+    await ask(api, "/health", method="BREW")
+    found = re.findall(
+        r"^pwgrid_proxy_http_requests_total\{(.*)\} (.*)$", (await ask(api, "/metrics"))[1].decode(), re.M
+    )
+    assert {tuple(re.findall('"(.*?)"', labels)): float(count) for labels, count in found} == {
+        ("GET", "/health", "200"): 2,
+        ("GET", "/health/ready", "503"): 1,
+        ("GET", "/v1/sessions/{id}", "503"): 2,
+        ("GET", "/playwright/{path:path}", "426"): 1,
+        ("GET", "unknown", "404"): 1,
+        ("POST", "/v1/workers/{id}/drain", "404"): 1,
+        ("unknown", "/health", "405"): 1,
+    }
 
 
 async def test_what_needs_no_registry_needs_no_deadline() -> None:

@@ -1,77 +1,307 @@
 """The figures of a scrape, read back by Prometheus' own parser."""
 
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pwgrid.proxy.api.metrics import exposition
+from pwgrid import __version__
+from pwgrid.common.histogram import Histogram
+from pwgrid.master.policy import reason_classes
+from pwgrid.master.workers.tally import Tally
+from pwgrid.proxy.api import metric_families as families
+from pwgrid.proxy.api.metrics import Scrape, exposition
+from pwgrid.proxy.connect.figures import Figures, Waited
 from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.policy.upgrade_request import Refusal
 from pwgrid.proxy.roster import Roster
+from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends
 from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
+from tools.metrics_page import PAGE, page_with
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM, FIREFOX = ("chromium", "chromium"), ("firefox", "firefox")
+MIB = 1024 * 1024
+WORKERS = {
+    "chromium:a": WorkerRecord("chromium", "a", "ws://a", slots=5, rss_mib=2),
+    "chromium:d": WorkerRecord("chromium", "d", "ws://d", status="draining", slots=5),
+    "firefox:b": WorkerRecord("firefox", "b", "ws://b", slots=3),
+    "firefox:s": WorkerRecord("firefox", "s", "ws://s", status="spare", slots=3),
+}
 
 
-def scrape(found: RegistrySnapshot, roster: Roster, counts: Counts, waiting: int) -> dict[tuple[str, ...], float]:
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(
-            exposition(found, roster, counts, waiting, is_ready=roster.not_ready() is None).decode()
-        )
-        for sample in family.samples
-    }
+def tally() -> Tally:
+    tally = Tally()
+    tally.starts = 4
+    tally.launch.observe(0.7)
+    tally.drain.observe(20.0)
+    for reason in ("lifetime limit", "lifetime limit", "memory: 900 MiB, the limit is 800 MiB", "shutdown", "SIGTERM"):
+        tally.drains(reason)
+    tally.died("the browser server ended (SIGKILL)")
+    tally.died("chromium did not start: no display")
+    tally.tried(0.25, is_well=True)
+    tally.tried(10.0, is_well=False)
+    return tally
 
 
-def test_every_figure_of_a_grid_that_serves() -> None:
-    workers = {
-        "chromium:a": WorkerRecord("chromium", "a", "ws://a", slots=5, rss_mib=2),
-        "firefox:b": WorkerRecord("firefox", "b", "ws://b", slots=3),
-        "firefox:s": WorkerRecord("firefox", "s", "ws://s", status="spare", slots=3),
-    }
-    found = RegistrySnapshot(
-        {"chromium:a": 2}, {"chromium:a": 7}, workers, {"completed": 4, "failed": 1}, 6, {"failed": 1}
-    )
+def lengths(*seconds: float) -> Histogram:
+    histogram = Histogram(LENGTH_BOUNDS_S)
+    for each in seconds:
+        histogram.observe(each)
+    return histogram
+
+
+def roster() -> Roster:
     roster = Roster()
     roster.replace(
         {
+            "metrics": {
+                "startedAt": 1000.5,
+                "hostAvailableMib": 3,
+                "pools": {
+                    "chromium": {
+                        "browserType": "chromium",
+                        "memoryMib": 7,
+                        "largestMib": 4,
+                        "earlyDeaths": 3,
+                        **tally().as_data(),
+                    }
+                },
+            },
             "pools": {"chromium": {"wanted": 2, "available": 1, "reason": None, "drainTimeouts": 8}},
             "workers": [
                 {"id": "a", "browserType": "chromium", "status": "available"},
-                {"id": "c", "browserType": "chromium", "status": "draining"},
+                {"id": "d", "browserType": "chromium", "status": "draining"},
             ],
         }
     )
-    counts = Counts(handed_off=7, refused=1, retried=2, abandoned=3, options_ignored=5)
-    assert scrape(found, roster, counts, waiting=9) == {
-        ("pwgrid_active_sessions", "chromium", "a"): 2,
-        ("pwgrid_active_sessions", "firefox", "b"): 0,
-        ("pwgrid_active_sessions", "firefox", "s"): 0,
-        ("pwgrid_slots", "chromium", "a"): 5,
-        ("pwgrid_slots", "firefox", "b"): 3,
-        ("pwgrid_slots", "firefox", "s"): 0,
-        ("pwgrid_lifetime_sessions", "chromium", "a"): 7,
-        ("pwgrid_lifetime_sessions", "firefox", "b"): 0,
-        ("pwgrid_lifetime_sessions", "firefox", "s"): 0,
-        ("pwgrid_worker_memory_bytes", "chromium", "a"): 2 * 1024 * 1024,
-        ("pwgrid_sessions_total", "completed"): 4,
-        ("pwgrid_sessions_total", "failed"): 1,
-        ("pwgrid_sessions_total", "ended"): 0,
-        ("pwgrid_sessions_total", "expired"): 0,
+    return roster
+
+
+def scrape(**changes: Any) -> Scrape:
+    figures = Figures()
+    for phase in ("queue", "selection", "handoff"):
+        getattr(figures.phases[CHROMIUM], phase).observe(0.002)
+    figures.waits[CHROMIUM, Waited.ABANDONED].observe(3.0)
+    figures.note_refusal(Refusal(401, "no token"))
+    redis = Histogram((0.001, 0.01))
+    redis.observe(0.002)
+    values: dict[str, Any] = {
+        "found": RegistrySnapshot(
+            {"chromium:a": 2, "chromium:d": 1},
+            {"chromium:a": 7, "chromium:d": 50},
+            WORKERS,
+            {"completed": 4, "failed": 1},
+            6,
+            {"failed": 1},
+            {Ends("chromium", "chromium", "completed", "client disconnected"): 4},
+            {CHROMIUM: lengths(2.0, 30.0)},
+        ),
+        "roster": roster(),
+        "counts": Counts(handed_off=7, refused=1, retried=2, abandoned=3, options_ignored=5),
+        "figures": figures,
+        "waiting": {"chromium": 9},
+        "requests": {("/health/ready", "GET", 503): 2},
+        "redis": redis,
+        "slots": 5,
+        "is_ready": True,
+    }
+    return Scrape(**values | changes)
+
+
+def read(scrape: Scrape) -> dict[tuple[str, ...], float]:
+    """All samples but those of the process, by name and label values; of histograms the buckets that have any."""
+    labels = {each.name: (*each.labels, "le") for each in families.ALL}
+    return {
+        (sample.name, *(sample.labels[label] for label in labels[family.name] if label in sample.labels)): sample.value
+        for family in text_string_to_metric_families(exposition(scrape).decode())
+        for sample in family.samples
+        if not sample.name.startswith("pwgrid_proxy_process_")
+        and not (sample.name.endswith("_bucket") and (sample.value == 0 or sample.labels["le"] == "+Inf"))
+    }
+
+
+def least_bucket(found: dict[tuple[str, ...], float], *labels: str) -> float:
+    """The lowest upper bound that has a figure."""
+    return min(float(key[-1]) for key in found if key[:-1] == labels)
+
+
+def test_every_figure_of_a_grid_that_serves() -> None:
+    found = read(scrape())
+    buckets = {key for key in found if key[0].endswith("_bucket")}
+    assert {key: value for key, value in found.items() if key not in buckets} == {
+        ("pwgrid_ready",): 1,
+        ("pwgrid_redis_up",): 1,
+        ("pwgrid_build_info", __version__, platform.python_version()): 1,
+        ("pwgrid_active_sessions", *CHROMIUM): 3,
+        ("pwgrid_active_sessions", *FIREFOX): 0,
+        ("pwgrid_lifetime_sessions", *CHROMIUM): 57,
+        ("pwgrid_lifetime_sessions", *FIREFOX): 0,
+        ("pwgrid_slots", *CHROMIUM, "available"): 3,
+        ("pwgrid_slots", *CHROMIUM, "busy"): 3,
+        ("pwgrid_slots", *CHROMIUM, "spare"): 0,
+        ("pwgrid_slots", *CHROMIUM, "draining"): 4,
+        ("pwgrid_slots", *FIREFOX, "available"): 3,
+        ("pwgrid_slots", *FIREFOX, "busy"): 0,
+        ("pwgrid_slots", *FIREFOX, "spare"): 3,
+        ("pwgrid_slots", *FIREFOX, "draining"): 0,
+        ("pwgrid_slots_wanted", *CHROMIUM): 10,
+        ("pwgrid_sessions_total", *CHROMIUM, "completed", "client disconnected"): 4,
+        ("pwgrid_session_duration_seconds_count", *CHROMIUM): 2,
+        ("pwgrid_session_duration_seconds_sum", *CHROMIUM): 32,
         ("pwgrid_sessions_taken_back_total", "failed"): 1,
         ("pwgrid_counter_repairs_total",): 6,
-        ("pwgrid_ready",): 1,
-        ("pwgrid_workers_wanted", "chromium"): 2,
-        ("pwgrid_workers", "chromium", "starting"): 0,
-        ("pwgrid_workers", "chromium", "spare"): 0,
-        ("pwgrid_workers", "chromium", "available"): 1,
-        ("pwgrid_workers", "chromium", "draining"): 1,
-        ("pwgrid_drain_timeouts_total", "chromium"): 8,
-        ("pwgrid_clients_waiting",): 9,
+        ("pwgrid_workers_wanted", *CHROMIUM): 2,
+        ("pwgrid_workers", *CHROMIUM, "starting"): 0,
+        ("pwgrid_workers", *CHROMIUM, "spare"): 0,
+        ("pwgrid_workers", *CHROMIUM, "available"): 1,
+        ("pwgrid_workers", *CHROMIUM, "draining"): 1,
+        ("pwgrid_drain_timeouts_total", *CHROMIUM): 8,
+        ("pwgrid_worker_starts_total", *CHROMIUM): 4,
+        ("pwgrid_worker_recycles_total", *CHROMIUM, "lifetime"): 2,
+        ("pwgrid_worker_recycles_total", *CHROMIUM, "memory"): 1,
+        ("pwgrid_worker_deaths_total", *CHROMIUM, "browser server ended", "SIGKILL"): 1,
+        ("pwgrid_worker_deaths_total", *CHROMIUM, "launch failed", "none"): 1,
+        ("pwgrid_worker_early_deaths", *CHROMIUM): 3,
+        ("pwgrid_worker_launch_seconds_count", *CHROMIUM): 1,
+        ("pwgrid_worker_launch_seconds_sum", *CHROMIUM): 0.7,
+        ("pwgrid_worker_drain_seconds_count", *CHROMIUM): 1,
+        ("pwgrid_worker_drain_seconds_sum", *CHROMIUM): 20,
+        ("pwgrid_canary_first_page_seconds_count", *CHROMIUM): 1,
+        ("pwgrid_canary_first_page_seconds_sum", *CHROMIUM): 0.25,
+        ("pwgrid_canary_failures_total", *CHROMIUM): 1,
+        ("pwgrid_pool_memory_bytes", *CHROMIUM): 7 * MIB,
+        ("pwgrid_largest_worker_memory_bytes", *CHROMIUM): 4 * MIB,
+        ("pwgrid_host_memory_available_bytes",): 3 * MIB,
+        ("pwgrid_master_start_time_seconds",): 1000.5,
+        ("pwgrid_clients_waiting", *CHROMIUM): 9,
         ("pwgrid_upgrades_handed_off_total",): 7,
         ("pwgrid_upgrades_refused_total",): 1,
         ("pwgrid_upgrades_retried_total",): 2,
         ("pwgrid_upgrades_abandoned_total",): 3,
         ("pwgrid_upgrades_options_ignored_total",): 5,
+        **{
+            (f"pwgrid_proxy_connect_seconds_{what}", *CHROMIUM, phase): value
+            for phase in ("queue", "selection", "handoff")
+            for what, value in (("count", 1), ("sum", 0.002))
+        },
+        ("pwgrid_proxy_queue_wait_seconds_count", *CHROMIUM, "abandoned"): 1,
+        ("pwgrid_proxy_queue_wait_seconds_sum", *CHROMIUM, "abandoned"): 3,
+        ("pwgrid_proxy_refusals_total", "401", "token"): 1,
+        ("pwgrid_proxy_http_requests_total", "/health/ready", "GET", "503"): 2,
+        ("pwgrid_proxy_redis_exchange_seconds_count",): 1,
+        ("pwgrid_proxy_redis_exchange_seconds_sum",): 0.002,
     }
+    assert least_bucket(found, "pwgrid_session_duration_seconds_bucket", *CHROMIUM) == 5
+    assert found["pwgrid_session_duration_seconds_bucket", *CHROMIUM, "60"] == 2
+    assert least_bucket(found, "pwgrid_worker_launch_seconds_bucket", *CHROMIUM) == 1
+    assert least_bucket(found, "pwgrid_proxy_connect_seconds_bucket", *CHROMIUM, "handoff") == 0.0025
+
+
+def test_a_worker_has_a_label_only_if_somebody_asks_for_it() -> None:
+    usual, asked = read(scrape()), read(scrape(by_worker=True))
+    assert {key: value for key, value in asked.items() if key not in usual} == {
+        ("pwgrid_worker_active_sessions", *CHROMIUM, "a"): 2,
+        ("pwgrid_worker_active_sessions", *CHROMIUM, "d"): 1,
+        ("pwgrid_worker_active_sessions", *FIREFOX, "b"): 0,
+        ("pwgrid_worker_active_sessions", *FIREFOX, "s"): 0,
+        ("pwgrid_worker_slots", *CHROMIUM, "a"): 5,
+        ("pwgrid_worker_slots", *CHROMIUM, "d"): 5,
+        ("pwgrid_worker_slots", *FIREFOX, "b"): 3,
+        ("pwgrid_worker_slots", *FIREFOX, "s"): 0,
+        ("pwgrid_worker_lifetime_sessions", *CHROMIUM, "a"): 7,
+        ("pwgrid_worker_lifetime_sessions", *CHROMIUM, "d"): 50,
+        ("pwgrid_worker_lifetime_sessions", *FIREFOX, "b"): 0,
+        ("pwgrid_worker_lifetime_sessions", *FIREFOX, "s"): 0,
+        ("pwgrid_worker_memory_bytes", *CHROMIUM, "a"): 2 * MIB,
+    }
+    assert not {key for key in usual if set(key[1:]) & {"a", "b", "d", "s"}}
 
 
 def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
-    figures = scrape(RegistrySnapshot({}, {}, {}, {}, 0), Roster(), Counts(), waiting=0)
-    assert figures["pwgrid_ready",] == 0
-    assert figures["pwgrid_counter_repairs_total",] == 0
+    nothing = RegistrySnapshot({}, {}, {}, {}, 0)
+    found = read(Scrape(nothing, Roster(), Counts(), Figures(), {}, {}, Histogram((1.0,)), 5, is_ready=False))
+    assert found["pwgrid_ready",] == 0
+    assert found["pwgrid_counter_repairs_total",] == 0
+
+
+def test_while_redis_is_away_what_it_holds_is_missing_and_the_rest_is_there() -> None:
+    there, away = read(scrape()), read(scrape(found=None))
+    assert away["pwgrid_redis_up",] == 0
+    from_redis = {each.name for each in families.ALL if each.source is families.Source.REDIS}
+    gone = {key[0] for key in there.keys() - away.keys()}
+    assert {re.sub("_(total|bucket|count|sum)$", "", name) for name in gone} == from_redis - {
+        each.name for each in families.ONLY_BY_WORKER
+    }
+
+
+def test_the_table_has_every_metric_of_a_scrape_and_the_scrape_every_one_of_the_table() -> None:
+    shown = {
+        (family.name, family.type, family.documentation)
+        for family in text_string_to_metric_families(exposition(scrape(by_worker=True)).decode())
+    }
+    assert {(name, kind) for name, kind, _ in shown} == {(each.name, each.kind) for each in families.ALL}
+    assert {name: text for name, _, text in shown if "_process_" not in name} == {
+        each.name: each.meaning for each in families.ALL if "_process_" not in each.name
+    }
+
+
+def test_the_labels_are_those_of_the_table() -> None:
+    labels = {each.name: set(each.labels) for each in families.ALL}
+    for family in text_string_to_metric_families(exposition(scrape(by_worker=True)).decode()):
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == labels[family.name], sample
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    page = PAGE.read_text()
+    assert page == page_with(page), f"python -m tools.metrics_page writes {PAGE.name}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "found"),
+    [
+        ("worker ended with SIGKILL", ("worker ended", "SIGKILL")),
+        ("worker ended with code 1", ("worker ended", "none")),
+        ("worker ended with an unknown code", ("worker ended", "none")),
+        ("silent for 9 s", ("silent", "none")),
+        ("not available 45 s after its start", ("late", "none")),
+        ("memory limit", ("memory limit", "none")),
+        ("browser server hung", ("browser server hung", "none")),
+        ("browser server lost", ("browser server ended", "none")),
+        ("the browser server ended (exit 1)", ("browser server ended", "none")),
+        ("browser disconnected", ("browser ended", "none")),
+        ("firefox did not start: worker ended with SIGSEGV", ("launch failed", "SIGSEGV")),
+        ("cannot start a worker: Resource temporarily unavailable", ("not forked", "none")),
+        ("no Redis at redis://localhost within 5 s (5 attempts): refused", ("no Redis", "none")),
+        ("its dog ate SIGHOMEWORK", ("other", "none")),
+        ("", ("other", "none")),
+    ],
+)
+def test_what_befell_a_worker_is_one_of_a_closed_set(reason: str, found: tuple[str, str]) -> None:
+    assert reason_classes.death_class(reason) == found
+
+
+@pytest.mark.parametrize(
+    ("reason", "found"),
+    [
+        ("lifetime limit", "lifetime"),
+        ("memory: 900 MiB, the limit is 800 MiB", "memory"),
+        ("age: older than 3600 s", "age"),
+        ("canary failed: no page within 10 s", "canary"),
+        ("configuration", "configuration"),
+        ("upgrade", "upgrade"),
+        ("operator", "operator"),
+        ("asked over Redis", "operator"),
+        ("scaled down", None),
+        ("spare", None),
+        ("shutdown", None),
+        ("browser disconnected", None),
+        ("no master for too long", None),
+    ],
+)
+def test_why_a_worker_is_replaced_is_one_of_a_closed_set(reason: str, found: str | None) -> None:
+    assert reason_classes.recycle_class(reason) == found

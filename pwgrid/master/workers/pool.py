@@ -15,6 +15,7 @@ from pwgrid.master.policy.backoff import Backoff, Run
 from pwgrid.master.policy.plan import Wanted
 from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, spares
 from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.master.workers.tally import Tally
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
@@ -43,6 +44,7 @@ class Pool:
         self.is_complete = workers == 0
         self.rate = SessionRate(now, expected_rate)
         self.starts = StartTimes()
+        self.tally = Tally()
         self.spares = 0
         """How many workers should be warm beside those that serve."""
         self.drain_timeouts = 0
@@ -80,6 +82,7 @@ class Pool:
 
     def died(self, reason: str, now: float, run: Run) -> None:
         """Count an early death, or a start that failed before there was a process."""
+        self.tally.died(reason)
         self.backoff = self.backoff.died(now, reason, run)
         retry_s = round(max(0.0, self.backoff.not_before - now), 2)
         log.warning(
@@ -135,6 +138,13 @@ class Pool:
     def roster_entry(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
         """What the proxy is told, which tells it to clients."""
         return {**asdict(self.figures(records)), "drainTimeouts": self.drain_timeouts}
+
+    def metrics(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
+        """What the proxy shows of it in the metrics: the tally, and what its workers take."""
+        sizes = [size for record in records if (size := record.memory.memory_mib or record.memory.rss_mib)]
+        memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
+        deaths = {"earlyDeaths": self.backoff.deaths}
+        return {"browserType": self.browser_type, **memory, **deaths, **self.tally.as_data()}
 
     def _is_proof(self, record: WorkerRecord, now: float) -> bool:
         served_s = now - record.warm_since

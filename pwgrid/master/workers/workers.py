@@ -98,6 +98,7 @@ class Workers:
             log.error("worker_not_started", pool=browser_type, reason=reason)
             return
         record.settings = self._files.settings_of("worker", browser_type)
+        self._pools[browser_type].tally.starts += 1
         self._follow(record, control)
         log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid, spare=spare)
 
@@ -136,7 +137,9 @@ class Workers:
 
     def drain(self, record: WorkerRecord, reason: str, wanted: Purpose) -> None:
         """Ask for the end: the command goes over the link, and what does not follow it is ended."""
+        was = record.life.status
         todo = record.life.drain(wanted, reason, self._loop.now(), self._times())
+        self._note_drain(record, was, "operator" if wanted is Purpose.END_FOR_OPERATOR else reason)
         if todo:
             is_now = record.life.purpose is Purpose.END_NOW
             log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=is_now, active=record.active)
@@ -193,6 +196,9 @@ class Workers:
                 record.launched = item.data
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
+            case Applied(name="canary"):
+                tally, seconds = self._pools[record.browser_type].tally, _seconds(item.data.get("s"))
+                tally.tried(seconds or 0.0, is_well=bool(item.data.get("ok")))
             case Applied() if item.name in _EVENTS:
                 self._said(record, item.name, item.data)
             case Applied():
@@ -202,13 +208,18 @@ class Workers:
         now, life = self._loop.now(), record.life
         if name == "stopped":
             cut, timed_out = _count(data.get("cut")), bool(data.get("timedOut"))
-            self._pools[record.browser_type].drain_timeouts += timed_out
+            pool = self._pools[record.browser_type]
+            pool.drain_timeouts += timed_out
+            if (went_on_s := _seconds(data.get("drainS"))) is not None:
+                pool.tally.drain.observe(went_on_s)
             self.drained.append({"id": record.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
         was, is_repeated = life.status, life.phase is Phase.REPEATING
         reason = str(data.get("reason", "asked"))
         drain_s = _seconds(data.get("timeoutS"))
         self._do(record, life.says(_EVENTS[name], reason, now, self._times(), drain_s))
         self._note_warm(record, is_repeated=is_repeated)
+        if not is_repeated:
+            self._note_drain(record, was, reason)
         if name == "draining" and "active" in data:
             record.active, record.has_told_drain = _count(data["active"]), True
         if name == "draining" and (replacement := self.records.get(str(data.get("replacement")))) is not None:
@@ -233,7 +244,13 @@ class Workers:
             record.warm_since = record.forked_at
         else:
             record.warm_since = self._loop.now()
-            self._pools[record.browser_type].starts.took(record.warm_since - record.forked_at)
+            pool, took_s = self._pools[record.browser_type], record.warm_since - record.forked_at
+            pool.starts.took(took_s)
+            pool.tally.launch.observe(took_s)
+
+    def _note_drain(self, record: WorkerRecord, was: WorkerStatus, reason: str) -> None:
+        if was in BEFORE_A_DRAIN and record.life.status is WorkerStatus.DRAINING:
+            self._pools[record.browser_type].tally.drains(reason)
 
     # How they end
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import orjson
 import structlog
@@ -23,17 +23,22 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.metrics import CONTENT_TYPE, exposition
+from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
+from pwgrid.proxy.api.request_counts import RequestCounts, Requests
+from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
 from pwgrid.proxy.connect.upgrade import Counts
 from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT, Access, Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
+from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
 MAX_PAGE: Final = 1000
 JSON: Final = "application/json"
+
+Answer = TypeVar("Answer")
 
 # A filter that is there and empty is none.
 _None_if_empty = BeforeValidator(lambda given: given or None)
@@ -49,12 +54,18 @@ class Grid(Protocol):
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
         """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
 
+    settings: Settings
+
     @property
     def counts(self) -> Counts:
         """What has become of upgrades."""
 
-    def waiting(self) -> int:
-        """Clients in the queue."""
+    @property
+    def figures(self) -> Figures:
+        """How long their phases took, and why they were refused."""
+
+    def waiting(self, pool: str | None = None) -> int:
+        """Clients in the queue, for one pool or for all."""
 
     def waiting_by_run(self) -> list[models.WaitingRun]:
         """The same by pool and run, in the order of their turns."""
@@ -73,6 +84,8 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     app = FastAPI(title="pwgrid", version=__version__, description="A grid of real Playwright browsers on one host.")
     for error, handler in _HANDLERS.items():
         app.add_exception_handler(error, handler)
+    requests = Requests()
+    app.add_middleware(RequestCounts, counted=requests)
 
     async def knows_the_host(request: Request) -> None:
         # Load balancers look at the health of what is behind them with HTTP/1.0, which knows no Host.
@@ -86,6 +99,8 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     app.include_router(_open_routes(grid), dependencies=[Depends(knows_the_host)])
     asks_for_token = [Depends(may_use_it), Depends(HTTPBearer(auto_error=False))]  # the latter for /docs
     # Who has the token may drain workers and end sessions. Without one nobody is known to be an operator.
+    metrics = _metrics_route(grid, timeout_s, requests)
+    app.include_router(metrics, dependencies=asks_for_token, responses=_problems(401, 403, 503))
     guarded = _guarded_routes(grid, _route_within(timeout_s), for_operators=bool(access.token))
     app.include_router(guarded, dependencies=asks_for_token, responses=_problems(401, 403, 503))
     return app
@@ -103,15 +118,20 @@ def _route_within(timeout_s: float) -> type[APIRoute]:
             handler = super().get_route_handler()
 
             async def answer(request: Request) -> Response:
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        return await handler(request)
-                except TimeoutError:
-                    raise RegistryUnavailable(f"no reply within {timeout_s:g} s") from None
+                return await _within(timeout_s, handler(request))
 
             return answer
 
     return WithDeadline
+
+
+async def _within(timeout_s: float, answer: Coroutine[Any, Any, Answer]) -> Answer:
+    """Raises RegistryUnavailable where it takes longer: nothing but Redis does."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await answer
+    except TimeoutError:
+        raise RegistryUnavailable(f"no reply within {timeout_s:g} s") from None
 
 
 def _open_routes(grid: Grid) -> APIRouter:
@@ -156,6 +176,40 @@ def _open_routes(grid: Grid) -> APIRouter:
     return router
 
 
+def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
+    async def metrics(
+        request: Request, by: Annotated[Literal["worker"] | None, _None_if_empty, Query()] = None
+    ) -> object:
+        """The text format of Prometheus, with `by=worker` also figures of each worker; with `Accept: application/json`
+        the number of live sessions. While Redis is away what it holds is missing, and `pwgrid_redis_up` is 0."""
+        if JSON in request.headers.get("accept", ""):
+            active, _ = await _within(timeout_s, grid.registry.counters())
+            return models.ActiveConnections(active_connections=sum(active.values()))
+        try:
+            found = await _within(timeout_s, grid.registry.snapshot())
+        except RegistryUnavailable:
+            found = None
+        reason = await grid.not_ready(found) if found is not None else grid.roster.not_ready()
+        scrape = Scrape(
+            found=found,
+            roster=grid.roster,
+            counts=grid.counts,
+            figures=grid.figures,
+            waiting={name: grid.waiting(name) for name in grid.roster.pools},
+            requests=requests,
+            redis=grid.registry.client.exchanges,
+            slots=grid.settings.max_concurrent_sessions,
+            is_ready=reason is None,
+            by_worker=by is not None,
+        )
+        return Response(exposition(scrape), media_type=CONTENT_TYPE)
+
+    return router
+
+
 def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: bool) -> APIRouter:  # noqa: C901 - a list of routes
     router = APIRouter(route_class=route_class)
 
@@ -166,17 +220,6 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: b
         return session
 
     found_session = Annotated[SessionRecord, Depends(find)]
-
-    @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
-    async def metrics(request: Request) -> object:
-        """The text format of Prometheus; with `Accept: application/json` the number of live sessions."""
-        if JSON in request.headers.get("accept", ""):
-            active, _ = await grid.registry.counters()
-            return models.ActiveConnections(active_connections=sum(active.values()))
-        found = await grid.registry.snapshot()
-        is_ready = await grid.not_ready(found) is None
-        text = exposition(found, grid.roster, grid.counts, grid.waiting(), is_ready=is_ready)
-        return Response(text, media_type=CONTENT_TYPE)
 
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:

@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from typing import Final
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import ProcessCollector
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from pwgrid.common.session_lifecycle import LIVE, SessionStatus
+from pwgrid import __version__
+from pwgrid.common.histogram import Histogram
 from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.proxy.api import metric_families as families
+from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.upgrade import Counts
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.registry import RegistrySnapshot
+from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 MIB: Final = 1024 * 1024
 
-_UPGRADES: Final = {
-    "handed_off": "Clients that a worker has taken",
-    "refused": "Clients that were answered with an HTTP error",
-    "retried": "Handoffs that a worker did not take, so that another one was tried",
-    "abandoned": "Clients that went while they waited",
-    "options_ignored": "Clients that a worker has taken, with launch options that a shared browser cannot heed",
-}
-"""Of `Counts`: what this proxy has done since it started."""
+_STATUSES: Final = ("starting", "spare", "available", "draining")
+_STATES: Final = ("available", "busy", "spare", "draining")
+
+Key = tuple[str, str]
+"""Browser type and pool."""
 
 
-def exposition(found: RegistrySnapshot, roster: Roster, counts: Counts, waiting: int, *, is_ready: bool) -> bytes:
-    """One scrape. `waiting`: clients in the queue."""
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """All that one scrape shows. `found` is None while Redis does not answer; `waiting` counts clients by pool,
+    `requests` answers of the API by route, method and status; `slots`: how many a worker of each pool has."""
+
+    found: RegistrySnapshot | None
+    roster: Roster
+    counts: Counts
+    figures: Figures
+    waiting: Mapping[str, int]
+    requests: Mapping[tuple[str, str, int], int]
+    redis: Histogram
+    slots: int
+    is_ready: bool
+    by_worker: bool = False
+
+
+def exposition(scrape: Scrape) -> bytes:
+    """The text of one scrape."""
     registry = CollectorRegistry()
-    registry.register(_Figures([*_of_registry(found), *_of_roster(roster, is_ready), *_of_proxy(counts, waiting)]))
+    registry.register(_Metrics([*_of_registry(scrape), *_of_master(scrape), *_of_proxy(scrape)]))
+    ProcessCollector(namespace="pwgrid_proxy", registry=registry)
     return generate_latest(registry)
 
 
-class _Figures(Collector):
+class _Metrics(Collector):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
 
@@ -45,52 +66,93 @@ class _Figures(Collector):
         yield from self._metrics
 
 
-def _of_registry(found: RegistrySnapshot) -> Iterator[Metric]:
-    labels = ("browser_type", "worker")
-    active = GaugeMetricFamily("pwgrid_active_sessions", "Live sessions", labels=labels)
-    slots = GaugeMetricFamily("pwgrid_slots", "Sessions that the worker takes at once; a spare none", labels=labels)
-    lifetime = GaugeMetricFamily("pwgrid_lifetime_sessions", "Sessions that the worker has had", labels=labels)
-    memory = GaugeMetricFamily("pwgrid_worker_memory_bytes", "RSS of the worker and its browser", labels=labels)
+def _pool_of(worker: WorkerRecord) -> Key:
+    return worker.browser_type, worker.browser_type
+
+
+def _of_registry(scrape: Scrape) -> Iterator[Metric]:
+    found = scrape.found
+    yield families.REDIS_UP.of([((), found is not None)])
+    if found is None:
+        return
+    active, lifetime = Counter[Key](), Counter[Key]()
+    slots: defaultdict[Key, Counter[str]] = defaultdict(Counter)
     for field, worker in found.workers.items():
-        key = (worker.browser_type, worker.worker_id)
-        active.add_metric(key, found.active.get(field, 0))
-        slots.add_metric(key, 0 if worker.status == WorkerStatus.SPARE else worker.slots)
-        lifetime.add_metric(key, found.lifetime.get(field, 0))
-        if worker.rss_mib is not None:
-            memory.add_metric(key, worker.rss_mib * MIB)
-    yield from (active, slots, lifetime, memory)
-    sessions = CounterMetricFamily("pwgrid_sessions", "Sessions that have ended, by how", labels=("status",))
-    for status in SessionStatus:
-        if status not in LIVE:
-            sessions.add_metric((status.value,), found.outcomes.get(status.value, 0))
-    yield sessions
-    taken_back = CounterMetricFamily(
-        "pwgrid_sessions_taken_back", "Of these, ends that were only presumed, and wrong", labels=("status",)
+        pool, live = _pool_of(worker), found.active.get(field, 0)
+        active[pool] += live
+        lifetime[pool] += found.lifetime.get(field, 0)
+        slots[pool]["busy"] += live
+        if worker.status in _STATES:
+            slots[pool][worker.status] += max(0, worker.slots - live)
+    yield families.ACTIVE.of(active.items())
+    yield families.LIFETIME.of(lifetime.items())
+    yield families.SLOTS.of(((*pool, state), count[state]) for pool, count in slots.items() for state in _STATES)
+    yield families.SESSIONS.of((tuple(ends), count) for ends, count in found.ends.items())
+    yield families.TAKEN_BACK.of(((status,), count) for status, count in found.taken_back.items())
+    yield families.DURATION.of(found.lengths.items())
+    yield families.REPAIRS.of([((), found.counter_repairs)])
+    if scrape.by_worker:
+        yield from _by_worker(found)
+
+
+def _by_worker(found: RegistrySnapshot) -> Iterator[Metric]:
+    workers = [((*_pool_of(worker), worker.worker_id), field, worker) for field, worker in found.workers.items()]
+    yield families.WORKER_ACTIVE.of((key, found.active.get(field, 0)) for key, field, _ in workers)
+    yield families.WORKER_LIFETIME.of((key, found.lifetime.get(field, 0)) for key, field, _ in workers)
+    yield families.WORKER_SLOTS.of(
+        (key, 0 if worker.status == WorkerStatus.SPARE else worker.slots) for key, _, worker in workers
     )
-    for ended_as, count in found.taken_back.items():
-        taken_back.add_metric((ended_as,), count)
-    yield taken_back
-    yield CounterMetricFamily(
-        "pwgrid_counter_repairs", "Counters in Redis that a heartbeat had to correct", value=found.counter_repairs
+    yield families.WORKER_MEMORY.of(
+        (key, worker.rss_mib * MIB) for key, _, worker in workers if worker.rss_mib is not None
     )
 
 
-def _of_roster(roster: Roster, is_ready: bool) -> Iterator[Metric]:
-    yield GaugeMetricFamily("pwgrid_ready", "1 if every pool can take a session", value=is_ready)
-    wanted = GaugeMetricFamily("pwgrid_workers_wanted", "Workers that shall serve", labels=("browser_type",))
-    drains = CounterMetricFamily("pwgrid_drain_timeouts", "Drains that cut sessions", labels=("browser_type",))
-    workers = GaugeMetricFamily("pwgrid_workers", "Workers, by where they are", labels=("browser_type", "status"))
-    for browser_type, pool in roster.pools.items():
-        wanted.add_metric((browser_type,), pool.wanted)
-        drains.add_metric((browser_type,), pool.drain_timeouts)
-        statuses = [each.status for each in roster.workers.values() if each.browser_type == browser_type]
-        for status in ("starting", "spare", "available", "draining"):
-            workers.add_metric((browser_type, status), statuses.count(status))
-    yield from (wanted, drains, workers)
+def _of_master(scrape: Scrape) -> Iterator[Metric]:
+    roster = scrape.roster
+    pools = {(name, name): pool for name, pool in roster.pools.items()}
+    statuses = Counter((worker.browser_type, worker.browser_type, worker.status) for worker in roster.workers.values())
+    yield families.WORKERS_WANTED.of((key, pool.wanted) for key, pool in pools.items())
+    yield families.SLOTS_WANTED.of((key, pool.wanted * scrape.slots) for key, pool in pools.items())
+    yield families.DRAIN_TIMEOUTS.of((key, pool.drain_timeouts) for key, pool in pools.items())
+    yield families.WORKERS.of(((*key, status), statuses[*key, status]) for key in pools for status in _STATUSES)
+    if roster.metrics:
+        yield from _of_tallies(roster.metrics)
 
 
-def _of_proxy(counts: Counts, waiting: int) -> Iterator[Metric]:
-    yield GaugeMetricFamily("pwgrid_clients_waiting", "Clients in the queue", value=waiting)
-    figures = asdict(counts)
-    for name, meaning in _UPGRADES.items():
-        yield CounterMetricFamily(f"pwgrid_upgrades_{name}", meaning, value=figures[name])
+def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
+    pools = {(pool["browserType"], name): pool for name, pool in told["pools"].items()}
+    yield families.MASTER_START.of([((), told["startedAt"])])
+    yield families.HOST_MEMORY.of([((), told["hostAvailableMib"] * MIB)])
+    yield families.MEMORY.of((key, pool["memoryMib"] * MIB) for key, pool in pools.items())
+    yield families.LARGEST.of((key, pool["largestMib"] * MIB) for key, pool in pools.items())
+    yield families.STARTS.of((key, pool["starts"]) for key, pool in pools.items())
+    yield families.EARLY_DEATHS.of((key, pool["earlyDeaths"]) for key, pool in pools.items())
+    yield families.CANARY_FAILURES.of((key, pool["canaryFailures"]) for key, pool in pools.items())
+    yield families.RECYCLES.of(
+        ((*key, reason), count) for key, pool in pools.items() for reason, count in pool["recycles"].items()
+    )
+    yield families.DEATHS.of(
+        ((*key, reason, signal), count) for key, pool in pools.items() for reason, signal, count in pool["deaths"]
+    )
+    for family, name in ((families.LAUNCH, "launch"), (families.DRAIN, "drain"), (families.CANARY, "canary")):
+        yield family.of((key, Histogram.read(pool[name])) for key, pool in pools.items())
+
+
+def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
+    figures, upgrades = scrape.figures, asdict(scrape.counts)
+    yield families.BUILD.of([((__version__, platform.python_version()), 1)])
+    yield families.READY.of([((), scrape.is_ready)])
+    yield families.WAITING.of(((name, name), count) for name, count in scrape.waiting.items())
+    for name, family in families.UPGRADES.items():
+        yield family.of([((), upgrades[name])])
+    yield families.CONNECT.of(
+        ((*pool, phase), getattr(phases, phase))
+        for pool, phases in figures.phases.items()
+        for phase in ("queue", "selection", "handoff")
+    )
+    yield families.QUEUE_WAIT.of(((*pool, outcome), found) for (pool, outcome), found in figures.waits.items())
+    yield families.REFUSALS.of(((str(status), reason), count) for (status, reason), count in figures.refused.items())
+    yield families.HTTP.of(
+        ((route, method, str(status)), count) for (route, method, status), count in scrape.requests.items()
+    )
+    yield families.REDIS_SECONDS.of([((), scrape.redis)])

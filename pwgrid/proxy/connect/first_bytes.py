@@ -5,6 +5,7 @@ such a client a third of a millisecond before its first answer (docs/decisions.m
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.config import Config
@@ -12,23 +13,29 @@ from uvicorn.server import ServerState
 
 from pwgrid.proxy.connect.http_protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
 from pwgrid.proxy.connect.idle_connections import IdleConnections
+from pwgrid.proxy.policy.upgrade_request import Refusal
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
 
 
 class FirstBytes(asyncio.Protocol):
-    """What uvicorn makes for each connection (its setting `http`); the connection goes on with another protocol."""
+    """What uvicorn makes for each connection (its setting `http`); the connection goes on with another protocol.
+
+    `on_refused` is called for each request that is answered before anybody has seen what it asks for.
+    """
 
     def __init__(
         self,
         idle: IdleConnections,
+        on_refused: Callable[[Refusal], None],
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._idle = idle
+        self._on_refused = on_refused
         self._config = config
         self._server_state = server_state
         self._app_state = app_state
@@ -50,7 +57,7 @@ class FirstBytes(asyncio.Protocol):
         if is_upgrade(data):
             protocol = self._config.ws_protocol_class(**made)  # type: ignore[misc]
         else:
-            protocol = BoundedHttpProtocol(self._idle, **made, _loop=self._loop)
+            protocol = BoundedHttpProtocol(self._idle, self._on_refused, **made, _loop=self._loop)
         protocol.connection_made(self._transport)
         self._transport.set_protocol(protocol)
         protocol.data_received(data)

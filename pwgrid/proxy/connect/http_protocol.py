@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with a bound on the request head, its time and its size, and refusals in our own shape."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -23,9 +24,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     the connect (or of the first byte after an answered request).
     """
 
-    def __init__(self, idle: IdleConnections, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, idle: IdleConnections, on_refused: Callable[[Refusal], None], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._idle = idle
+        self._on_refused = on_refused
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_head = True
@@ -201,6 +203,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Answers and closes, but reads on for a moment: closing with unread bytes would reset the answer away."""
         if self.transport.is_closing():
             return
+        self._on_refused(refusal)
         self.transport.write(render(refusal))
         self.transport.write_eof()
         self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)

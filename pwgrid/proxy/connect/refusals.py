@@ -7,6 +7,7 @@ import orjson
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
+from pwgrid.proxy.policy.refusal_reasons import RefusalReason
 from pwgrid.proxy.policy.upgrade_request import Refusal
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
 from pwgrid.settings.model import Settings
@@ -32,15 +33,25 @@ def render(refusal: Refusal) -> bytes:
     return Response(refusal.status, HTTPStatus(refusal.status).phrase, headers, body).serialize()
 
 
-def no_capacity(error: str, retry_after_s: int = RETRY_AFTER_S) -> Refusal:
+def no_capacity(
+    error: str, retry_after_s: int = RETRY_AFTER_S, reason: RefusalReason = RefusalReason.NO_CAPACITY
+) -> Refusal:
     """503: the grid cannot take the session now and says when to come back."""
-    return Refusal(503, error, headers=(("Retry-After", str(retry_after_s)),), details={"retryAfterS": retry_after_s})
+    return Refusal(
+        503,
+        error,
+        headers=(("Retry-After", str(retry_after_s)),),
+        details={"retryAfterS": retry_after_s},
+        reason=reason,
+    )
 
 
 def stopping() -> Refusal:
     """503 while the grid shuts down."""
     return no_capacity(
-        f"the grid is shutting down: connect again in {RETRY_AFTER_STOPPING_S} s", RETRY_AFTER_STOPPING_S
+        f"the grid is shutting down: connect again in {RETRY_AFTER_STOPPING_S} s",
+        RETRY_AFTER_STOPPING_S,
+        RefusalReason.STOPPING,
     )
 
 
@@ -48,11 +59,12 @@ def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
     """503: the line is full, or no slot came free in time. The body has the reason, how long the line is, and where in
     it the client stood, or would stand."""
     if isinstance(why, QueueFull):
-        error, reason = _full(ticket, why), f"{'run' if why.limit == 'run' else 'queue'} full"
+        reason = RefusalReason.RUN_FULL if why.limit == "run" else RefusalReason.QUEUE_FULL
+        error = _full(ticket, why)
     else:
-        error, reason = _in_vain(ticket, settings, why.length - 1), "waited too long"
-    refusal = no_capacity(error, RETRY_AFTER_QUEUE_S)
-    refusal.details |= {"reason": reason, "queueLength": why.length, "position": why.position}
+        error, reason = _in_vain(ticket, settings, why.length - 1), RefusalReason.WAITED_TOO_LONG
+    refusal = no_capacity(error, RETRY_AFTER_QUEUE_S, reason)
+    refusal.details |= {"reason": reason.value, "queueLength": why.length, "position": why.position}
     return refusal
 
 

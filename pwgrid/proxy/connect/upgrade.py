@@ -6,6 +6,7 @@ Owns a client's socket only until a worker has it; sees none of the session's by
 import asyncio
 import hmac
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,8 +20,10 @@ from websockets.datastructures import Headers
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect import head, refusals
+from pwgrid.proxy.connect.figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.policy.refusal_reasons import RefusalReason
 from pwgrid.proxy.policy.upgrade_request import Access, Policy, Refusal, Wanted, browser_server_headers, decide
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
@@ -65,6 +68,7 @@ class Gateway:
     shortage: Callable[[BrowserType], Awaitable[str | None]]
     """Why no session of a type can be taken at all; None when one could be."""
     counts: Counts = field(default_factory=Counts)
+    figures: Figures = field(default_factory=Figures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
     _policy: Policy | None = None
 
@@ -94,7 +98,8 @@ class Gateway:
         """Why nobody is taken at all; None as long as clients may come."""
         if self.roster.stopping:
             return refusals.stopping()
-        return refusals.no_capacity(self.roster.lost) if self.roster.lost else None
+        lost = self.roster.lost
+        return refusals.no_capacity(lost, reason=RefusalReason.MASTER_LOST) if lost else None
 
     def roster_changed(self) -> None:
         """The policy depends on the roster."""
@@ -193,9 +198,11 @@ class Upgrade(asyncio.Protocol):
         passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
         while True:
             selection = await self._acquire(ticket)
+            since = time.monotonic()
             failure = await self._hand_over(ticket, selection, passed_on)
             if failure is None:
                 gateway.counts.handed_off += 1
+                gateway.figures.phases[_pool(ticket)].handoff.observe(time.monotonic() - since)
                 log.debug("handed_off", session=ticket.session_id)
                 break
             if await self._is_served_all_the_same(ticket, selection, failure):
@@ -217,15 +224,30 @@ class Upgrade(asyncio.Protocol):
 
     async def _acquire(self, ticket: Ticket[Selection]) -> Selection:
         gateway = self._gateway
-        since = self._loop.time()
+        since, waited = time.monotonic(), Waited.REFUSED
         try:
-            return await gateway.selector.queue.acquire(ticket)
+            selection = await gateway.selector.queue.acquire(ticket)
+            waited = Waited.SERVED
+            return selection
+        except ClientGone:
+            waited = Waited.ABANDONED
+            raise
         except NoPlace as why:
             if isinstance(why, WaitedTooLong) and (reason := await gateway.shortage(ticket.browser_type)) is not None:
                 raise refusals.no_capacity(reason) from None
             raise refusals.no_place(ticket, gateway.settings, why) from None
         finally:
-            gateway.counts.longest_wait_s = max(gateway.counts.longest_wait_s, self._loop.time() - since)
+            self._note_wait(ticket, time.monotonic() - since, waited)
+
+    def _note_wait(self, ticket: Ticket[Selection], waited_s: float, waited: Waited) -> None:
+        counts, figures = self._gateway.counts, self._gateway.figures
+        counts.longest_wait_s = max(counts.longest_wait_s, waited_s)
+        if ticket.granted is not None:  # it stood in line
+            figures.waits[_pool(ticket), waited].observe(waited_s)
+        if waited is Waited.SERVED:
+            phases = figures.phases[_pool(ticket)]
+            phases.queue.observe(max(0.0, waited_s - ticket.selection_s))
+            phases.selection.observe(ticket.selection_s)
 
     async def _hand_over(
         self, ticket: Ticket[Selection], selection: Selection, passed_on: Mapping[str, object]
@@ -261,12 +283,17 @@ class Upgrade(asyncio.Protocol):
     def _refuse(self, refusal: Refusal) -> None:
         """Tells the client that there will be no session, and why."""
         self._gateway.counts.refused += 1
+        self._gateway.figures.note_refusal(refusal)
         host = self._peer[0] if self._peer else "unknown"
         self._gateway.refusal_log.note(refusal, host, _text(self._peer))
         if not self._transport.is_closing():
             self._transport.write(refusals.render(refusal))
             self._transport.write_eof()  # a frozen worker may have a copy of the socket, which keeps it open
             self._transport.close()
+
+
+def _pool(ticket: Ticket[Selection]) -> tuple[str, str]:
+    return ticket.browser_type, ticket.pool
 
 
 def _text(peer: Peer) -> str:

@@ -15,6 +15,7 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.launch_options import not_heeded
+from pwgrid.proxy.policy.refusal_reasons import RefusalReason, reason_of
 from pwgrid.settings.model import is_loopback
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
@@ -42,8 +43,10 @@ class Refusal(Exception):
         *,
         headers: tuple[tuple[str, str], ...] = (),
         details: dict[str, object] | None = None,
+        reason: RefusalReason | None = None,
     ) -> None:
         super().__init__(error)
+        self.reason = reason or reason_of(status)
         self.status = status
         self.error = error
         self.headers = headers
@@ -215,7 +218,9 @@ def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
 def _check_handshake(request: Request) -> None:
     """Raises Refusal for what RFC 6455, section 4.2.1, does not allow."""
     if len(request.headers.get_all("upgrade")) > 1:
-        raise Refusal(400, "bad WebSocket handshake: there is more than one Upgrade header")
+        raise Refusal(
+            400, "bad WebSocket handshake: there is more than one Upgrade header", reason=RefusalReason.BAD_HANDSHAKE
+        )
     try:
         ServerProtocol().process_request(request)
     except InvalidHandshake as invalid:
@@ -233,6 +238,7 @@ def _check_handshake(request: Request) -> None:
         400,
         f"bad WebSocket handshake: {sentences.get(name, str(error))}",
         headers=(("Sec-WebSocket-Version", "13"),) if name == "Sec-WebSocket-Version" else (),
+        reason=RefusalReason.BAD_HANDSHAKE,
     )
 
 
@@ -253,15 +259,21 @@ def _browser_type(
     client = {value.lower() for value in headers.get_all("x-playwright-browser")}
     for given in sorted(url | client):
         if given not in BROWSER_TYPES:
-            raise Refusal(400, f"unknown browser {given[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
+            raise _no_such_browser(f"unknown browser {given[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
     if len(url) > 1:
-        raise Refusal(400, f"the URL asks for {' and '.join(sorted(url))}: name one browser")
+        raise _no_such_browser(f"the URL asks for {' and '.join(sorted(url))}: name one browser")
     if len(client) > 1 or (url and client and url != client):
         asked = f"the URL asks for {min(url)}" if url else "no browser is named in the URL"
-        raise Refusal(400, f"{asked}, but the client is {' and '.join(sorted(client))}: make them agree")
+        raise _no_such_browser(f"{asked}, but the client is {' and '.join(sorted(client))}: make them agree")
     chosen = min(url or client or {policy.default_browser_type})
     for browser_type in BROWSER_TYPES:
         if browser_type == chosen and browser_type in policy.pools:
             return browser_type
     offered = ", ".join(sorted(policy.pools)) or "none"
-    raise Refusal(400, f"this grid runs no {chosen} workers (it has: {offered}): start it with --{chosen} 1 or more")
+    raise _no_such_browser(
+        f"this grid runs no {chosen} workers (it has: {offered}): start it with --{chosen} 1 or more"
+    )
+
+
+def _no_such_browser(error: str) -> Refusal:
+    return Refusal(400, error, reason=RefusalReason.NO_SUCH_BROWSER)

@@ -63,6 +63,8 @@ class Ticket(Generic[Slot]):
     """It asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN are for these."""
     granted: "asyncio.Future[Slot] | None" = None
     abandoned: bool = False
+    selection_s: float = 0.0
+    """How long the registry took for its last answer."""
 
     @property
     def pool(self) -> str:

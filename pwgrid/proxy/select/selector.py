@@ -1,6 +1,7 @@
 """Asks the registry for a worker, or the roster while Redis is away; knows who must not be chosen just now."""
 
 import asyncio
+import time
 from collections.abc import Collection
 from typing import Final
 
@@ -53,7 +54,7 @@ class Selector:
 
     async def select(self, ticket: Ticket[Selection]) -> Selection | None:
         """A worker with a slot for the ticket; None when there is none."""
-        settings = self._settings
+        settings, since = self._settings, time.monotonic()
         try:
             selection = await self._registry.select(
                 ticket.browser_type,
@@ -73,6 +74,7 @@ class Selector:
                 log.warning("selecting_without_redis", error=str(error))
             return self.local.choose(ticket, self._not_to_choose())
         self._without_redis = False
+        ticket.selection_s = time.monotonic() - since
         return selection
 
     async def give_back(self, ticket: Ticket[Selection]) -> None:

@@ -1,0 +1,49 @@
+"""Puts the sentences that say why a worker ends into closed sets, for metrics; the sentences stay as they are."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Final
+
+RECYCLES: Final = {
+    "lifetime limit": "lifetime",
+    "memory": "memory",
+    "age": "age",
+    "canary failed": "canary",
+    "configuration": "configuration",
+    "upgrade": "upgrade",
+    "operator": "operator",
+    "asked over Redis": "operator",
+}
+"""Why a worker is drained that is replaced, by the head of the sentence. Others are wanted no more, or fail."""
+
+DEATHS: Final = {
+    "launch failed": re.compile(r" did not start\b"),
+    "no Redis": re.compile(r"no Redis at "),
+    "late": re.compile(r"not available \d"),
+    "silent": re.compile(r"silent for \d"),
+    "memory limit": re.compile("memory limit$"),
+    "browser server hung": re.compile("browser server hung$"),
+    "browser server ended": re.compile("the browser server ended|browser server lost$"),
+    "browser ended": re.compile("browser (disconnected|crashed)$"),
+    "worker ended": re.compile("worker ended with "),
+    "not forked": re.compile("cannot start a worker"),
+}
+"""What befalls a worker; the first that is found in the sentence."""
+
+OTHER: Final = "other"
+NO_SIGNAL: Final = "none"
+_SIGNAL: Final = re.compile(r"\bSIG[A-Z0-9]+\b")
+
+
+def recycle_class(reason: str) -> str | None:
+    """Why a worker is replaced; None when it is not, or ends for a failure."""
+    return RECYCLES.get(reason.partition(":")[0])
+
+
+def death_class(reason: str) -> tuple[str, str]:
+    """What befell a worker, and the signal that ended the process, if one did."""
+    found = next((name for name, pattern in DEATHS.items() if pattern.search(reason)), OTHER)
+    said = _SIGNAL.search(reason)
+    return found, said[0] if said and said[0] in signal.Signals.__members__ else NO_SIGNAL

@@ -1,0 +1,55 @@
+"""What has happened in one pool since the master started, counted for the metrics; decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from pwgrid.common.histogram import Histogram
+from pwgrid.master.policy.reason_classes import death_class, recycle_class
+
+LAUNCH_BOUNDS_S: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0)
+DRAIN_BOUNDS_S: Final = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0)
+CANARY_BOUNDS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+
+
+class Tally:
+    """`launch` is the time from the fork until a worker is warm, `drain` how long the sessions of a drain went on,
+    `canary` the time to the first page of an idle browser."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.launch = Histogram(LAUNCH_BOUNDS_S)
+        self.drain = Histogram(DRAIN_BOUNDS_S)
+        self.canary = Histogram(CANARY_BOUNDS_S)
+        self.canary_failures = 0
+        self._recycles: Counter[str] = Counter()
+        self._deaths: Counter[tuple[str, str]] = Counter()
+
+    def drains(self, reason: str) -> None:
+        """A worker begins to drain; counted if that is a recycle."""
+        if (found := recycle_class(reason)) is not None:
+            self._recycles[found] += 1
+
+    def died(self, reason: str) -> None:
+        """A worker ended that nobody wanted to end."""
+        self._deaths[death_class(reason)] += 1
+
+    def tried(self, seconds: float, *, is_well: bool) -> None:
+        """An idle browser was tried."""
+        if is_well:
+            self.canary.observe(seconds)
+        else:
+            self.canary_failures += 1
+
+    def as_data(self) -> dict[str, Any]:
+        """What the proxy is told."""
+        return {
+            "starts": self.starts,
+            "recycles": dict(self._recycles),
+            "deaths": [[*befell, count] for befell, count in self._deaths.items()],
+            "launch": self.launch.as_data(),
+            "drain": self.drain.as_data(),
+            "canary": self.canary.as_data(),
+            "canaryFailures": self.canary_failures,
+        }

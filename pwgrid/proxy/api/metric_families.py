@@ -1,0 +1,218 @@
+"""Every metric there is: name, kind, labels, meaning and where its figures live. docs/metrics.md is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from pwgrid.common.histogram import Histogram
+
+
+class Source(StrEnum):
+    """Who holds a figure, and so what resets it: a counter begins at 0 when that is started anew."""
+
+    REDIS = "Redis"
+    MASTER = "master"
+    PROXY = "proxy"
+
+
+Labels = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    name: str
+    """Without the `_total` of a counter."""
+    source: Source
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """Its name as a query has it."""
+        return self.name
+
+
+class Gauge(_Family):
+    """A figure that rises and falls."""
+
+    kind: Final = "gauge"
+
+    def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
+        """The metric with these samples."""
+        metric = GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+        for labels, value in samples:
+            metric.add_metric(labels, value)
+        return metric
+
+
+class Counter(_Family):
+    """A figure that only rises."""
+
+    kind: Final = "counter"
+
+    @property
+    def shown(self) -> str:
+        return f"{self.name}_total"
+
+    def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
+        """The metric with these samples."""
+        metric = CounterMetricFamily(self.name, self.meaning, labels=self.labels)
+        for labels, value in samples:
+            metric.add_metric(labels, value)
+        return metric
+
+
+class Buckets(_Family):
+    """Figures counted by upper bounds."""
+
+    kind: Final = "histogram"
+
+    def of(self, samples: Iterable[tuple[Labels, Histogram]]) -> Metric:
+        """The metric with these samples."""
+        metric = HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
+        for labels, found in samples:
+            bounds = [*(f"{bound:g}" for bound in found.bounds), "+Inf"]
+            metric.add_metric(labels, list(zip(bounds, accumulate(found.counts), strict=True)), found.total)
+        return metric
+
+
+_R, _M, _P = Source.REDIS, Source.MASTER, Source.PROXY
+POOL: Final = ("browser_type", "pool")
+WORKER: Final = (*POOL, "worker")
+
+READY: Final = Gauge("pwgrid_ready", _P, "1 if every pool can take a session")
+ACTIVE: Final = Gauge("pwgrid_active_sessions", _R, "Live sessions", POOL)
+LIFETIME: Final = Gauge("pwgrid_lifetime_sessions", _R, "Sessions that the present workers have had", POOL)
+SLOTS: Final = Gauge(
+    "pwgrid_slots",
+    _R,
+    "Slots of the present workers: busy (a session has it), available (a client could have it now), spare (of a worker "
+    "that waits to serve), draining (free, and nobody gets it any more)",
+    (*POOL, "state"),
+)
+SLOTS_WANTED: Final = Gauge("pwgrid_slots_wanted", _M, "Slots when all wanted workers serve", POOL)
+WAITING: Final = Gauge("pwgrid_clients_waiting", _P, "Clients in the queue", POOL)
+
+SESSIONS: Final = Counter(
+    "pwgrid_sessions",
+    _R,
+    "Sessions that have ended, by status and reason (docs/lifecycle.md has both)",
+    (*POOL, "status", "reason"),
+)
+TAKEN_BACK: Final = Counter(
+    "pwgrid_sessions_taken_back", _R, "Of these, ends that were only presumed, and wrong", ("status",)
+)
+DURATION: Final = Buckets(
+    "pwgrid_session_duration_seconds", _R, "Length of the sessions whose worker told of their end", POOL
+)
+REPAIRS: Final = Counter("pwgrid_counter_repairs", _R, "Counters in Redis that a heartbeat had to correct")
+
+WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that shall serve", POOL)
+WORKERS: Final = Gauge("pwgrid_workers", _M, "Workers, by where they are", (*POOL, "status"))
+STARTS: Final = Counter("pwgrid_worker_starts", _M, "Workers that were started", POOL)
+RECYCLES: Final = Counter("pwgrid_worker_recycles", _M, "Workers that were replaced as planned", (*POOL, "reason"))
+DEATHS: Final = Counter(
+    "pwgrid_worker_deaths",
+    _M,
+    "Workers that ended and nobody wanted it; signal is none where no process was ended by one",
+    (*POOL, "reason", "signal"),
+)
+EARLY_DEATHS: Final = Gauge(
+    "pwgrid_worker_early_deaths",
+    _M,
+    "Workers that died one after the other without one that was well in between: the next start waits the longer",
+    POOL,
+)
+LAUNCH: Final = Buckets("pwgrid_worker_launch_seconds", _M, "From a worker's fork until its browser is warm", POOL)
+DRAIN: Final = Buckets("pwgrid_worker_drain_seconds", _M, "How long the sessions of a drain went on", POOL)
+DRAIN_TIMEOUTS: Final = Counter("pwgrid_drain_timeouts", _M, "Drains that cut sessions", POOL)
+CANARY: Final = Buckets("pwgrid_canary_first_page_seconds", _M, "An idle browser's time to its first page", POOL)
+CANARY_FAILURES: Final = Counter("pwgrid_canary_failures", _M, "Tries of an idle browser that were in vain", POOL)
+MEMORY: Final = Gauge("pwgrid_pool_memory_bytes", _M, "What all workers take with their browsers (MEMORY_METRIC)", POOL)
+LARGEST: Final = Gauge("pwgrid_largest_worker_memory_bytes", _M, "What the largest of them takes", POOL)
+HOST_MEMORY: Final = Gauge("pwgrid_host_memory_available_bytes", _M, "What host and cgroup still have")
+MASTER_START: Final = Gauge("pwgrid_master_start_time_seconds", _M, "When the grid was started, in Unix seconds")
+
+BUILD: Final = Gauge("pwgrid_build_info", _P, "1; the labels say what runs", ("version", "python_version"))
+REDIS_UP: Final = Gauge("pwgrid_redis_up", _P, "1 if Redis has answered this scrape; else all that it holds is missing")
+REDIS_SECONDS: Final = Buckets("pwgrid_proxy_redis_exchange_seconds", _P, "How long Redis took for a pipeline")
+CONNECT: Final = Buckets(
+    "pwgrid_proxy_connect_seconds",
+    _P,
+    "Connects by phase: queue (in line), selection (the call that leases a slot), handoff (until the worker has the "
+    "socket)",
+    (*POOL, "phase"),
+)
+QUEUE_WAIT: Final = Buckets(
+    "pwgrid_proxy_queue_wait_seconds",
+    _P,
+    "Waits of the clients that stood in line: served, refused or abandoned (the client went)",
+    (*POOL, "outcome"),
+)
+REFUSALS: Final = Counter(
+    "pwgrid_proxy_refusals", _P, "Clients that got an HTTP error instead of a session", ("status", "reason")
+)
+HTTP: Final = Counter("pwgrid_proxy_http_requests", _P, "Requests to the API", ("route", "method", "status"))
+UPGRADES: Final = {
+    "handed_off": Counter("pwgrid_upgrades_handed_off", _P, "Clients that a worker has taken"),
+    "refused": Counter("pwgrid_upgrades_refused", _P, "Clients that were answered with an HTTP error"),
+    "retried": Counter(
+        "pwgrid_upgrades_retried", _P, "Handoffs that a worker did not take, so that another one was tried"
+    ),
+    "abandoned": Counter("pwgrid_upgrades_abandoned", _P, "Clients that went while they waited"),
+    "options_ignored": Counter(
+        "pwgrid_upgrades_options_ignored",
+        _P,
+        "Clients that a worker has taken, with launch options that a shared browser cannot heed",
+    ),
+}
+"""By the names of `Counts`."""
+
+WORKER_ACTIVE: Final = Gauge("pwgrid_worker_active_sessions", _R, "Live sessions of one worker", WORKER)
+WORKER_SLOTS: Final = Gauge("pwgrid_worker_slots", _R, "Sessions that it takes at once; a spare none", WORKER)
+WORKER_LIFETIME: Final = Gauge("pwgrid_worker_lifetime_sessions", _R, "Sessions that it has had", WORKER)
+WORKER_MEMORY: Final = Gauge("pwgrid_worker_memory_bytes", _R, "RSS of the worker and its browser", WORKER)
+
+_PROCESS: Final[dict[str, type[Gauge | Counter]]] = {
+    "virtual_memory_bytes": Gauge,
+    "resident_memory_bytes": Gauge,
+    "start_time_seconds": Gauge,
+    "cpu_seconds": Counter,
+    "open_fds": Gauge,
+    "max_fds": Gauge,
+}
+PROCESS: Final[list[Gauge | Counter]] = [
+    kind(f"pwgrid_proxy_process_{name}", _P, "Of the proxy, as prometheus_client has it of every process")
+    for name, kind in _PROCESS.items()
+]
+
+ONLY_BY_WORKER: Final = (WORKER_ACTIVE, WORKER_SLOTS, WORKER_LIFETIME, WORKER_MEMORY)
+Family = Gauge | Counter | Buckets
+ALL: Final[tuple[Family, ...]] = (
+    *(READY, SLOTS_WANTED, SLOTS, ACTIVE, LIFETIME, WAITING),
+    *(SESSIONS, TAKEN_BACK, DURATION, REPAIRS),
+    *(
+        WORKERS_WANTED,
+        WORKERS,
+        STARTS,
+        LAUNCH,
+        RECYCLES,
+        DEATHS,
+        EARLY_DEATHS,
+        DRAIN,
+        DRAIN_TIMEOUTS,
+        CANARY,
+        CANARY_FAILURES,
+    ),
+    *(MEMORY, LARGEST, HOST_MEMORY),
+    *UPGRADES.values(),
+    *(CONNECT, QUEUE_WAIT, REFUSALS, HTTP, REDIS_UP, REDIS_SECONDS),
+    *(BUILD, MASTER_START, *PROCESS),
+    *ONLY_BY_WORKER,
+)
