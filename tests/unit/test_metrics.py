@@ -161,6 +161,8 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_workers", *CHROMIUM, "draining"): 1,
         ("pwgrid_drain_timeouts_total", *CHROMIUM): 8,
         ("pwgrid_worker_starts_total", *CHROMIUM): 4,
+        **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in reason_classes.RECYCLES.values()},
+        **{("pwgrid_worker_deaths_total", *CHROMIUM, each, "none"): 0 for each in (*reason_classes.DEATHS, "other")},
         ("pwgrid_worker_recycles_total", *CHROMIUM, "lifetime"): 2,
         ("pwgrid_worker_recycles_total", *CHROMIUM, "memory"): 1,
         ("pwgrid_worker_deaths_total", *CHROMIUM, "browser server ended", "SIGKILL"): 1,

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Final
 
 from pwgrid.common.histogram import Histogram
-from pwgrid.master.policy.reason_classes import death_class, recycle_class
+from pwgrid.master.policy.reason_classes import DEATHS, NO_SIGNAL, OTHER, RECYCLES, death_class, recycle_class
 
 LAUNCH_BOUNDS_S: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0)
 DRAIN_BOUNDS_S: Final = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0)
@@ -23,8 +23,9 @@ class Tally:
         self.drain = Histogram(DRAIN_BOUNDS_S)
         self.canary = Histogram(CANARY_BOUNDS_S)
         self.canary_failures = 0
-        self._recycles: Counter[str] = Counter()
-        self._deaths: Counter[tuple[str, str]] = Counter()
+        # A series that begins with its first event is no increase to Prometheus.
+        self._recycles = Counter(dict.fromkeys(RECYCLES.values(), 0))
+        self._deaths = Counter({(reason, NO_SIGNAL): 0 for reason in (*DEATHS, OTHER)})
 
     def drains(self, reason: str) -> None:
         """A worker begins to drain; counted if that is a recycle."""
