@@ -279,7 +279,7 @@ def test_the_page_is_made_from_the_table() -> None:
         ("firefox did not start: worker ended with SIGSEGV", ("launch failed", "SIGSEGV")),
         ("cannot start a worker: Resource temporarily unavailable", ("not forked", "none")),
         ("no Redis at redis://localhost within 5 s (5 attempts): refused", ("no Redis", "none")),
-        ("its dog ate SIGHOMEWORK", ("other", "none")),
+        ("its dog ate SIGHOMEWORK", ("other", "other")),
         ("", ("other", "none")),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from typing import Final
 
 RECYCLES: Final = {
@@ -34,6 +33,24 @@ DEATHS: Final = {
 
 OTHER: Final = "other"
 NO_SIGNAL: Final = "none"
+SIGNALS: Final = (
+    *(
+        "SIGABRT",
+        "SIGALRM",
+        "SIGBUS",
+        "SIGFPE",
+        "SIGHUP",
+        "SIGILL",
+        "SIGINT",
+        "SIGKILL",
+        "SIGPIPE",
+        "SIGQUIT",
+        "SIGSEGV",
+    ),
+    *("SIGSYS", "SIGTERM", "SIGTRAP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGXFSZ"),
+)
+"""Those that end processes. Any other is `other`."""
+
 _SIGNAL: Final = re.compile(r"\bSIG[A-Z0-9]+\b")
 
 
@@ -46,4 +63,6 @@ def death_class(reason: str) -> tuple[str, str]:
     """What befell a worker, and the signal that ended the process, if one did."""
     found = next((name for name, pattern in DEATHS.items() if pattern.search(reason)), OTHER)
     said = _SIGNAL.search(reason)
-    return found, said[0] if said and said[0] in signal.Signals.__members__ else NO_SIGNAL
+    if said is None:
+        return found, NO_SIGNAL
+    return found, said[0] if said[0] in SIGNALS else OTHER
