@@ -28,7 +28,7 @@ from pwgrid.runtime.last_child import end_grid_if_last
 from pwgrid.settings.endpoint import base_url
 from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
-from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
+from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, ending
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.policy.close_texts import drain_text
 from pwgrid.worker.policy.lifetime import is_used_up, is_worth_telling
@@ -292,9 +292,9 @@ class Worker:
 
     async def _watch_browser_server(self) -> None:
         assert self.server is not None
-        await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
+        code = await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
         self.sessions.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
-        self._on_gone(EndReason.BROWSER_SERVER_LOST)
+        self._on_gone(f"{EndReason.BROWSER_SERVER_LOST} ({ending(code)})")
 
     async def _end_when_hung(self) -> None:
         """A hung browser server has hung sessions: the whole tree goes."""

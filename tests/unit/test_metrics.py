@@ -273,7 +273,7 @@ def test_the_page_is_made_from_the_table() -> None:
         ("not available 45 s after its start", ("late", "none")),
         ("memory limit", ("memory limit", "none")),
         ("browser server hung", ("browser server hung", "none")),
-        ("browser server lost", ("browser server ended", "none")),
+        ("browser server lost (SIGKILL)", ("browser server ended", "SIGKILL")),
         ("the browser server ended (exit 1)", ("browser server ended", "none")),
         ("browser disconnected", ("browser ended", "none")),
         ("firefox did not start: worker ended with SIGSEGV", ("launch failed", "SIGSEGV")),

@@ -24,7 +24,7 @@ DEATHS: Final = {
     "silent": re.compile(r"silent for \d"),
     "memory limit": re.compile("memory limit$"),
     "browser server hung": re.compile("browser server hung$"),
-    "browser server ended": re.compile("the browser server ended|browser server lost$"),
+    "browser server ended": re.compile("the browser server ended|browser server lost"),
     "browser ended": re.compile("browser (disconnected|crashed)$"),
     "worker ended": re.compile("worker ended with "),
     "not forked": re.compile("cannot start a worker"),

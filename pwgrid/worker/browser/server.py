@@ -342,7 +342,7 @@ class BrowserServer:
             self._read_stderr()
         if not self._stopping:
             self._tree.kill(process_table())  # a Firefox, for one, lives on without its Node process
-        ended = f"the browser server ended ({_ending(code)})"
+        ended = f"the browser server ended ({ending(code)})"
         if not self._started.done():
             self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
             self._started.exception()  # nobody may be waiting any more
@@ -362,10 +362,11 @@ class BrowserServer:
         os.close(self._pidfd)
 
 
-def _ending(code: int | None) -> str:
+def ending(code: int | None) -> str:
+    """How its process ended, by what `exited` says."""
     if code is None:
         return "not our child"
     return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
 
-__all__ = ["BrowserServer", "CanaryResult", "LaunchSpec", "OnClosed", "OnGone", "Ready", "SessionClosed"]
+__all__ = ["BrowserServer", "CanaryResult", "LaunchSpec", "OnClosed", "OnGone", "Ready", "SessionClosed", "ending"]
