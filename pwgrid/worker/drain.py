@@ -35,7 +35,8 @@ class DrainRequest:
         self._wait: asyncio.Timeout | None = None
         self._now = asyncio.Event()
         self._cut = 0
-        self._took_s: float | None = None
+        self.took_s: float | None = None
+        """How long the sessions went on; None before their end."""
 
     @property
     def is_asked(self) -> bool:
@@ -70,13 +71,12 @@ class DrainRequest:
             async with asyncio.timeout_at(self._until) as self._wait:
                 await first_of(slots.empty(), self._now.wait())
         self._wait = None
-        self._took_s = self._loop.time() - since
+        self.took_s = round(self._loop.time() - since, 3)
         self._cut = len(slots.live)
         if not self._cut:
             return None
         return EndReason.DRAINED_NOW if self._now.is_set() else self.limit.cut
 
     def outcome(self) -> dict[str, Any]:
-        """How many sessions were cut, whether that was because time ran out, and how long they had gone on."""
-        took_s = None if self._took_s is None else round(self._took_s, 3)
-        return {"cut": self._cut, "timedOut": bool(self._cut) and not self._now.is_set(), "drainS": took_s}
+        """How many sessions were cut, and whether that was because time ran out."""
+        return {"cut": self._cut, "timedOut": bool(self._cut) and not self._now.is_set()}

@@ -231,7 +231,7 @@ class Worker:
         await self.registry_sync.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
         self._step(WorkerEvent.STOPS)
-        self.control.event("stopped", self._drain.outcome())
+        self.control.event("stopped", {**self._drain.outcome(), "drainS": self._drain.took_s})
         await self.control.close("stopped")
         if self.control.is_lost:
             end_grid_if_last(self.boot.runtime)

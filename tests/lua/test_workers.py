@@ -408,7 +408,7 @@ def test_unregistering_leaves_nothing_of_the_worker(grid: LuaGrid) -> None:
         ("failed", "drain timeout"),
     ]
     left = sorted(key.removeprefix(grid.prefix) for key in grid.client.keys("*"))
-    assert left == ["session:s1", "session:s2", "sessions:index", "sessions:outcomes"]
+    assert left == ["session:s1", "session:s2", "sessions:ends", "sessions:index", "sessions:outcomes"]
 
 
 # Reaper
