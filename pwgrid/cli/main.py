@@ -224,6 +224,37 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     sys.exit(0 if is_good else 1)
 
 
+@main.command(cls=_Configured, shown=("prefer",))
+@click.option("--url", help="The page that a session opens. Without it a stand-in of 2,000 rows.")
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    help="What a session does instead: a program (.py, .js or executable) that connects to $PWGRID_WS_ENDPOINT.",
+)
+@click.option("--browser", "browser_type", type=click.Choice(BROWSER_TYPES), default="chromium", show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=8.0, show_default=True, help="For each step.")
+@click.option("--most", type=click.IntRange(min=1), help="Clients at once in the last step.  [16 for each core]")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the plot here, too.")
+@click.option("--write", is_flag=True, help="Write the proposal into the configuration file.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def calibrate(config_file: Path | None, **rest: Any) -> None:
+    """Measures what this host carries with your own page or script, and proposes settings.
+
+    A private grid with real browsers: what an idle worker and a session take, how fast browsers launch, how many
+    sessions a second there are with 1, 2, 4 … clients at once, and where more clients bring no more. Clients and grid
+    share this host, so stop what else runs here. --write puts workers, slots, memory limits and lifetime into the file
+    that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
+    """
+    from pwgrid.cli.calibrate import main as calibration
+    from pwgrid.cli.run import grid_environment
+
+    names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
+    asked = calibration.Asked(**{name: rest.pop(name) for name in names})
+    environment = grid_environment()
+    loaded = _load(config_file, rest | OWN_REDIS, environment)
+    calibration.main(asked, loaded, _as_arguments({**rest, "port": 0, "config_file": config_file}), environment)
+
+
 @main.group()
 def config() -> None:
     """Checks and shows the configuration."""

@@ -7,7 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def serving(content: Callable[[str], bytes]) -> Iterator[tuple[str, list[str]]]:
+def serving(
+    content: Callable[[str], bytes], content_type: str = "application/octet-stream"
+) -> Iterator[tuple[str, list[str]]]:
     """Answers GET with `content(path)`, 404 where that is empty. Yields the address, and the paths asked for."""
     asked: list[str] = []
 
@@ -16,7 +18,7 @@ def serving(content: Callable[[str], bytes]) -> Iterator[tuple[str, list[str]]]:
             asked.append(self.path)
             body = content(self.path)
             self.send_response(200 if body else 404)
-            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -1,0 +1,1 @@
+"""`pwgrid calibrate`: measures what this host carries, with real browsers, and proposes settings. No part of a grid."""

@@ -1,0 +1,215 @@
+"""The measurement from start to end: a private grid, memory, launches, throughput, the proposal. Prints by `say`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from pwgrid.cli.calibrate import load, plot
+from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
+from pwgrid.cli.private_settings import as_environment, usable_cores
+from pwgrid.cli.run import PrivateGrid, Ready
+from pwgrid.cli.running_grid import ask
+from pwgrid.common.errors import GridError
+from pwgrid.common.types import BrowserType
+from pwgrid.master.memory.host import MIB, available_mib, memory_bytes
+from pwgrid.settings.model import Settings
+
+TOGETHER: Final = 3
+"""Clients at once whose sessions' memory is looked at: the highest figure is when all of them have their pages."""
+
+SETTLE_S: Final = 2.0
+"""A browser gives memory back a moment after a session's end, and nothing tells when."""
+
+SHORT_S: Final = 3.0
+AVAILABLE_S: Final = 120.0
+LOOK_S: Final = 0.02
+PER_CORE: Final = 16
+"""Clients at once for each core, at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be measured: the page or the script, for how many seconds each number of clients, and up to `most`."""
+
+    browser_type: BrowserType
+    url: str
+    script: Path | None
+    seconds: float
+    most: int
+
+
+def environment_for(wish: Wish, environment: Mapping[str, str]) -> dict[str, str]:
+    """A grid that neither recycles nor refuses nor tries its browsers while it is measured."""
+    values: dict[str, object] = {
+        "max_concurrent_sessions": max(wish.most, TOGETHER),
+        "max_lifetime_sessions": 1_000_000_000,
+        "max_worker_memory_mib": 0,
+        "max_worker_memory_hard_mib": 0,
+        "max_worker_age": 0,
+        "canary_interval": 0,
+        "log_level": "warning",
+        **{f"{each}_workers": int(each == wish.browser_type) for each in ("chromium", "firefox", "webkit")},
+        "default_browser_type": wish.browser_type,
+    }
+    return {**environment, **as_environment(values)}
+
+
+def most_clients(cores: float) -> int:
+    """How many clients at once are tried at the most, unless somebody says so."""
+    return max(4, int(cores * PER_CORE))
+
+
+def calibrate(
+    wish: Wish, settings: Settings, arguments: Sequence[str], environment: Mapping[str, str], say: Callable[[str], None]
+) -> Measured:
+    """Measures; takes about half a minute and `seconds` for each number of clients. Raises GridError."""
+    grid = PrivateGrid(arguments, environment_for(wish, environment))
+    try:
+        ready = grid.ready()
+        if ready is None or ready.reason is not None:
+            raise GridError("nothing can be measured: " + (ready.reason or "") if ready else "the grid did not start")
+        return asyncio.run(_Calibration(wish, settings, ready, say).run())
+    finally:
+        grid.stop()
+
+
+class _Calibration:
+    def __init__(self, wish: Wish, settings: Settings, ready: Ready, say: Callable[[str], None]) -> None:
+        self._wish = wish
+        self._metric = settings.memory_metric
+        self._ready = ready
+        self._grid = ready.grid()
+        self._say = say
+        self._cores = usable_cores()
+
+    async def run(self) -> Measured:
+        available = available_mib()
+        async with self._client() as client:
+            await load.once(client.session)  # what is made once for all sessions is none of one's own
+            worker_mib, session_mib = await self._memory(client)
+            cpu_s = await self._cpu(client)
+            launch_s, launches_per_s = await self._launches()
+            steps = [each async for each in self._steps(client)]
+        growth_mib = await self._growth(worker_mib, steps)
+        return Measured(
+            cores=self._cores,
+            available_mib=available,
+            metric=self._metric,
+            worker_mib=round(worker_mib, 1),
+            session_mib=round(session_mib, 1),
+            growth_mib=round(growth_mib, 3),
+            launch_s=round(launch_s, 2),
+            launches_per_s=round(launches_per_s, 2),
+            cpu_s=round(cpu_s, 3),
+            steps=tuple(steps),
+        )
+
+    @contextlib.asynccontextmanager
+    async def _client(self) -> AsyncIterator[load.Client]:
+        wish, endpoint = self._wish, self._ready.connect
+        if wish.script is not None:
+            yield load.Script(wish.script, endpoint)
+            return
+        async with load.Page.of(wish.browser_type, endpoint, wish.url) as page:
+            yield page
+
+    async def _memory(self, client: load.Client) -> tuple[float, float]:
+        """What an idle worker takes, and one more session in it."""
+        await asyncio.sleep(SETTLE_S)
+        (idle,) = self._worker_mib()
+        highest, sessions = idle, asyncio.create_task(load.measure(client, TOGETHER, max(SETTLE_S, self._wish.seconds)))
+        while not sessions.done():
+            highest = max(highest, *await asyncio.to_thread(self._worker_mib))
+            await asyncio.sleep(LOOK_S)
+        await sessions
+        session = max(1.0, (highest - idle) / TOGETHER)
+        self._say(f"memory ({self._metric}): {idle:.0f} MiB for an idle worker, {session:.0f} MiB for each session")
+        return idle, session
+
+    async def _cpu(self, client: load.Client) -> float:
+        """Of one session, without its client's own."""
+        before, since, sessions = self._cpu_s(), time.monotonic(), 0
+        while time.monotonic() - since < min(self._wish.seconds, SHORT_S) or not sessions:
+            await load.once(client.session)
+            sessions += 1
+        cpu_s = max(0.001, (self._cpu_s() - before) / sessions)
+        self._say(f"processor: {cpu_s:.2f} s of one core for a session, without its client")
+        return cpu_s
+
+    async def _launches(self) -> tuple[float, float]:
+        """How long one launch takes, and how many a second there are when one for each core starts at once."""
+        more = max(1, round(self._cores))
+        before = {worker["id"] for worker in self._workers()}
+        since = time.monotonic()
+        ask(self._grid, "scale", {self._wish.browser_type: 1 + more})
+        took: dict[str, float] = {}
+        while len(took) < more:
+            now = time.monotonic() - since
+            took |= {
+                each["id"]: took.get(each["id"], now)
+                for each in self._workers()
+                if each["id"] not in before and each["status"] == "available"
+            }
+            if now > AVAILABLE_S:
+                raise GridError(f"{more - len(took)} of {more} workers are not there after {AVAILABLE_S:g} s")
+            await asyncio.sleep(LOOK_S)
+        mean, per_s = sum(took.values()) / more, more / max(took.values())
+        self._say(f"launches: {mean:.1f} s each, {per_s:.1f} a second with {more} at once")
+        return mean, per_s
+
+    async def _steps(self, client: load.Client) -> AsyncIterator[Step]:
+        steps: list[Step] = []
+        clients = 1
+        while clients <= self._wish.most and goes_on(steps):
+            step, failures = await load.measure(client, clients, self._wish.seconds)
+            if not step.sessions:
+                raise GridError(f"no session of {clients} at once worked: {(failures or ['no reason'])[0]}")
+            steps.append(step)
+            self._say(f"{clients} at once: {step.per_s:.2f} sessions/s, {step.p50_s:.2f} s each")
+            yield step
+            clients *= 2
+
+    async def _growth(self, worker_mib: float, steps: Sequence[Step]) -> float:
+        """What the sessions have left in all workers together, for each session."""
+        await asyncio.sleep(SETTLE_S)
+        sizes = self._worker_mib()
+        sessions = sum(step.sessions + step.failed for step in steps)
+        return max(0.0, (sum(sizes) - len(sizes) * worker_mib) / max(1, sessions))
+
+    def _workers(self) -> list[dict[str, Any]]:
+        workers: list[dict[str, Any]] = ask(self._grid, "status")["workers"]
+        return workers
+
+    def _trees(self) -> list[list[psutil.Process]]:
+        """Each worker's processes, with its browser server and its browser."""
+        trees = []
+        for worker in self._workers():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(worker["pid"])
+                trees.append([process, *process.children(recursive=True)])
+        return trees
+
+    def _worker_mib(self) -> list[float]:
+        """What each of them takes."""
+        return [sum(memory_bytes(each, self._metric) for each in tree) / MIB for tree in self._trees()]
+
+    def _cpu_s(self) -> float:
+        """What all of them have taken of a processor; pages that are gone have been added to their parents."""
+        return sum(load.cpu_s(each) for tree in self._trees() for each in tree)
+
+
+def report(found: Measured) -> list[str]:
+    """The plot, and where it bends."""
+    best, last = bend(found.steps), found.steps[-1]
+    lines = [*plot.as_text(found.steps), f"it bends at {best.clients} clients: {best.per_s:.2f} sessions per second"]
+    return (
+        [*lines, "it was still rising: --most tries more clients"] if best is last and len(found.steps) > 1 else lines
+    )

@@ -1,0 +1,182 @@
+"""Clients that have one session after the other, as many at once as are asked for, and what that takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+from playwright.async_api import BrowserType, Error, async_playwright
+
+from pwgrid.cli.calibrate.sizing import Step
+from pwgrid.common import types
+from pwgrid.common.errors import GridError
+
+SESSION_S: Final = 120.0
+"""A session that takes longer has failed."""
+
+STAND_IN: Final = (
+    "data:text/html,<title>stand-in</title><script>"
+    "for (let i = 0; i < 2000; i++) { const row = document.createElement('p'); row.textContent = 'row ' + i;"
+    " document.body ? document.body.append(row) : document.documentElement.append(row) }</script>"
+)
+"""A page of 2,000 rows, for who names no page."""
+
+
+class Client(Protocol):
+    """What has the sessions."""
+
+    async def session(self) -> None:
+        """One session from connect to close. Raises SessionFailed."""
+
+
+class SessionFailed(Exception):
+    """A session that did not do what it was to do; its sentence says why."""
+
+
+class Page:
+    """Opens a page by Playwright's own client, in a context of its own."""
+
+    def __init__(self, browser: BrowserType, endpoint: str, url: str) -> None:
+        self._type = browser
+        self._endpoint = endpoint
+        self._url = url
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, browser_type: types.BrowserType, endpoint: str, url: str) -> AsyncIterator[Page]:
+        """With the driver that it needs, for the length of the block."""
+        async with async_playwright() as playwright:
+            yield cls(getattr(playwright, browser_type), endpoint, url)
+
+    async def session(self) -> None:
+        try:
+            browser = await self._type.connect(self._endpoint)
+            try:
+                page = await browser.new_page()
+                await page.goto(self._url)
+                await page.title()
+            finally:
+                await browser.close()
+        except Error as error:
+            raise SessionFailed(str(error).partition("\n")[0]) from None
+
+
+class Script:
+    """Runs a program for each session; it finds the grid as under `pwgrid run`."""
+
+    def __init__(self, path: Path, endpoint: str) -> None:
+        self._command = _command(path)
+        self._environment = {
+            **os.environ,
+            "PW_TEST_CONNECT_WS_ENDPOINT": endpoint,
+            "PWGRID_WS_ENDPOINT": endpoint,
+        }
+
+    async def session(self) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+            raise SessionFailed(f"{self._command[-1]} ended with {process.returncode}: {last}")
+
+
+@dataclass(slots=True)
+class _Seen:
+    durations: list[float]
+    failures: list[str]
+
+
+async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, list[str]]:
+    """`clients` loops for so long; sessions under way then are waited for. Also the sentences of those that failed."""
+    seen, until = _Seen([], []), time.monotonic() + seconds
+    busy, since = busy_s(), time.monotonic()
+    await asyncio.gather(*(_loop(client, seen, until) for _ in range(clients)))
+    took_s = time.monotonic() - since
+    busy_cores = (busy_s() - busy) / took_s
+    durations = sorted(seen.durations) or [0.0]
+    step = Step(
+        clients,
+        len(seen.durations),
+        len(seen.failures),
+        round(took_s, 3),
+        round(_quantile(durations, 0.5), 4),
+        round(_quantile(durations, 0.95), 4),
+        round(busy_cores, 2),
+    )
+    return step, seen.failures
+
+
+async def once(run: Callable[[], Awaitable[None]]) -> None:
+    """One session that must work. Raises GridError with why it does not."""
+    try:
+        async with asyncio.timeout(SESSION_S):
+            await run()
+    except SessionFailed as failed:
+        raise GridError(f"the session that is to be measured fails: {failed}") from None
+    except TimeoutError:
+        raise GridError(f"the session that is to be measured takes more than {SESSION_S:g} s") from None
+
+
+def busy_s() -> float:
+    """The processor time that this host has spent, in seconds of one core."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
+
+
+async def _loop(client: Client, seen: _Seen, until: float) -> None:
+    while (since := time.monotonic()) < until:
+        try:
+            async with asyncio.timeout(SESSION_S):
+                await client.session()
+        except SessionFailed as failed:
+            seen.failures.append(str(failed))
+        except TimeoutError:
+            seen.failures.append(f"it took more than {SESSION_S:g} s")
+        else:
+            seen.durations.append(time.monotonic() - since)
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """What it has taken of a processor, and its children that have ended; 0 when it has ended itself."""
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.Error:
+        return 0.0
+
+
+def _command(path: Path) -> list[str]:
+    """How a script is run. Raises GridError for what cannot be."""
+    if not path.is_file():
+        raise GridError(f"--script {path}: there is no such file")
+    absolute = str(path.resolve())
+    if path.suffix == ".py":
+        return [sys.executable, absolute]
+    if path.suffix in (".js", ".cjs", ".mjs"):
+        return ["node", absolute]
+    if not os.access(path, os.X_OK):
+        raise GridError(f"--script {path}: it is neither .py nor .js, and not executable")
+    return [absolute]

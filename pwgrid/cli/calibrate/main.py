@@ -1,0 +1,75 @@
+"""What `pwgrid calibrate` prints and writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from pwgrid.cli import output
+from pwgrid.cli.calibrate import command, plot, sizing, write
+from pwgrid.cli.calibrate.load import STAND_IN
+from pwgrid.cli.private_settings import usable_cores
+from pwgrid.common.errors import GridError
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options."""
+
+    url: str | None
+    script: Path | None
+    browser_type: BrowserType
+    seconds: float
+    most: int | None
+    svg: Path | None
+    write: bool
+    as_json: bool
+
+
+def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Measures, prints, and writes what it is told to. Raises GridError."""
+    if asked.url is not None and asked.script is not None:
+        raise click.UsageError("--url and --script: one of them is what a session does")
+    file = loaded.config_file or Path(environment.get(FILE_VARIABLE) or DEFAULT_FILE)
+    if asked.write and not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise GridError(f"{file} cannot be written: name another file by --config, or leave --write out")
+
+    def say(line: str) -> None:
+        if not asked.as_json:
+            click.echo(output.printable(line))
+
+    what = f"the script {asked.script}" if asked.script else asked.url or "a stand-in page (--url names yours)"
+    say(f"measuring {what} with {asked.browser_type}")
+    most = asked.most or command.most_clients(usable_cores())
+    wish = command.Wish(asked.browser_type, asked.url or STAND_IN, asked.script, asked.seconds, most)
+    found = command.calibrate(wish, loaded.settings, arguments, environment, say)
+    proposal = sizing.propose(found, asked.browser_type, loaded.settings.min_host_available_mib)
+    if asked.svg is not None:
+        _draw(asked.svg, plot.as_svg(found.steps, f"{asked.browser_type} on {found.cores:g} cores"))
+    if asked.write:
+        write.write(file, proposal.settings)
+    if asked.as_json:
+        click.echo(output.as_json(sizing.as_data(found, proposal)))
+    for line in ["", *command.report(found), "", *(f"- {reason}" for reason in proposal.reasons), ""]:
+        say(line)
+    for name, value in proposal.settings.items():
+        say(f"{name} = {value}")
+    say("")
+    say(
+        f"written into {file}: pwgrid reload, or a new start, takes it"
+        if asked.write
+        else "--write puts this into a file"
+    )
+
+
+def _draw(path: Path, picture: str) -> None:
+    try:
+        path.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise GridError(f"{path} cannot be written: {error.strerror}") from None

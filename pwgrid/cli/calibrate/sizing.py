@@ -1,0 +1,157 @@
+"""What the measured figures mean: where the host bends, and which settings follow. Pure; measures nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+ENOUGH: Final = 0.9
+"""Of the highest throughput. What it takes to get the rest is paid by every session with its time."""
+
+OF_MEMORY: Final = 0.8
+"""Of what the host has left: MemoryHigh of the shipped unit."""
+
+SLOTS_OF_WORKER: Final = 5
+"""A browser that crashes ends that many sessions at the most; fewer cost a browser's memory more often."""
+
+SOFT, HARD, STEP_MIB = 2.0, 3.0, 50
+"""A worker with all its slots taken may take twice what was measured, and is killed at three times that."""
+
+START_SHARE: Final = 0.02
+"""Of a worker's work that the start of its successor may cost."""
+
+LEAST_LIFETIME, MOST_LIFETIME = 50, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """So many clients at once: how many sessions they had, in how many seconds, and how long one took."""
+
+    clients: int
+    sessions: int
+    failed: int
+    seconds: float
+    p50_s: float
+    p95_s: float
+    busy_cores: float
+    """Of the whole host, the clients included."""
+
+    @property
+    def per_s(self) -> float:
+        """Sessions per second."""
+        return self.sessions / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found on this host; memory in MiB by `metric`."""
+
+    cores: float
+    available_mib: int
+    metric: str
+    worker_mib: float
+    """An idle worker with its browser."""
+    session_mib: float
+    """What one more live session takes."""
+    growth_mib: float
+    """What a session that has ended leaves behind, at the most: caches are in it."""
+    launch_s: float
+    launches_per_s: float
+    """Of several at once."""
+    cpu_s: float
+    """Of the browser, for one session: all that was busy but the client."""
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Settings by name, and why."""
+
+    settings: dict[str, int]
+    reasons: tuple[str, ...]
+
+
+def bend(steps: Sequence[Step]) -> Step:
+    """The fewest clients at once that bring nearly all of the throughput there is."""
+    best = max(step.per_s for step in steps)
+    return next(step for step in sorted(steps, key=lambda step: step.clients) if step.per_s >= ENOUGH * best)
+
+
+def goes_on(steps: Sequence[Step]) -> bool:
+    """Whether more clients may bring more: not when twice as many have brought less than a tenth twice."""
+    if len(steps) < 3:
+        return True
+    before = max(step.per_s for step in steps[:-2])
+    return max(step.per_s for step in steps[-2:]) > before * (2 - ENOUGH)
+
+
+def propose(found: Measured, browser_type: str, floor_mib: int) -> Proposal:
+    """The settings for a host that does nothing else; `floor_mib` is MIN_HOST_AVAILABLE_MIB."""
+    best = bend(found.steps)
+    memory_mib = found.available_mib * OF_MEMORY - floor_mib
+    workers = max(1, math.ceil(best.clients / SLOTS_OF_WORKER), min(2, best.clients))
+    # One more than wanted: a recycle starts the replacement before the old worker goes.
+    while workers > 1 and _sessions(found, memory_mib, workers) < workers:
+        workers -= 1
+    by_memory = max(1, _sessions(found, memory_mib, workers))
+    at_once = min(best.clients, by_memory)
+    slots = max(1, math.ceil(at_once / workers))
+    while slots > 1 and slots * workers > by_memory:
+        slots -= 1
+    full_mib = found.worker_mib + slots * found.session_mib
+    soft_mib, hard_mib = (_rounded(full_mib * factor) for factor in (SOFT, HARD))
+    lifetime = _lifetime(found, soft_mib - full_mib)
+    limit = "memory" if by_memory < best.clients else "the processor"
+    return Proposal(
+        {
+            f"{browser_type}_workers": workers,
+            "max_concurrent_sessions": slots,
+            "max_lifetime_sessions": lifetime,
+            "max_worker_memory_mib": soft_mib,
+            "max_worker_memory_hard_mib": hard_mib,
+        },
+        (
+            f"{best.clients} clients at once bring {best.per_s:.2f} sessions/s, at least {ENOUGH:.0%} of what there is",
+            f"memory has room for {by_memory} sessions in {workers} workers, and for one more while one is replaced",
+            f"so it is {limit} that decides: {workers} workers with {slots} slots",
+            f"a full worker takes {full_mib:.0f} MiB: replaced at {SOFT:g} times that, killed at {HARD:g}",
+            f"a launch takes {found.launch_s:.1f} s, a session {found.cpu_s:.2f} s of a core: {lifetime} sessions for "
+            f"each browser{_grows(found, lifetime)}",
+        ),
+    )
+
+
+def as_data(found: Measured, proposal: Proposal) -> dict[str, Any]:
+    """All of it for JSON."""
+    steps = [asdict(step) | {"per_s": round(step.per_s, 3)} for step in found.steps]
+    return {
+        "measured": asdict(found) | {"steps": steps},
+        "bend": bend(found.steps).clients,
+        "proposal": proposal.settings,
+        "reasons": list(proposal.reasons),
+    }
+
+
+def _sessions(found: Measured, memory_mib: float, workers: int) -> int:
+    """For how many live sessions `memory_mib` is enough beside so many workers and one more."""
+    return int((memory_mib - (workers + 1) * found.worker_mib) // max(1.0, found.session_mib))
+
+
+def _rounded(mib: float) -> int:
+    return math.ceil(mib / STEP_MIB) * STEP_MIB
+
+
+def _lifetime(found: Measured, slack_mib: float) -> int:
+    cheap = math.ceil(found.launch_s / (START_SHARE * max(0.01, found.cpu_s)))
+    lifetime = max(LEAST_LIFETIME, min(MOST_LIFETIME, cheap))
+    if found.growth_mib > 0:
+        lifetime = min(lifetime, max(LEAST_LIFETIME, int(slack_mib / 2 / found.growth_mib)))
+    return lifetime
+
+
+def _grows(found: Measured, lifetime: int) -> str:
+    if found.growth_mib * lifetime < STEP_MIB:
+        return ""
+    return f", which grows by {found.growth_mib:.2f} MiB with each"

@@ -1,0 +1,68 @@
+"""Puts settings into a configuration file and leaves everything else there as it is. Decides no value."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from pwgrid.common.errors import GridError
+from pwgrid.settings.model import SETTINGS, literal
+
+
+def with_settings(text: str, settings: Mapping[str, int]) -> str:
+    """The configuration `text` with these settings, each in its section; comments and order stay.
+
+    Raises GridError where that cannot be done line by line.
+    """
+    lines = text.splitlines()
+    for name, value in settings.items():
+        _put(lines, SETTINGS[name].section, name, f"{name} = {literal(value)}")
+    changed = "\n".join(lines) + "\n"
+    try:
+        found = tomllib.loads(changed)
+        is_there = all(found[SETTINGS[name].section][name] == value for name, value in settings.items())
+    except (ValueError, KeyError, TypeError):
+        is_there = False
+    if not is_there:
+        raise GridError(
+            "the configuration file is written in another way than line by line: put the settings in by hand"
+        )
+    return changed
+
+
+def write(path: Path, settings: Mapping[str, int]) -> None:
+    """Into the file at `path`, which may not be there yet. Raises GridError."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        changed = with_settings(text, settings)
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+        fd, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(changed)
+            os.fchmod(file.fileno(), mode)
+        os.replace(new, path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GridError(f"{path} cannot be written: {reason}") from None
+
+
+def _put(lines: list[str], section: str, name: str, line: str) -> None:
+    """In place of what sets it, else of the comment that shows it, else at the end of its section."""
+    head = next((place for place, each in enumerate(lines) if re.match(rf"\s*\[{section}\]\s*(#.*)?$", each)), None)
+    if head is None:
+        lines += [""] * bool(lines) + [f"[{section}]", line]
+        return
+    after = [place for place in range(head + 1, len(lines)) if re.match(r"\s*\[", lines[place])]
+    end = after[0] if after else len(lines)
+    for pattern in (rf"\s*{name}\s*=", rf"\s*#\s*{name}\s*="):
+        for place in range(head + 1, end):
+            if re.match(pattern, lines[place]):
+                lines[place] = line
+                return
+    while end > head + 1 and not lines[end - 1].strip():
+        end -= 1
+    lines.insert(end, line)

@@ -1,0 +1,246 @@
+"""What follows from measured figures, how it is drawn, and how it gets into a file."""
+
+import asyncio
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pwgrid.cli.calibrate import load, plot, sizing, write
+from pwgrid.cli.calibrate.sizing import Measured, Step
+from pwgrid.common.errors import GridError
+from pwgrid.settings.load import load as load_settings
+
+FOUND = Measured(
+    cores=4,
+    available_mib=16_000,
+    metric="pss",
+    worker_mib=200,
+    session_mib=100,
+    growth_mib=0.0,
+    launch_s=1.0,
+    launches_per_s=2.0,
+    cpu_s=0.5,
+    steps=(),
+)
+
+
+def steps(*rates: float) -> tuple[Step, ...]:
+    """1, 2, 4 … clients at once that brought so many sessions per second."""
+    return tuple(
+        Step(2**place, int(rate * 10), 0, 10.0, 2**place / rate, 2 * 2**place / rate, 1.0)
+        for place, rate in enumerate(rates)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "clients"),
+    [
+        ((2, 4, 8, 9, 9.1), 8),  # 4 bring 8 of 9.1: less than nine tenths
+        ((2, 4, 8.3, 9, 9.1), 4),
+        ((2, 4, 8, 16), 8),
+        ((5, 4, 3), 1),
+        ((3,), 1),
+    ],
+)
+def test_it_bends_where_the_fewest_clients_bring_nearly_all(rates: Sequence[float], clients: int) -> None:
+    assert sizing.bend(steps(*rates)).clients == clients
+
+
+@pytest.mark.parametrize(
+    ("rates", "goes_on"),
+    [
+        ((2,), True),
+        ((2, 2), True),
+        ((2, 4, 8), True),
+        ((2, 4, 4.2, 4.3), False),
+        ((2, 4, 3, 8), True),
+        ((4, 3, 2), False),
+    ],
+)
+def test_more_clients_are_tried_as_long_as_they_bring_more(rates: Sequence[float], goes_on: bool) -> None:
+    assert sizing.goes_on(steps(*rates)) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers", "slots"),
+    [
+        ({}, 2, 4),  # bends at 8
+        ({"steps": steps(2, 4, 8, 12, 23)}, 4, 4),  # bends at 16: no more than 5 in one browser
+        ({"steps": steps(5, 5)}, 1, 1),
+        ({"steps": steps(2, 4)}, 2, 1),
+        ({"available_mib": 2_000}, 2, 3),  # 0.8 × 2000 - 256 - 3 × 200 = 744: seven, so memory decides
+        ({"available_mib": 1_000}, 1, 1),
+        ({"available_mib": 100}, 1, 1),
+    ],
+)
+def test_workers_and_slots_follow_from_the_bend_and_from_memory(
+    changes: dict[str, object], workers: int, slots: int
+) -> None:
+    found = replace(FOUND, **{"steps": steps(2, 4, 6, 12, 12.5), **changes})  # type: ignore[arg-type]
+    settings = sizing.propose(found, "chromium", 256).settings
+    assert (settings["chromium_workers"], settings["max_concurrent_sessions"]) == (workers, slots)
+
+
+def test_memory_limits_leave_a_full_worker_room() -> None:
+    settings = sizing.propose(replace(FOUND, steps=steps(2, 4, 6, 12, 12.5)), "firefox", 256).settings
+    assert settings["firefox_workers"] == 2
+    assert settings["max_worker_memory_mib"] == 2 * (200 + 4 * 100)
+    assert settings["max_worker_memory_hard_mib"] == 3 * (200 + 4 * 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lifetime"),
+    [
+        ({}, 100),  # a launch of 1 s is 2 % of the work of 100 sessions of 0.5 s
+        ({"cpu_s": 5.0}, 50),
+        ({"launch_s": 100.0}, 1000),
+        ({"growth_mib": 4.0}, 75),  # 600 MiB between a full worker and its limit: half of that by growth
+        ({"growth_mib": 400.0}, 50),
+    ],
+)
+def test_a_lifetime_makes_launches_cheap_and_growth_bearable(changes: dict[str, float], lifetime: int) -> None:
+    found = replace(FOUND, steps=steps(2, 4, 6, 12, 12.5), **changes)  # type: ignore[arg-type]
+    assert sizing.propose(found, "chromium", 256).settings["max_lifetime_sessions"] == lifetime
+
+
+def test_what_is_proposed_is_taken_by_a_grid(tmp_path: Path) -> None:
+    proposal = sizing.propose(replace(FOUND, steps=steps(2, 4, 8, 9)), "chromium", 256)
+    path = tmp_path / "grid.toml"
+    write.write(path, proposal.settings)
+    settings = load_settings(path, {}, {}).settings
+    assert {name: getattr(settings, name) for name in proposal.settings} == proposal.settings
+
+
+def test_all_of_it_is_told_as_json() -> None:
+    found = replace(FOUND, steps=steps(2, 4, 8, 9))
+    data = sizing.as_data(found, sizing.propose(found, "chromium", 256))
+    assert data["bend"] == 8
+    assert [step["per_s"] for step in data["measured"]["steps"]] == [2, 4, 8, 9]
+    assert data["proposal"]["chromium_workers"] == 2
+
+
+def test_the_plot_fits_80_columns_and_says_where_it_bends() -> None:
+    lines = plot.as_text(steps(2, 4, 8, 8.1))
+    assert [len(line.split("  < ")[0]) <= 80 for line in lines] == [True] * 5
+    assert [line.count("#") for line in lines] == [0, 7, 14, 28, 28]
+    assert ["bends here" in line for line in lines] == [False, False, False, True, False]
+
+
+def test_the_svg_stands_alone_and_has_a_point_for_each_step() -> None:
+    found = steps(2, 4, 8, 8.1)
+    svg = ElementTree.fromstring(plot.as_svg(found, "pages <of mine> & yours"))
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(svg.findall(f"{space}circle")) == 2 * len(found)
+    texts = [each.text for each in svg.findall(f"{space}text")]
+    assert {"pages <of mine> & yours", "bends at 4", "1", "2", "4", "8", "8.10/s"} <= set(texts)
+    rates, _ = (each.get("points", "").split() for each in svg.findall(f"{space}polyline"))
+    heights = [float(point.split(",")[1]) for point in rates]
+    assert heights == sorted(heights, reverse=True)  # y goes down: more sessions are higher up
+
+
+WANTED = {"chromium_workers": 7, "max_worker_memory_mib": 900}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "[pools]\nchromium_workers = 7\n\n[memory]\nmax_worker_memory_mib = 900\n"),
+        (
+            "# mine\n[pools]\nchromium_workers = 2 # two\na = 1\n\n[memory] # limits\n",
+            "# mine\n[pools]\nchromium_workers = 7\na = 1\n\n[memory] # limits\nmax_worker_memory_mib = 900\n",
+        ),
+        (
+            "[memory]\n# A limit.\n#max_worker_memory_mib = 0\n[pools]\na = 1\n\n\n[canary]\n",
+            "[memory]\n# A limit.\nmax_worker_memory_mib = 900\n[pools]\na = 1\nchromium_workers = 7\n\n\n[canary]\n",
+        ),
+    ],
+)
+def test_settings_get_into_their_sections_and_all_else_stays(before: str, after: str) -> None:
+    assert write.with_settings(before, WANTED) == after
+
+
+def test_the_shipped_file_takes_them_where_their_comments_are() -> None:
+    shipped = (Path(__file__).parents[2] / "config/grid.toml").read_text()
+    changed = write.with_settings(shipped, WANTED)
+    assert len(changed.splitlines()) == len(shipped.splitlines())
+    assert tomllib.loads(changed) == {
+        **{section: {} for section in tomllib.loads(shipped)},
+        "pools": {"chromium_workers": 7},
+        "memory": {"max_worker_memory_mib": 900},
+    }
+
+
+@pytest.mark.parametrize("text", ["pools = {chromium_workers = 2}\n", "pools.chromium_workers = 2\n", "not toml"])
+def test_a_file_that_is_written_in_another_way_is_left_alone(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(text)
+    with pytest.raises(GridError, match="put the settings in by hand"):
+        write.write(path, WANTED)
+    assert path.read_text() == text
+
+
+def test_a_file_keeps_its_mode_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text("")
+    path.chmod(0o600)
+    write.write(path, WANTED)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class Client:
+    """Fails each third session."""
+
+    def __init__(self) -> None:
+        self.live = self.most = self.sessions = 0
+
+    async def session(self) -> None:
+        self.live += 1
+        self.most = max(self.most, self.live)
+        self.sessions += 1
+        number = self.sessions
+        await asyncio.sleep(0.001)
+        self.live -= 1
+        if number % 3 == 0:
+            raise load.SessionFailed("no luck")
+
+
+async def test_so_many_clients_have_one_session_after_the_other_and_failures_are_counted_apart() -> None:
+    client = Client()
+    step, failures = await load.measure(client, 4, 0.1)
+    assert (client.most, client.live) == (4, 0)
+    assert (step.clients, step.sessions + step.failed) == (4, client.sessions)
+    assert step.failed == len(failures) == client.sessions // 3 > 0
+    assert 0 < step.p50_s <= step.p95_s <= step.seconds
+
+
+async def test_a_session_that_fails_is_not_measured() -> None:
+    async def fail() -> None:
+        raise load.SessionFailed("net::ERR_NAME_NOT_RESOLVED")
+
+    with pytest.raises(GridError, match="the session that is to be measured fails: net::ERR_NAME_NOT_RESOLVED"):
+        await load.once(fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "problem"),
+    [("none.py", None, "there is no such file"), ("plain.txt", 0o644, "it is neither .py nor .js, and not executable")],
+)
+def test_a_script_that_cannot_be_run_is_refused(name: str, mode: int | None, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if mode is not None:
+        path.write_text("")
+        path.chmod(mode)
+    with pytest.raises(GridError, match=problem):
+        load.Script(path, "ws://127.0.0.1:1")
+
+
+async def test_a_script_that_fails_says_how_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "fails.py"
+    path.write_text("import os, sys\nsys.exit('no grid at ' + os.environ['PWGRID_WS_ENDPOINT'])\n")
+    with pytest.raises(load.SessionFailed, match=r"fails.py ended with 1: no grid at ws://127.0.0.1:1"):
+        await load.Script(path, "ws://127.0.0.1:1").session()
