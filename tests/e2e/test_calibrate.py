@@ -80,9 +80,3 @@ def test_a_page_that_cannot_be_opened_is_no_measurement(tmp_path: Path) -> None:
         done = pwgrid("calibrate", "--url", "http://127.0.0.1:1/", environment={"TMPDIR": temporary})
         assert (done.returncode, done.stderr.count("the session that is to be measured fails: ")) == (1, 1)
         assert not processes_marked(temporary)
-
-
-def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
-    done = pwgrid("calibrate", "--write", "--config", str(tmp_path / "none" / "grid.toml"), environment={})
-    assert done.returncode != 0
-    assert "measuring" not in done.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli.calibrate import load, plot, sizing, write
+from pwgrid.cli.calibrate import main as calibration
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.common.errors import GridError
 from pwgrid.settings.load import load as load_settings
@@ -190,6 +191,13 @@ def test_a_file_keeps_its_mode_and_nothing_is_left_beside_it(tmp_path: Path) -> 
     write.write(path, WANTED)
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    loaded = replace(load_settings(None, {}, {}), config_file=tmp_path / "none/grid.toml")
+    asked = calibration.Asked(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
+    with pytest.raises(GridError, match=r"none/grid.toml cannot be written: name another file by --config"):
+        calibration.main(asked, loaded, [], {})
 
 
 class Client:

@@ -25,7 +25,7 @@ from pwgrid.settings.model import Settings
 TOGETHER: Final = 3
 """Clients at once whose sessions' memory is looked at: the highest figure is when all of them have their pages."""
 
-SETTLE_S: Final = 2.0
+SETTLE_S: Final = 1.0
 """A browser gives memory back a moment after a session's end, and nothing tells when."""
 
 SHORT_S: Final = 3.0
