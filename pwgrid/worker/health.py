@@ -31,14 +31,17 @@ async def sickness(
     interval_s: float,
     timeout_s: float,
     on_tried: Callable[[CanaryResult], None],
-) -> str:
-    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row were in vain.
-    `on_tried` is called after each."""
+) -> str | None:
+    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row were in vain, or
+    None when the browser or its server is gone: that is no sickness, and told elsewhere. `on_tried` is called after
+    each try of one that is there."""
     while True:
         await asyncio.sleep(interval_s)
         evidence: list[str] = []
         while is_idle() and len(evidence) < CANARY_TRIES:
             result = await server.canary(timeout_s)
+            if server.is_gone:
+                return None
             on_tried(result)
             if result.ok:
                 break

@@ -315,7 +315,8 @@ class Worker:
             settings.canary_timeout,
             lambda result: self.control.event("canary", {"s": result.duration_ms / 1000, "ok": result.ok}),
         )
-        self.ask_drain(f"canary failed: {why(evidence)}")
+        if evidence is not None:
+            self.ask_drain(f"canary failed: {why(evidence)}")
 
     async def _beat(self) -> None:
         while True:

@@ -101,6 +101,11 @@ class BrowserServer:
         return self.ready.browser_pid
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the browser or its server has ended by itself."""
+        return self._gone or self.exited.done()
+
+    @property
     def evidence(self) -> str:
         """The last lines that the browser server wrote on stderr."""
         return "\n".join(self._stderr)
@@ -208,7 +213,7 @@ class BrowserServer:
         self._canary_id += 1
         number = self._canary_id
         future: asyncio.Future[CanaryResult] = self._loop.create_future()
-        if self._gone or self.exited.done():
+        if self.is_gone:
             return CanaryResult(False, "the browser server is gone", 0)
         self._canaries[number] = future
         self._link.send({"do": "canary", "id": number, "timeoutS": timeout_s})
