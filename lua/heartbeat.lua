@@ -14,7 +14,7 @@
 --       way, and how long their leases still run.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:ends,
 --       sessions:taken_back, sessions:index, cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as
---       rollback.lua; publishes slots:{type} if the worker may be eligible again and somebody waits.
+--       rollback.lua; publishes slots:{pool} if the worker may be eligible again and somebody waits.
 --
 -- A shutdown makes the worker draining in this very step. Only the selection's own waits for the last client's lease to end
 -- or its session to start, since a failed handoff takes it back; nobody else can be leased meanwhile.
@@ -96,6 +96,6 @@ if is_wrong or is_lifetime_wrong then note_repair(prefix) end
 -- another status.
 local stale = math.floor(now) - (whole(was[2]) or 0) > tonumber(ARGV[6])
 if status == 'available' and (stale or was[1] ~= status or active < (before or 0) or returned > 0 or is_lifetime_wrong) then
-  wake(prefix, ARGV[1])
+  wake(prefix, field)
 end
 return {1, command, repaired, command == 'shutdown' and used_up_until and 1 or 0, unpack(awaited)}

@@ -72,10 +72,19 @@ end
 -- [end: finish]
 
 -- [shared: wake]
--- Tells the proxies that a worker may be eligible again, if a selection has found none since the last time.
-local function wake(prefix, browser_type)
-  if redis.call('DEL', prefix .. 'slots:wanted:' .. browser_type) == 1 then
-    redis.call('PUBLISH', prefix .. 'slots:' .. browser_type, 'free')
+-- The pool of the worker at `field` ("type:id"): what its hash says, else its browser type, as workers without one have it.
+local function pool_of(prefix, field)
+  return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
+end
+
+-- Tells the proxies that the worker at `field` may be eligible again, if a selection in its pool, or one of its browser type
+-- that names no pool, has found none since the last time.
+local function wake(prefix, field)
+  local browser_type, pool = string.match(field, '^[^:]*'), pool_of(prefix, field)
+  for _, line in ipairs(pool == browser_type and {pool} or {pool, browser_type}) do
+    if redis.call('DEL', prefix .. 'slots:wanted:' .. line) == 1 then
+      redis.call('PUBLISH', prefix .. 'slots:' .. line, 'free')
+    end
   end
 end
 -- [end: wake]
@@ -119,8 +128,8 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client)
     redis.call('HSET', key, 'status', 'running')
   elseif not was[1] then
     local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
-    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'status', 'running', 'createdAt', since,
-      'startedAt', since, 'client', client)
+    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
+      'running', 'createdAt', since, 'startedAt', since, 'client', client)
     redis.call('ZADD', prefix .. 'sessions:index', since, id)
   end
   if redis.call('HGET', key, 'status') == 'running' and (mine or not was[1]) then

@@ -8,7 +8,7 @@
 -- Returns the active counter as written: what was given, or the number of leases if that is higher (a client on its way),
 --       and what callers without a session id have of it.
 -- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id} and session:{id} of the given sessions;
---       publishes slots:{type}.
+--       publishes slots:{pool} and slots:{type}.
 --
 -- Idempotent: said twice, it is the same. The lifetime never goes down.
 
@@ -29,6 +29,9 @@ local active = math.max(tonumber(ARGV[4]), redis.call('ZCARD', prefix .. 'sessio
 local lifetime = math.max(tonumber(ARGV[5]), whole(redis.call('HGET', KEYS[2], field)) or 0)
 redis.call('HSET', KEYS[1], field, active)
 redis.call('HSET', KEYS[2], field, lifetime)
-redis.call('DEL', prefix .. 'slots:wanted:' .. ARGV[1])
-redis.call('PUBLISH', prefix .. 'slots:' .. ARGV[1], field)
+local pool = pool_of(prefix, field)
+for _, line in ipairs(pool == ARGV[1] and {pool} or {pool, ARGV[1]}) do
+  redis.call('DEL', prefix .. 'slots:wanted:' .. line)
+  redis.call('PUBLISH', prefix .. 'slots:' .. line, field)
+end
 return active

@@ -9,7 +9,7 @@
 --      13 when the drain of its worker began, Unix seconds, if there was one
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
---       the worker's counter (-1 once, never below zero); publishes slots:{type} if a slot came free that somebody waits for (slots:wanted:{type}, set by the selector).
+--       the worker's counter (-1 once, never below zero); publishes slots:{pool} if a slot came free that somebody waits for (slots:wanted:{pool}, set by the selector).
 --
 -- Idempotent by the session's state. A pending session that completes or was ended, or of which 11 tells, had run: its lost
 -- start is made up for. The worker's own word (9 and 10 given) is better than what was presumed of its session ("worker
@@ -87,10 +87,19 @@ end
 -- [end: finish]
 
 -- [shared: wake]
--- Tells the proxies that a worker may be eligible again, if a selection has found none since the last time.
-local function wake(prefix, browser_type)
-  if redis.call('DEL', prefix .. 'slots:wanted:' .. browser_type) == 1 then
-    redis.call('PUBLISH', prefix .. 'slots:' .. browser_type, 'free')
+-- The pool of the worker at `field` ("type:id"): what its hash says, else its browser type, as workers without one have it.
+local function pool_of(prefix, field)
+  return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
+end
+
+-- Tells the proxies that the worker at `field` may be eligible again, if a selection in its pool, or one of its browser type
+-- that names no pool, has found none since the last time.
+local function wake(prefix, field)
+  local browser_type, pool = string.match(field, '^[^:]*'), pool_of(prefix, field)
+  for _, line in ipairs(pool == browser_type and {pool} or {pool, browser_type}) do
+    if redis.call('DEL', prefix .. 'slots:wanted:' .. line) == 1 then
+      redis.call('PUBLISH', prefix .. 'slots:' .. line, 'free')
+    end
   end
 end
 -- [end: wake]
@@ -122,12 +131,12 @@ if mine and was[4] and given(10) then
 elseif mine and was[1] == 'pending' and (started_at or status == 'completed' or status == 'ended') then
   redis.call('HSET', key, 'status', 'running', 'startedAt', started_at or ended_at)
 elseif not was[1] and started_at then
-  redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'status', 'running', 'createdAt', started_at,
-    'startedAt', started_at, 'client', given(12, ''))
+  redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
+    'running', 'createdAt', started_at, 'startedAt', started_at, 'client', given(12, ''))
   redis.call('ZADD', prefix .. 'sessions:index', started_at, id)
 end
 local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, ended_at, tonumber(given(6, 3600)), false)
-if freed then wake(prefix, browser_type) end
+if freed then wake(prefix, field) end
 if not ended then return 0 end
 redis.call('HSET', key, 'bytesIn', given(7, 0), 'bytesOut', given(8, 0))
 if given(13) then redis.call('HSET', key, 'drainAt', ARGV[13]) end

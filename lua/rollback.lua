@@ -7,7 +7,7 @@
 -- Returns 1 if a lease was taken back, else 0 (not known, started, or ended before).
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:index, both counters (-1 once, never below zero); the shutdown that
 --       the selection has left in worker:cmd:{type}:{id} because this session used the worker up; sessions:outcomes and
---       sessions:ends, or sessions:taken_back where the end of the session was only presumed; publishes slots:{type} if somebody waits.
+--       sessions:ends, or sessions:taken_back where the end of the session was only presumed; publishes slots:{pool} if somebody waits.
 --
 -- Idempotent by the session's state. A session that runs is left alone: its worker has it, whatever the proxy heard.
 
@@ -34,5 +34,5 @@ else
   redis.call('ZREM', prefix .. 'sessions:index', id)
 end
 if not leased then return 0 end
-wake(prefix, was[2])
+wake(prefix, field)
 return 1

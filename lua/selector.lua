@@ -9,20 +9,22 @@
 --      10 worker ids that shall not be chosen, comma-separated         11 Playwright major.minor that the worker must have
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
 --      14 most sessions in sessions:index (10000)                      15 TTL of the shutdown command, seconds (60)
---      16, 17 … further fields of the session record: name, value, name, value …
+--      16 the pool whose workers may be chosen, and whose 2 and 3 are then ("" = all workers of the type)
+--      17, 18 … further fields of the session record: name, value, name, value …
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
 --       is set to "shutdown" and published, the worker's field usedUp says until when its last client may be on its way, the
---       status of a spare becomes available, its id is the worker's field replacement, and slots:{type} is published if
---       somebody waits; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when none is eligible
---       slots:wanted:{type}, so that whoever frees a slot publishes slots:{type}.
+--       status of a spare of its pool becomes available, its id is the worker's field replacement, and slots:{pool} is
+--       published if somebody waits; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when
+--       none is eligible slots:wanted:{pool} (without a pool: the type), so that whoever frees a slot publishes
+--       slots:{pool}.
 --
 -- Without a session id it is the caller who takes 1 from cluster:active_connections when its session has ended. The worker's
 -- fields outside and outsideLifetime say how much of its counters is such callers', so that no heartbeat takes it for wrong.
 --
 -- Serving: status available, heartbeat no older than the threshold. Eligible: serving, key with a TTL, active below the
 -- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
--- margin = max(1, floor(max lifetime / workers)). Workers are all that serve, full ones and those that a filter hides too:
+-- margin = max(1, floor(max lifetime / workers)). Workers are all of the pool that serve, full ones and those that a filter hides too:
 -- load and filters must not move the border. Of the eligible ones below max lifetime - margin the highest lifetime wins, ties
 -- go to the lowest active; without any such, the same among all eligible.
 --
@@ -51,10 +53,19 @@ end
 -- [end: counters]
 
 -- [shared: wake]
--- Tells the proxies that a worker may be eligible again, if a selection has found none since the last time.
-local function wake(prefix, browser_type)
-  if redis.call('DEL', prefix .. 'slots:wanted:' .. browser_type) == 1 then
-    redis.call('PUBLISH', prefix .. 'slots:' .. browser_type, 'free')
+-- The pool of the worker at `field` ("type:id"): what its hash says, else its browser type, as workers without one have it.
+local function pool_of(prefix, field)
+  return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
+end
+
+-- Tells the proxies that the worker at `field` may be eligible again, if a selection in its pool, or one of its browser type
+-- that names no pool, has found none since the last time.
+local function wake(prefix, field)
+  local browser_type, pool = string.match(field, '^[^:]*'), pool_of(prefix, field)
+  for _, line in ipairs(pool == browser_type and {pool} or {pool, browser_type}) do
+    if redis.call('DEL', prefix .. 'slots:wanted:' .. line) == 1 then
+      redis.call('PUBLISH', prefix .. 'slots:' .. line, 'free')
+    end
   end
 end
 -- [end: wake]
@@ -87,6 +98,7 @@ end
 
 local stale_s, prefix, session_id = tonumber(given(5, 30)), given(6, ''), given(7)
 local only, wanted_version = given(12), string.match(given(11, ''), '^%d+%.%d+')
+local wanted_pool = given(16)
 local excluded = {}
 if given(10) then
   for id in string.gmatch(ARGV[10], '[^,]+') do excluded[id] = true end
@@ -103,7 +115,7 @@ if session_id then
     if redis.call('ZREM', prefix .. 'sessions:live:' .. field, session_id) == 1 then
       take_one(active_hash, field)
       take_back(prefix, lifetime_hash, field)
-      wake(prefix, was[2])
+      wake(prefix, field)
     end
     redis.call('DEL', session_key)
   elseif was[1] and was[5] and not was[4] then
@@ -135,15 +147,17 @@ local function passes(field, version)
   return not excluded[id] and (not only or only == id) and (not version or version == wanted_version)
 end
 
-local serving, spare, eligible, worker_prefix = 0, nil, {}, prefix .. 'worker:'
+local serving, spares, pools, eligible, worker_prefix = 0, {}, {}, {}, prefix .. 'worker:'
 for field, live in pairs(active) do
-  local worker = call('HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint')
-  local status, beat = worker[1], whole(worker[2])
-  if not beat or math.floor(now) - beat > stale_s then
+  local worker = call(
+    'HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool')
+  local status, beat, pool = worker[1], whole(worker[2]), worker[6] or browser_type
+  if not beat or math.floor(now) - beat > stale_s or (wanted_pool and pool ~= wanted_pool) then
     status = nil
   end
-  if status == 'spare' and (not spare or field < spare) then
-    spare = field
+  pools[field] = pool
+  if status == 'spare' and (not spares[pool] or field < spares[pool]) then
+    spares[pool] = field
   elseif status == 'available' then
     serving = serving + 1
     local slots = whole(worker[3])
@@ -171,7 +185,7 @@ repeat
     if not chosen or better(field, chosen) then chosen = field end
   end
   if not chosen then
-    if session_id then call('SET', prefix .. 'slots:wanted:' .. browser_type, 1) end
+    if session_id then call('SET', prefix .. 'slots:wanted:' .. (wanted_pool or browser_type), 1) end
     return false
   end
   endpoint = call('PTTL', worker_prefix .. chosen) >= 0 and eligible[chosen]
@@ -192,19 +206,20 @@ if (lifetime[chosen] or 0) + 1 >= max_lifetime then
     redis.call('HSET', worker_prefix .. chosen, 'usedUp', lease_until) -- else an operator's is there, and stays
   end
   redis.call('PUBLISH', command, 'shutdown')
+  local spare = spares[pools[chosen]]
   if spare then
     redis.call('HSET', worker_prefix .. spare, 'status', 'available')
     redis.call('HSET', worker_prefix .. chosen, 'replacement', string.sub(spare, #type_prefix + 1))
-    wake(prefix, browser_type)
+    wake(prefix, spare)
   end
 end
 
 if session_id then
   local record = {
     'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
-    'createdAt', ARGV[4], 'client', given(9, ''),
+    'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pools[chosen],
   }
-  for i = 16, #ARGV do record[#record + 1] = ARGV[i] end
+  for i = 17, #ARGV do record[#record + 1] = ARGV[i] end
   redis.call('HSET', session_key, unpack(record))
   redis.call('PEXPIRE', session_key, milliseconds(tonumber(given(13, 900))))
   redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)

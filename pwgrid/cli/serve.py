@@ -20,7 +20,6 @@ from pwgrid.cli.start_news import StartNews, say
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing, GridError
-from pwgrid.common.types import BrowserType
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
@@ -34,7 +33,8 @@ from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.load import Loaded, described
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import FoundBrowser, find_browser
+from pwgrid.settings.pools import PoolSettings
+from pwgrid.worker.browser.find import FoundBrowser, find_for_pool
 from pwgrid.worker.main import run_worker
 
 log = structlog.get_logger()
@@ -167,7 +167,7 @@ def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
 
 
 def _reload(
-    loaded: Loaded, port: int, browsers: dict[BrowserType, FoundBrowser], sources: dict[str, str]
+    loaded: Loaded, port: int, browsers: dict[str, FoundBrowser], sources: dict[str, str]
 ) -> tuple[Settings, Callable[[], None]]:
     """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
     loaded_again = loaded.again()
@@ -186,18 +186,19 @@ def _reload(
     return settings, accept
 
 
-def _prepare_pool(browsers: dict[BrowserType, FoundBrowser], settings: Settings, browser_type: BrowserType) -> None:
+def _prepare_pool(browsers: dict[str, FoundBrowser], settings: Settings, pool: PoolSettings) -> None:
     """A pool gets its first workers while the grid runs. Raises BrowserMissing."""
-    browsers.setdefault(browser_type, find_browser(browser_type, settings))
+    browsers.setdefault(pool.name, find_for_pool(pool, settings))
 
 
-def _worker_role(browsers: dict[BrowserType, FoundBrowser], boot: WorkerArguments) -> int:
-    return run_worker(boot, browsers[boot.browser_type])
+def _worker_role(browsers: dict[str, FoundBrowser], boot: WorkerArguments) -> int:
+    return run_worker(boot, browsers[boot.pool.name])
 
 
-def _browsers(settings: Settings) -> dict[BrowserType, FoundBrowser]:
-    wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
-    return {browser_type: find_browser(browser_type, settings) for browser_type in wanted}
+def _browsers(settings: Settings) -> dict[str, FoundBrowser]:
+    """The browser of each pool that wants workers."""
+    pools = settings.pools_wanted().values()
+    return {pool.name: find_for_pool(pool, settings) for pool in pools if pool.workers > 0}
 
 
 def _installed(settings: Settings) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from pwgrid.common.types import BrowserType
-
 
 class PoolFigures(Protocol):
     """`wanted` and `available` count workers; `reason` says why the pool is short of them."""
@@ -32,7 +30,7 @@ def shortage(name: str, pool: PoolFigures) -> str | None:
 
 
 def why_not_ready(
-    pools: Mapping[BrowserType, PoolFigures], *, is_started: bool, is_stopping: bool, host_guard: str | None
+    pools: Mapping[str, PoolFigures], *, is_started: bool, is_stopping: bool, host_guard: str | None
 ) -> str | None:
     """The sentence that says why the grid is not ready; None when it is.
 
@@ -45,7 +43,7 @@ def why_not_ready(
         return host_guard
     wanted = {name: pool for name, pool in pools.items() if pool.wanted > 0}
     if not wanted:
-        return "no pool has workers: scale one up, for example `pwgrid scale chromium=1`"
+        return f"no pool has workers: scale one up, for example `pwgrid scale {next(iter(pools), 'chromium')}=1`"
     if not is_started and not any(pool.reason for pool in wanted.values()):
         figures = ", ".join(f"{pool.available} of {pool.wanted} {name} workers" for name, pool in wanted.items())
         return f"the grid is starting: {figures} are available"

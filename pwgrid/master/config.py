@@ -8,12 +8,12 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from pwgrid.common.types import BrowserType
 from pwgrid.master.restart.leftovers import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class MasterConfig:
     gives it with what is to be called if it is taken; `describe_settings` adds the source of each. `installed()` is the
     fingerprint of what is installed now; `check_argv` tries the code that `exec_argv` would run.
 
-    `prepare_pool(browser_type)` raises GridError when a pool that is scaled up from nothing cannot have workers.
+    `prepare_pool(pool)` raises GridError when a pool that is scaled up from nothing cannot have workers.
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when it is ready; before that perhaps, once,
     `on_not_ready(status)`, when the start is over and it is not (status["reason"] says why). `on_stopping(text)` says
     what a stop waits for, and `count_down(text)` again and again, where there is a terminal. When `lifeline_fd` ends
@@ -75,13 +75,15 @@ class MasterConfig:
     installed: Callable[[], str] = str
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
-    prepare_pool: Callable[[BrowserType], None] = _ignore
+    prepare_pool: Callable[[PoolSettings], None] = _ignore
     on_progress: Callable[[str], None] = _ignore
     on_ready: Callable[[dict[str, Any]], None] = _ignore
     on_not_ready: Callable[[dict[str, Any]], None] = _ignore
     on_stopping: Callable[[str], None] = _ignore
     count_down: Callable[[str], None] | None = None
 
-    def common(self) -> tuple[Settings, str, Path]:
-        """What every role is given first: settings, the address of Redis, the runtime directory."""
-        return self.settings, self.redis_url, self.runtime.directory
+    def common(self, pool: PoolSettings | None = None) -> tuple[Settings, str, Path]:
+        """What every role is given first: settings (a worker those of its pool), the address of Redis, the runtime
+        directory."""
+        settings = self.settings if pool is None else self.settings.of_pool(pool)
+        return settings, self.redis_url, self.runtime.directory

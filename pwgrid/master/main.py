@@ -13,13 +13,11 @@ import structlog
 
 from pwgrid.common import systemd
 from pwgrid.common.loop import Loop
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.config import MasterConfig, RedisSpec, Roles
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
-from pwgrid.master.policy.spares import expected_rate
 from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis import RedisChild
@@ -67,7 +65,7 @@ class Master:
         self._shutdown = Shutdown()
         self._signals = Signals()
         self._files = ChildFileWriter(loop, config)
-        self._pools = {name: self._pool(name) for name in BROWSER_TYPES}
+        self._pools = {name: Pool(pool, loop.now()) for name, pool in config.settings.pools_wanted().items()}
         self._redis = RedisChild(loop, config.redis, self._files) if config.redis else None
         self._proxies = Proxies(loop, config, self._files, lambda name, data: self._requests.from_proxy(name, data))
         self._workers = Workers(loop, config, self._pools, self._files, self._proxies)
@@ -77,8 +75,8 @@ class Master:
             *(config, self._pools, self._workers, self._proxies, self._redis, self._memory, started_at),
             is_started=lambda: self._start_report.is_started,
         )
-        self._start_report = StartReport(config, self._pools.values(), self.status)
-        self._reload = Reload(config, self._files, self._pools, self._workers, self._proxies)
+        self._start_report = StartReport(config, self._pools, self.status)
+        self._reload = Reload(loop, config, self._files, self._pools, self._workers, self._proxies)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
             config=config,
@@ -175,7 +173,9 @@ class Master:
         now = self._loop.now()
         self._sample.arm(self._memory.tick(now))
         self._proxies.go_on_replacing()
-        for name, pool in self._pools.items():
+        for name, pool in list(self._pools.items()):
+            if pool.is_removed and not self._workers.of(name):
+                del self._pools[name]
             pool.host_guard = self._memory.guard.reason
             pool.observe(self._workers.of(name), now)
         if self._shutdown.is_stopping:
@@ -194,13 +194,13 @@ class Master:
     def _follow_plan(self, now: float) -> None:
         settings = self._config.settings
         for name, pool in self._pools.items():
-            pool.foresee(self._workers.of(name), settings, now)
+            pool.foresee(self._workers.of(name), now)
         wanted = {name: pool.wanted(now) for name, pool in self._pools.items()}
         limits = Limits(max(MIN_STARTING, os.cpu_count() or 0), settings.max_surge)
         for action in plan(wanted, self._workers.views(), now, self._memory.limits(limits)):
             match action:
                 case Spawn():
-                    self._workers.start(action.browser_type, spare=action.spare)
+                    self._workers.start(action.pool, spare=action.spare)
                 case Serve():
                     self._workers.serve(self._workers.records[action.worker_id])
                 case Drain():
@@ -288,7 +288,8 @@ class Master:
             self._workers.adopt(state)
         if self._config.kept_open is not None:
             for name, workers in self._config.kept_open.pools.items():
-                self._pools[name].scale(workers)  # type: ignore[index]
+                if name in self._pools:
+                    self._pools[name].scale(workers)
             self._version_change.replace_children()
         else:
             self._reload.recycle_outdated()
@@ -308,7 +309,7 @@ class Master:
             control=self._control.fd,
             ipc={each.worker_id: each.ipc.fileno() for each in records if each.ipc and each.life.has_process},
             lifeline=config.lifeline_fd,
-            pools={name: pool.workers for name, pool in self._pools.items() if pool.workers != self._configured(name)},
+            pools={name: pool.workers for name, pool in self._pools.items() if pool.workers != pool.settings.workers},
             port=config.settings.port,
             started_at=self._reporter.started_at,
         )
@@ -324,14 +325,6 @@ class Master:
         assert self._watchdog_s is not None
         systemd.alive()
         self._alive.arm(self._loop.now() + self._watchdog_s / ALIVE_PARTS)
-
-    def _pool(self, browser_type: BrowserType) -> Pool:
-        settings, workers = self._config.settings, self._configured(browser_type)
-        rate = expected_rate(workers, settings.max_concurrent_sessions, settings.max_lifetime_sessions)
-        return Pool(browser_type, workers, rate, self._loop.now())
-
-    def _configured(self, browser_type: BrowserType) -> int:
-        return self._config.settings.workers_wanted()[browser_type]
 
     def _own_pids(self) -> set[int]:
         redis = {self._redis.pid} if self._redis and self._redis.pid else set()

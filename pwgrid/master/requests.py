@@ -11,7 +11,6 @@ import structlog
 from pwgrid.common import systemd
 from pwgrid.common.errors import GridError
 from pwgrid.common.systemd import service_manager
-from pwgrid.common.types import BrowserType
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
@@ -32,7 +31,7 @@ class Requests:
     """Each method raises ValueError with the sentence that says what is wrong."""
 
     config: MasterConfig
-    pools: Mapping[BrowserType, Pool]
+    pools: Mapping[str, Pool]
     workers: Workers
     shutdown: Shutdown
     reload_settings: Reload
@@ -68,6 +67,8 @@ class Requests:
     def drain(self, data: Frame) -> Frame:
         """Drain one worker, a pool, or all."""
         records = select(self.workers.records.values(), data)
+        if not records and data.get("pool") is not None and data["pool"] not in self.pools:
+            raise ValueError(f"there is no pool {data['pool']!r:.40}; pools are {', '.join(self.pools)}")
         if not records and not data.get("all"):
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
         wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
@@ -78,24 +79,25 @@ class Requests:
     def scale(self, data: Frame) -> Frame:
         """Want other numbers of workers, until the next reload that changes them."""
         self._refuse_while_stopping()
-        figures: dict[BrowserType, int] = {}
+        figures: dict[str, int] = {}
+        pools = {name: pool for name, pool in self.pools.items() if not pool.is_removed}
         for name, workers in data.items():
-            pool = self.pools.get(name)  # type: ignore[call-overload]
+            pool = pools.get(name)
             if pool is None:
-                raise ValueError(f"there is no pool {name!r:.40}; pools are {', '.join(self.pools)}")
+                raise ValueError(f"there is no pool {name!r:.40}; pools are {', '.join(pools)}")
             if type(workers) is not int or not 0 <= workers <= MAX_WORKERS:
                 raise ValueError(f"{name}: {workers!r:.40} is not a number of workers from 0 to {MAX_WORKERS}")
             if workers > pool.workers == 0:
                 try:
-                    self.config.prepare_pool(pool.browser_type)
+                    self.config.prepare_pool(pool.settings)
                 except GridError as error:
                     raise ValueError(str(error)) from None
-            figures[pool.browser_type] = workers
-        if not any(figures.get(name, pool.workers) for name, pool in self.pools.items()):
+            figures[name] = workers
+        if not any(figures.get(name, pool.workers) for name, pool in pools.items()):
             raise ValueError(NO_POOL)
-        for browser_type, workers in figures.items():
-            self.pools[browser_type].scale(workers)
-        return {"wanted": {name: pool.workers for name, pool in self.pools.items()}}
+        for name, workers in figures.items():
+            pools[name].scale(workers)
+        return {"wanted": {name: pool.workers for name, pool in pools.items()}}
 
     def reload(self) -> Frame:
         """Take the configuration as it is now."""

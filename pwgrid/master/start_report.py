@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -18,12 +18,12 @@ log = structlog.get_logger()
 class StartReport:
     """Compares what there is with what was told before. `is_started`: the start is over, or another master's was."""
 
-    def __init__(self, config: MasterConfig, pools: Iterable[Pool], status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, config: MasterConfig, pools: Mapping[str, Pool], status: Callable[[], dict[str, Any]]) -> None:
         self.is_started = config.kept_open is not None or bool(config.leftovers.workers)
         self.is_ready = False
         """Whether it was told that the grid is."""
         self._config = config
-        self._pools = list(pools)
+        self._pools = pools
         self._status = status
         self._told = ""
         self._is_settled = False
@@ -37,7 +37,7 @@ class StartReport:
         if self.is_ready:
             return
         self._tell_progress(records)
-        if listens and all(pool.is_complete or pool.cannot_start or pool.host_guard for pool in self._pools):
+        if listens and all(pool.is_complete or pool.cannot_start or pool.host_guard for pool in self._pools.values()):
             self.is_started = self._is_settled = True
         if not self._is_settled:
             return
@@ -50,7 +50,7 @@ class StartReport:
             self._call(self._config.on_not_ready, status)
 
     def _tell_progress(self, records: Iterable[WorkerRecord]) -> None:
-        wanted = sum(pool.workers for pool in self._pools)
+        wanted = sum(pool.workers for pool in self._pools.values())
         capacity = [record.life.status for record in records if record.life.is_capacity]
         text = f"launching {len(capacity)} of {wanted} workers ({capacity.count(WorkerStatus.AVAILABLE)} ready)"
         if capacity and text != self._told:

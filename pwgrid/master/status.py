@@ -9,7 +9,6 @@ from typing import Any
 
 from pwgrid.common import readiness
 from pwgrid.common.redis_url import shown
-from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.disk import disk_problem
@@ -30,7 +29,7 @@ class Reporter:
     """
 
     config: MasterConfig
-    pools: dict[BrowserType, Pool]
+    pools: dict[str, Pool]
     workers: Workers
     proxies: Proxies
     redis: RedisChild | None
@@ -78,6 +77,7 @@ class Reporter:
             "workers": [
                 {
                     "id": record.worker_id,
+                    "pool": record.pool,
                     "browserType": record.browser_type,
                     "status": record.life.status.value,
                     "playwrightVersion": record.launched.get("playwrightVersion"),

@@ -209,9 +209,9 @@ class Proxy:
             else:
                 report(reaped, "worker lost")
 
-    def _on_slots(self, browser_type: BrowserType | None) -> None:
-        self.queue.wake(browser_type)
-        if browser_type is None:  # Redis is back: who went meanwhile may not have been able to say so
+    def _on_slots(self, pool: str | None) -> None:
+        self.queue.wake(pool)
+        if pool is None:  # Redis is back: who went meanwhile may not have been able to say so
             self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
 
     # Master

@@ -6,7 +6,6 @@ import asyncio
 import math
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.eligibility import Candidate, Rule, why_none
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot
@@ -17,7 +16,7 @@ class Readiness:
     """While Redis is away the master's word alone counts: the proxy chooses by that, too."""
 
     def __init__(self, settings: Settings, roster: Roster, registry: Registry) -> None:
-        self._rule = Rule(settings.max_lifetime_sessions, settings.stale_threshold)
+        self._stale_s = settings.stale_threshold
         self._timeout_s = settings.redis_timeout
         self._roster = roster
         self._registry = registry
@@ -26,15 +25,15 @@ class Readiness:
         """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
         reason = self._roster.not_ready()
         if reason is None and (found := found or await self._look()) is not None:
-            reasons = [self._why_none(found, browser_type) for browser_type in sorted(self._roster.offered())]
+            reasons = [self._why_none(found, pool) for pool in self._roster.offered()]
             reason = "; ".join(each for each in reasons if each) or None
         return reason
 
-    async def shortage(self, browser_type: BrowserType) -> str | None:
-        """Why no session of this type can be taken at all; None when one could be once a slot is free."""
-        reason = self._roster.host_guard or self._roster.shortage(browser_type)
+    async def shortage(self, pool: str) -> str | None:
+        """Why this pool can take no session at all; None when it could once a slot is free."""
+        reason = self._roster.host_guard or self._roster.shortage(pool)
         if reason is None and (found := await self._look()) is not None:
-            reason = self._why_none(found, browser_type)
+            reason = self._why_none(found, pool)
         return reason
 
     async def _look(self) -> RegistrySnapshot | None:
@@ -44,7 +43,10 @@ class Readiness:
         except (TimeoutError, RegistryUnavailable):
             return None
 
-    def _why_none(self, found: RegistrySnapshot, browser_type: BrowserType) -> str | None:
+    def _why_none(self, found: RegistrySnapshot, name: str) -> str | None:
+        pool = self._roster.pools.get(name)
+        if pool is None:  # gone while we looked
+            return None
         now = math.floor(self._registry.now())
         candidates = [
             Candidate(
@@ -54,6 +56,6 @@ class Readiness:
                 bool(worker.ws_endpoint),
             )
             for field, worker in found.workers.items()
-            if worker.browser_type == browser_type
+            if (worker.pool, worker.browser_type) == (name, pool.browser_type)
         ]
-        return why_none(browser_type, candidates, self._rule)
+        return why_none(name, candidates, Rule(pool.lifetime, self._stale_s))

@@ -2,21 +2,55 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pwgrid.common import readiness
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.types import BrowserType
+
+_NO_LIMIT: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """`wanted` and `available` count workers; `reason` says why the pool is short of them; `drain_timeouts` counts the
-    drains that cut sessions."""
+    """`wanted`, `available`, `starting`, `spare` and `draining` count workers; `reason` says why the pool is short of
+    them; `drain_timeouts` counts the drains that cut sessions.
 
+    `slots` and `lifetime` are sessions of each worker, `labels` the label keys of the pool; `options` are the launch
+    options of its browsers that clients may ask for, too.
+    """
+
+    name: str
+    browser_type: BrowserType
     wanted: int
     available: int
     reason: str | None
+    slots: int = 1
+    lifetime: int = _NO_LIMIT
+    labels: tuple[str, ...] = ()
+    starting: int = 0
+    spare: int = 0
+    draining: int = 0
     drain_timeouts: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, told: Mapping[str, Any]) -> "PoolView":
+        """As the master tells of it; a master of an earlier version tells less."""
+        return cls(
+            name=name,
+            browser_type=told.get("browserType", name),
+            wanted=told["wanted"],
+            available=told["available"],
+            reason=told.get("reason"),
+            slots=told.get("slots", 1),
+            lifetime=told.get("lifetime", _NO_LIMIT),
+            labels=tuple(told.get("labels", ())),
+            starting=told.get("starting", 0),
+            spare=told.get("spare", 0),
+            draining=told.get("draining", 0),
+            drain_timeouts=told.get("drainTimeouts", 0),
+            options={option: told[option] for option in ("headless", "args") if option in told},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +61,7 @@ class WorkerView:
     browser_type: BrowserType
     status: str
     playwright_version: str | None
+    pool: str
 
 
 @dataclass(slots=True)
@@ -37,7 +72,7 @@ class Roster:
     lost: str | None = None
     is_started: bool = False
     host_guard: str | None = None
-    pools: dict[BrowserType, PoolView] = field(default_factory=dict)
+    pools: dict[str, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What the master has counted, for the metrics alone."""
@@ -48,25 +83,23 @@ class Roster:
         self.is_started = bool(state.get("started", True))
         self.host_guard = state.get("hostGuard")
         self.metrics = state.get("metrics", {})
-        pools = state.get("pools", {})
-        self.pools = {
-            browser_type: PoolView(
-                pools[browser_type]["wanted"],
-                pools[browser_type]["available"],
-                pools[browser_type].get("reason"),
-                pools[browser_type].get("drainTimeouts", 0),
-            )
-            for browser_type in BROWSER_TYPES
-            if browser_type in pools
-        }
+        self.pools = {name: PoolView.of(name, told) for name, told in state.get("pools", {}).items()}
         self.workers = {
-            worker["id"]: WorkerView(worker["id"], worker["browserType"], worker["status"], _minor(worker))
+            worker["id"]: WorkerView(
+                *(worker["id"], worker["browserType"], worker["status"], _minor(worker)),
+                pool=worker.get("pool", worker["browserType"]),
+            )
             for worker in state.get("workers", [])
         }
 
-    def offered(self) -> frozenset[BrowserType]:
-        """The browser types for which workers are wanted."""
-        return frozenset(browser_type for browser_type, pool in self.pools.items() if pool.wanted > 0)
+    def offered(self) -> dict[str, PoolView]:
+        """The pools for which workers are wanted, in the order of the configuration."""
+        return {name: pool for name, pool in self.pools.items() if pool.wanted > 0}
+
+    def pool_of(self, worker_id: str | None) -> str | None:
+        """The pool of a worker that one names; None where there is none."""
+        worker = self.workers.get(worker_id) if worker_id is not None else None
+        return worker.pool if worker else None
 
     def versions(self) -> frozenset[str]:
         """Playwright major.minor of the workers that serve."""
@@ -86,10 +119,10 @@ class Roster:
             self.pools, is_started=self.is_started, is_stopping=self.stopping, host_guard=self.host_guard
         )
 
-    def shortage(self, browser_type: BrowserType) -> str | None:
-        """Why no session of this type can be taken at all; None when a worker serves."""
-        pool = self.pools.get(browser_type)
-        return readiness.shortage(browser_type, pool) if pool else None
+    def shortage(self, name: str) -> str | None:
+        """Why this pool can take no session at all; None when a worker serves."""
+        pool = self.pools.get(name)
+        return readiness.shortage(name, pool) if pool else f"there is no pool {name} any more"
 
 
 def _minor(worker: Mapping[str, Any]) -> str | None:

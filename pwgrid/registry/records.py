@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.types import BrowserType
 
@@ -34,7 +32,7 @@ _RENEWED = ("status", "rssMib")
 
 _SESSION_FIELDS = frozenset(
     {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
-    | {"client", "bytesIn", "bytesOut", "presumed", "drainAt"}
+    | {"client", "bytesIn", "bytesOut", "presumed", "drainAt", "pool"}
 )
 
 
@@ -53,7 +51,9 @@ class WorkerRecord:
     handoff: str = ""
     pid: int = 0
     rss_mib: int | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    pool: str = ""
+    labels: tuple[str, ...] = ()
+    """Label keys of its pool."""
     last_heartbeat: float = 0.0
     """Written by the scripts; only read here."""
 
@@ -75,7 +75,8 @@ class WorkerRecord:
             "handoff": self.handoff,
             "pid": str(self.pid),
             "rssMib": "" if self.rss_mib is None else str(self.rss_mib),
-            "labels": orjson.dumps(dict(self.labels), option=orjson.OPT_SORT_KEYS).decode(),
+            "pool": self.pool or self.browser_type,
+            "labels": ",".join(self.labels),
         }
         return [text for pair in named.items() if not renewed or pair[0] not in _RENEWED for text in pair]
 
@@ -95,7 +96,8 @@ class WorkerRecord:
             handoff=values.get("handoff", ""),
             pid=int(number(values.get("pid"))),
             rss_mib=int(number(values["rssMib"])) if values.get("rssMib") else None,
-            labels=_labels(values.get("labels")),
+            pool=values.get("pool") or browser_type,  # other programs register workers without one
+            labels=_labels(values.get("labels", "")),
             last_heartbeat=number(values.get("lastHeartbeat")),
         )
 
@@ -155,6 +157,7 @@ class SessionRecord:
     bytes_out: int
     extra: Mapping[str, str]
     drain_at: float | None = None
+    pool: str = ""
 
     @classmethod
     def read(cls, session_id: str, values: Mapping[str, str]) -> SessionRecord:
@@ -173,6 +176,7 @@ class SessionRecord:
             bytes_out=int(number(values.get("bytesOut"))),
             extra={name: value for name, value in values.items() if name not in _SESSION_FIELDS},
             drain_at=number(values["drainAt"]) if "drainAt" in values else None,
+            pool=values.get("pool") or values.get("browserType", ""),
         )
 
     @property
@@ -184,6 +188,7 @@ class SessionRecord:
         """The session as the API and the command line show it; times in Unix seconds."""
         return {
             "id": self.session_id,
+            "pool": self.pool,
             "browserType": self.browser_type,
             "workerId": self.worker_id,
             "status": self.status,
@@ -275,6 +280,11 @@ def number(text: str | None) -> float:
     return found if abs(found) < _NO_FIGURE else 0.0
 
 
+def _labels(text: str) -> tuple[str, ...]:
+    # Workers of an earlier version have a JSON object there.
+    return () if text.startswith("{") else tuple(filter(None, text.split(",")))
+
+
 def counts(values: Mapping[str, str]) -> dict[str, int]:
     """A hash of counters."""
     return {name: int(number(value)) for name, value in values.items()}
@@ -294,11 +304,3 @@ def _lengths(found: Mapping[str, int]) -> dict[tuple[str, str], Histogram]:
         else:
             histogram.total = value / 1000
     return lengths
-
-
-def _labels(text: str | None) -> dict[str, str]:
-    try:
-        labels = orjson.loads(text or "{}")
-    except ValueError:
-        return {}
-    return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {}

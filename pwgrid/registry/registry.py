@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.types import BrowserType
 from pwgrid.registry import listing, records
 from pwgrid.registry.client import RedisClient
 from pwgrid.registry.connect import database
@@ -30,7 +30,7 @@ from pwgrid.registry.records import (
 )
 from pwgrid.registry.scripts import load
 from pwgrid.registry.session_updates import SessionUpdate
-from pwgrid.registry.subscription import Subscription
+from pwgrid.registry.subscription import Subscription, glob_escape
 from pwgrid.settings.model import Settings
 
 __all__ = [
@@ -111,7 +111,7 @@ class Registry:
         life = self._lifetimes
         self._rule = (str(life.stale_threshold_s), prefix)
         record = (life.record_ttl_s, life.history_max, life.command_ttl_s)
-        self._recording = (*map(str, record), "proxy", self._instance)
+        self._recording = tuple(map(str, record))
         self._subscriptions: list[Subscription] = []
         self.client = RedisClient(url, timeout_s=timeout_s, scripts=self._scripts.values())
 
@@ -164,13 +164,15 @@ class Registry:
         exclude: Collection[str] = (),
         version: str | None = None,
         worker_id: str | None = None,
+        pool: str | None = None,
         fields: Mapping[str, str] | None = None,
     ) -> Selection | None:
         """Chooses a worker and takes one of its slots by a lease of `lease_s`; None when no worker is eligible.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
-        do, `fields` go into the session's record. A session that was selected before gets the same answer; if its
-        worker is excluded now, that lease is taken back. None also for a session that has run already.
+        do, `pool` the one whose workers will, `fields` go into the session's record. A session that was selected before
+        gets the same answer; if its worker is excluded now, that lease is taken back. None also for a session that has
+        run already.
         """
         extra = [text for pair in fields.items() for text in pair] if fields else ()
         arguments = (
@@ -186,6 +188,9 @@ class Registry:
             version or "",
             worker_id or "",
             *self._recording,
+            pool or "",
+            "proxy",
+            self._instance,
             *extra,
         )
         endpoint: str | None = await self._run("selector", *arguments)
@@ -339,16 +344,16 @@ class Registry:
             )
         )
 
-    async def subscribe_slots(self, callback: Callable[[BrowserType | None], None]) -> None:
-        """`callback` is called with a browser type when a slot of it may have come free, and with None after each
+    async def subscribe_slots(self, callback: Callable[[str | None], None]) -> None:
+        """`callback` is called with a pool's name when a slot of it may have come free, and with None after each
         (re)connection to Redis, since anything may have happened before."""
-        channels = {f"{self._prefix}slots:{browser_type}": browser_type for browser_type in BROWSER_TYPES}
+        before_name = f"{self._prefix}slots:"
         self._subscriptions.append(
             Subscription(
                 self._url,
                 timeout_s=self._timeout_s,
-                channels=channels,
-                on_message=lambda channel: callback(channels[channel]),
+                patterns=(glob_escape(before_name) + "*",),
+                on_message=lambda channel: callback(channel.removeprefix(before_name)),
                 on_subscribed=lambda: callback(None),
             )
         )

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
-    """Everything a worker needs that only the master can give.
+    """Everything a worker needs that only the master can give; `settings` are those of its `pool`.
 
     `ipc` is the worker's end of the browser server's channel and `ipc_child` the Node end (None when this worker takes
     over the browser server of a dead one). The master keeps a copy of `ipc`, so that the channel outlives the worker.
@@ -25,7 +26,7 @@ class WorkerArguments:
     runtime: Path
     directory: Path
     worker_id: str
-    browser_type: BrowserType
+    pool: PoolSettings
     control: socket.socket
     ipc: socket.socket
     ipc_child: socket.socket | None
@@ -33,6 +34,11 @@ class WorkerArguments:
     registry_seen: bool = False
     spare: bool = False
     sessions_until: float = math.inf
+
+    @property
+    def browser_type(self) -> BrowserType:
+        """Of its pool."""
+        return self.pool.browser_type
 
 
 @dataclass(frozen=True, slots=True)

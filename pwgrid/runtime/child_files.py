@@ -43,6 +43,7 @@ class ChildState:
     started_at: float
     boot_id: str = ""
     browser_type: str = ""
+    pool: str = ""
     launched: dict[str, Any] = field(default_factory=dict)
     status: str = ""
     reason: str | None = None

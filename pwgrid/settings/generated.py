@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.settings.model import RELATIONS, SECTIONS, SETTINGS, bare, literal
+from pwgrid.settings.pools import PoolTable
 
 _TOML_HEAD: Final = """\
 # All settings of pwgrid with their defaults. Made from pwgrid/settings/model.py by
@@ -16,6 +17,31 @@ _TOML_HEAD: Final = """\
 #
 # Rules between settings:
 """
+
+_POOLS_HEAD: Final = """
+# Pools beside those of [workers]: a table for each, in the order in which clients that name none get them. With one of
+# these the default of chromium_workers is 0. What a table does not say is what the setting above says. POOL_CONFIG in
+# the environment takes the place of all of them: AppA:Chromium:Staging=3,AppB:Firefox:UAT=1. An example:
+#
+#  [[pools]]
+"""
+
+_EXAMPLE: Final = {
+    "name": "appa",
+    "browser": "chromium",
+    "workers": 3,
+    "slots": 5,
+    "lifetime": 50,
+    "max_memory_mib": 1500,
+    "max_memory_hard_mib": 3000,
+    "executable": "/opt/chromium/chrome",
+    "channel": "chrome",
+    "headless": True,
+    "args": ["--lang=de"],
+    "proxy": "http://user:password@proxy:3128",
+    "env": {"TZ": "Europe/Berlin"},
+    "labels": ["AppA:Chromium:Staging", "AppA:Chromium:UAT:EU"],
+}
 
 _ENVIRONMENT_HEAD: Final = """\
 # Environment of pwgrid with the defaults. Made from pwgrid/settings/model.py by
@@ -41,6 +67,10 @@ def _toml() -> str:
             if each.section == section:
                 named = f" Environment: {each.environment}." if each.environment != each.name.upper() else ""
                 parts.append(f"\n# {each.described()}{named}\n#{each.name} = {literal(each.default)}\n")
+    parts.append(_POOLS_HEAD)
+    for name, info in PoolTable.model_fields.items():
+        hash_ = "# " if name == "channel" else ""  # beside executable there may be none
+        parts.append(f"#  {hash_}{name} = {literal(_EXAMPLE[name])}  # {info.description}\n")
     return "".join(parts)
 
 

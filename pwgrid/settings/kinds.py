@@ -89,7 +89,7 @@ def _text(fault: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _like(pattern: str, sentence: str) -> AfterValidator:
+def like(pattern: str, sentence: str) -> AfterValidator:
     return _text(lambda text: "" if re.fullmatch(pattern, text) else sentence)
 
 
@@ -135,22 +135,22 @@ LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 # An empty text is a setting that is not set, but for a host.
 _NO_HOST: Final = "must be a host name or an address (IPv6 without brackets)"
-Host = Annotated[str, _like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
-HostOrNone = Annotated[str, _like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
-VISIBLE: Final = _like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
-AbsolutePath = Annotated[str, _like(r"(/.*)?", "must be an absolute path")]
+Host = Annotated[str, like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
+HostOrNone = Annotated[str, like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
+VISIBLE: Final = like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
+AbsolutePath = Annotated[str, like(r"(/.*)?", "must be an absolute path")]
 Executable = AbsolutePath
 RuntimeDir = Annotated[str, _text(_runtime_dir)]
 RedisAddress = Annotated[RedisUrl, _text(_redis_url)]
 Origin = Annotated[
-    str, _like(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", "must be origins like https://example.org:8443, without a path")
+    str, like(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", "must be origins like https://example.org:8443, without a path")
 ]
 HostPattern = Annotated[
     str,
-    _like(
+    like(
         r"\*|(\*\.)?[0-9A-Za-z._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*",
         "must be host names without a port, *.example.org for all below one, or *",
     ),
 ]
-Switch = Annotated[str, _like(r"-.*", "must be command line switches, which begin with -")]
-Variable = Annotated[str, _like(r"[A-Za-z_][A-Za-z0-9_]*", "must be names of environment variables")]
+Switch = Annotated[str, like(r"-.*", "must be command line switches, which begin with -")]
+Variable = Annotated[str, like(r"[A-Za-z_][A-Za-z0-9_]*", "must be names of environment variables")]

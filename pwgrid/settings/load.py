@@ -20,15 +20,18 @@ from pwgrid.settings.kinds import RULE, RedisUrl, Secret
 from pwgrid.settings.model import (
     DEFAULT,
     OLD_NAMES,
+    OLD_SECTIONS,
     POOLS,
     SECTIONS,
     SETTINGS,
+    WORKERS,
     Setting,
     Settings,
     Sources,
     bare,
     literal,
 )
+from pwgrid.settings.pools import Fault, PoolTable, read_pool_config, read_tables
 from pwgrid.settings.unknown_variables import find_strays
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
@@ -39,6 +42,8 @@ CREDENTIAL: Final = "pwgrid.token"
 
 GOOD_TOKEN_CHARACTERS: Final = 16
 _NEW_NAMES: Final = {old: new for new, old in OLD_NAMES.items()}
+_NEW_SECTIONS: Final = {old: new for new, old in OLD_SECTIONS.items()}
+_POOLS_TWICE: Final = "; beside [[pools]] the section [pools] must be called [workers]"
 _SECRET_BYTES: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
@@ -68,7 +73,9 @@ def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[st
     draft = _Draft()
     path = draft.take_file(*_find_file(config_file, environ))
     environment = _Environment(environ)
-    draft.take(environment(), lambda setting: f"environment {environment.variables[setting.name]}", _TEXTS)
+    texts = environment()
+    draft.take_pools(texts, f"environment {environment.variables[POOLS]}", read_pool_config)
+    draft.take(texts, lambda setting: f"environment {environment.variables[setting.name]}", _TEXTS)
     for name, value in flags.items():
         if value is not None and value != ():
             given = str(value).strip() if isinstance(value, str | PurePath) else value
@@ -105,7 +112,9 @@ def whose(config_file: Path | None) -> str:
 
 
 def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Secret) else list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.shown() if isinstance(value, PoolTable) else str(value) if isinstance(value, Secret) else value
 
 
 def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Path, str]:
@@ -136,6 +145,7 @@ class _Environment(EnvSettingsSource):
         return value  # a list is words, not JSON: the model splits them
 
 
+_ReadPools = Callable[[Any], tuple[tuple[PoolTable, ...], list[Fault]]]
 _Validate = Callable[[Mapping[str, object]], Settings]
 _ALONE: Final = Sources(unusable=frozenset(SETTINGS))  # the rules between settings are for all sources together
 _TYPED: Final[_Validate] = partial(Settings.model_validate, strict=True, context=_ALONE)
@@ -158,16 +168,20 @@ class _Draft:
 
         Not by TomlConfigSettingsSource: that passes over a file that is missing, or a pipe.
         """
+        text = ""
         try:
-            table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+            text = path.read_bytes().decode("utf-8-sig")
+            table = tomllib.loads(text)
         except (OSError, ValueError, RecursionError) as error:
             if path == DEFAULT_FILE and isinstance(error, FileNotFoundError | NotADirectoryError):
                 return None
             self._is_complete = False  # rules would be broken by what a file says that could not be read
-            self._violations.append(Violation("config", repr(str(path)), _unreadable(error), named_by))
+            hint = _POOLS_TWICE if {"[pools]", "[[pools]]"} <= {each.strip() for each in text.splitlines()} else ""
+            self._violations.append(Violation("config", repr(str(path)), _unreadable(error) + hint, named_by))
             return path
         known: dict[str, object] = {}
         unknown = list(_sort_out(table, known))
+        self.take_pools(known, str(path), read_tables)
         self.take(known, lambda _setting: str(path), _TYPED)
         self._violations += [Violation(place, "", sentence, str(path)) for place, sentence in unknown]
         return path
@@ -189,6 +203,16 @@ class _Draft:
         for name in good.model_fields_set:
             self._put(name, getattr(good, name), source(SETTINGS[name]))
 
+    def take_pools(self, given: dict[str, Any], source: str, read: _ReadPools) -> None:
+        """The pools of a source, out of all that it has `given`; they take the place of those of a source before."""
+        if POOLS not in given:
+            return
+        tables, faults = read(given.pop(POOLS))
+        self._violations += [Violation(each.place, each.written, each.sentence, source) for each in faults]
+        self._put(POOLS, tables, source)
+        if faults:
+            self._unusable.add(POOLS)
+
     def take_credential(self, environ: Mapping[str, str]) -> None:
         """The token that systemd has put into a file for this service alone: LoadCredential= of its unit."""
         path = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / CREDENTIAL
@@ -204,7 +228,8 @@ class _Draft:
             except ValidationError as error:
                 for each in error.errors():
                     name = str(each["loc"][0])
-                    self._violations.append(Violation(name, _shown(each["input"]), each["msg"], self.sources[name]))
+                    value = ", ".join(pool.name for pool in each["input"]) if name == POOLS else _shown(each["input"])
+                    self._violations.append(Violation(name, value, each["msg"], self.sources[name]))
         if self._violations:
             raise ConfigError(self._violations)
         return settings
@@ -223,10 +248,19 @@ class _Draft:
             host = f"[{now.redis_host}]" if ":" in now.redis_host else now.redis_host
             url = RedisUrl(f"redis://{host}:{now.redis_port}/0")
             self._put("redis_url", url, f"redis_host, {self.sources['redis_host']}")
+        if now.pools:
+            for each in WORKERS:
+                if self.sources[each] == DEFAULT:  # who names pools wants those, and no others
+                    self._values[each] = 0
+            now = Settings.model_construct(**self._values)
         name, filled = "default_browser_type", [each for each, workers in now.workers_wanted().items() if workers]
-        is_free = self.sources[name] == DEFAULT and self._unusable.isdisjoint({name, *POOLS})
+        is_free = self.sources[name] == DEFAULT and self._unusable.isdisjoint({name, POOLS, *WORKERS})
         if is_free and len(filled) == 1 and filled[0] != now.default_browser_type:
-            self._put(name, filled[0], f"{DEFAULT}, the only pool with workers")
+            self._put(
+                name,
+                filled[0],
+                f"{DEFAULT}, the only browser with workers" if now.pools else f"{DEFAULT}, the only pool with workers",
+            )
 
     def _read_token(self, path: str) -> None:
         if self.sources["token"] != DEFAULT:
@@ -300,9 +334,15 @@ def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator
 
     Its value is not told: it might be a secret with a mistyped name.
     """
-    for section, content in table.items():
+    for written, content in table.items():
+        if written == POOLS and not isinstance(content, dict):
+            known[POOLS] = content
+            continue
+        section = _NEW_SECTIONS.get(written, written)
         if section not in SECTIONS:
-            yield _key(section), _unknown("section", section, SECTIONS)
+            yield _key(section), _unknown("section", section, [*SECTIONS, POOLS])
+        elif section != written and section in table:
+            yield f"[{written}]", f"is the old name of [{section}], which is there, too"
         elif not isinstance(content, dict):
             yield _key(section), f"must be a section: [{section}]"
         else:

@@ -22,6 +22,7 @@ from pydantic_core import InitErrorDetails
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Part
 from pwgrid.settings import kinds
+from pwgrid.settings.pools import PoolSettings, PoolTable, resolved, short_form
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ DEFAULT: Final = "default"
 
 SECTIONS: Final = {
     "listener": "Where clients connect, and who may.",
-    "pools": "How many browsers of which type.",
+    "workers": "How many browsers of which type, and what each of them is for. Other pools: [[pools]], at the end.",
     "queue": "What happens to clients while all slots are taken.",
     "sessions": "Limits of single sessions.",
     "browsers": "How browsers are started.",
@@ -41,18 +42,28 @@ SECTIONS: Final = {
     "runtime": "Files and logs.",
 }
 
-POOLS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
+OLD_SECTIONS: Final[Mapping[str, str]] = {"workers": "pools"}
+"""Sections that were called otherwise, in files that go on working: [pools] cannot be in one file with [[pools]]."""
 
-NO_POOL: Final = f"{', '.join(POOLS)}: one of them must be at least 1"
+WORKERS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
+"""The short form of three pools."""
+
+POOLS: Final = "pools"
+"""The setting with all other pools. Its section is the tables [[pools]]."""
+
+NO_POOL: Final = f"{', '.join(WORKERS)}: one of them must be at least 1"
 """Why a grid is refused that would serve nobody."""
 
-_PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir"})
+_PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir", POOLS})
 """These names are too general to be taken from an environment that is not ours alone."""
 
 
 _FLAGS: Final = {"max_concurrent_sessions": "--slots", "worker_select_timeout": "--queue-timeout"}
 """Where the name would make a clumsy flag."""
 
+
+_VARIABLES: Final = {POOLS: "pool_config"}
+"""Where an environment variable is not named like its setting."""
 
 PREFIX: Final = "PWGRID_"
 
@@ -66,13 +77,14 @@ OLD_NAMES: Final[Mapping[str, str]] = {
 
 def environment_names(name: str) -> list[str]:
     """The environment variables that set it; the first one that is there counts."""
-    names = [name, *([OLD_NAMES[name]] if name in OLD_NAMES else [])]
-    return [f"{prefix}{each.upper()}" for each in names for prefix in ([PREFIX] if name in _PREFIXED else [PREFIX, ""])]
+    names = [name, *(table[name] for table in (_VARIABLES, OLD_NAMES) if name in table)]
+    return [f"{prefix}{each.upper()}" for each in names for prefix in ([PREFIX] if each in _PREFIXED else [PREFIX, ""])]
 
 
 def environment_name(name: str) -> str:
     """The environment variable that is documented for it; with the prefix it is always one, too."""
-    return (PREFIX if name in _PREFIXED else "") + name.upper()
+    documented = _VARIABLES.get(name, name)
+    return (PREFIX if documented in _PREFIXED else "") + documented.upper()
 
 
 def setting(default: T, section: str, *concerns: Part) -> T:
@@ -120,17 +132,17 @@ class Settings(BaseModel, frozen=True):
     advertised_host: kinds.HostOrNone = setting("", "listener", "fixed")
     """Host in the endpoints that the registry gives to others; empty: host."""
 
-    chromium_workers: kinds.Workers = setting(2, "pools", "pool")
+    chromium_workers: kinds.Workers = setting(2, "workers", "pool")
     """Chromium workers."""
-    firefox_workers: kinds.Workers = setting(0, "pools", "pool")
+    firefox_workers: kinds.Workers = setting(0, "workers", "pool")
     """Firefox workers."""
-    webkit_workers: kinds.Workers = setting(0, "pools", "pool")
+    webkit_workers: kinds.Workers = setting(0, "workers", "pool")
     """WebKit workers."""
-    default_browser_type: BrowserType = setting("chromium", "pools", "proxy")
+    default_browser_type: BrowserType = setting("chromium", "workers", "proxy")
     """Browser for clients that name none."""
-    max_concurrent_sessions: Annotated[int, kinds.Bounds(1, 1000)] = setting(5, "pools", "proxy", "worker")
+    max_concurrent_sessions: Annotated[int, kinds.Bounds(1, 1000)] = setting(5, "workers", "proxy", "worker")
     """Slots of each worker."""
-    max_lifetime_sessions: Annotated[int, kinds.Bounds(1, 1_000_000_000)] = setting(50, "pools", "proxy", "worker")
+    max_lifetime_sessions: Annotated[int, kinds.Bounds(1, 1_000_000_000)] = setting(50, "workers", "proxy", "worker")
     """Sessions after which a worker is recycled."""
 
     worker_select_timeout: kinds.Wait = setting(5.0, "queue", "proxy")
@@ -243,9 +255,37 @@ class Settings(BaseModel, frozen=True):
     log_file: kinds.AbsolutePath = setting("", "runtime", "fixed")
     """File to which log lines are appended; empty: stderr."""
 
+    pools: tuple[PoolTable, ...] = setting((), "pools", "pool")
+    """Other pools: [[pools]] in the file, AppA:Chromium:Staging=3,AppB:Firefox:UAT=1 in the environment."""
+
     def workers_wanted(self) -> dict[BrowserType, int]:
-        """How many workers each pool should have; all browser types are there, also those with none."""
-        return {each: getattr(self, f"{each}_workers") for each in BROWSER_TYPES}
+        """How many workers of each browser type all pools together should have; also of those types with none."""
+        wanted: dict[BrowserType, int] = dict.fromkeys(BROWSER_TYPES, 0)
+        for pool in self.pools_wanted().values():
+            wanted[pool.browser_type] += pool.workers
+        return wanted
+
+    def pools_wanted(self) -> dict[str, PoolSettings]:
+        """All pools by name, in the order of the configuration: the short form of a browser type, as far as it has
+        workers or there is nothing else, then the others."""
+        short = [short_form(self, browser_type) for browser_type in BROWSER_TYPES]
+        pools = [each for each in short if each.workers or not self.pools]
+        return {each.name: each for each in [*pools, *(resolved(self, table) for table in self.pools)]}
+
+    def of_pool(self, pool: PoolSettings) -> Self:
+        """These settings as the workers of a pool have them."""
+        args = {"chromium_args": pool.args} if pool.browser_type == "chromium" else {}
+        return self.model_copy(
+            update={
+                "max_concurrent_sessions": pool.slots,
+                "max_lifetime_sessions": pool.lifetime,
+                "max_worker_memory_mib": pool.max_memory_mib,
+                "max_worker_memory_hard_mib": pool.max_memory_hard_mib,
+                "headless": pool.headless,
+                f"{pool.browser_type}_executable": pool.executable,
+                **args,
+            }
+        )
 
     def longest_wait_s(self) -> float:
         """How long a client may wait for a slot, whatever it asks for."""
@@ -302,19 +342,35 @@ class Settings(BaseModel, frozen=True):
             else:
                 sentence = f"{rule.product} ({left}, {DEFAULT}) must be {rule.sign} {rule.right}"
                 yield (rule.left, rule.right), rule.right, sentence
-        wanted, name = self.workers_wanted(), "default_browser_type"
-        pool = f"{self.default_browser_type}_workers"
-        if not any(wanted.values()):
-            blamed = next((each for each in POOLS if sources[each] != DEFAULT), POOLS[0])
-            yield POOLS, blamed, NO_POOL
-        elif not wanted[self.default_browser_type] and sources[name] != DEFAULT:
-            yield (*POOLS, name), name, f"{pool} must be at least 1 then (0, {sources[pool]})"
+        yield from self._broken_rules_of_pools(sources)
         if not (is_loopback(self.host) or self.token or self.allow_public):
             sentence = (
                 "a listener that other hosts can reach needs a token: set PWGRID_TOKEN,"
                 " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
             )
             yield ("host", "token", "allow_public"), "host", sentence
+
+    def _broken_rules_of_pools(self, sources: Mapping[str, str]) -> Iterator[tuple[Collection[str], str, str]]:
+        wanted, name = self.workers_wanted(), "default_browser_type"
+        workers = f"{self.default_browser_type}_workers"
+        if not any(wanted.values()):
+            blamed = next((each for each in (POOLS, *WORKERS) if sources[each] != DEFAULT), WORKERS[0])
+            yield (POOLS, *WORKERS), blamed, NO_POOL
+        elif not wanted[self.default_browser_type] and sources[name] != DEFAULT:
+            sentence = f"{workers} must be at least 1 then (0, {sources[workers]})"
+            if self.pools:
+                sentence += ", or another pool must have that browser"
+            yield (POOLS, *WORKERS, name), name, sentence
+        for table in self.pools:
+            short = f"{table.name}_workers"
+            if short in WORKERS and getattr(self, short):
+                sentence = f"pool {table.name} is set by [[pools]], too ({sources[POOLS]}): leave one of them out"
+                yield (POOLS, short), short, sentence
+            pool = resolved(self, table)
+            if 0 < pool.max_memory_hard_mib <= pool.max_memory_mib:
+                sentence = f"pool {pool.name}: max_memory_mib ({pool.max_memory_mib}) must be <"
+                sentence += f" max_memory_hard_mib ({pool.max_memory_hard_mib})"
+                yield (POOLS, "max_worker_memory_mib", "max_worker_memory_hard_mib"), POOLS, sentence
 
 
 class Relation(NamedTuple):
@@ -395,8 +451,12 @@ def literal(value: object) -> str:
     """The value as TOML has it; a secret is masked."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return "[" + ", ".join(map(literal, value)) + "]"
+    if isinstance(value, PoolTable):
+        return literal(value.shown())
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {literal(each)}" for name, each in value.items()) + "}"
     return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | kinds.Secret) else repr(value)
 
 

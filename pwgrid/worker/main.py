@@ -128,7 +128,9 @@ class Worker:
         boot, settings = self.boot, self.settings
         self.sessions.server = server = await BrowserServer.start(
             LaunchSpec.of(
-                settings, self.browser, boot.directory / "browser.sock", self._temporary(), boot.runtime / CODE_CACHE
+                *(settings, self.browser, boot.directory / "browser.sock", self._temporary()),
+                boot.runtime / CODE_CACHE,
+                boot.pool,
             ),
             boot.ipc,
             ipc_child,
@@ -353,6 +355,8 @@ class Worker:
             status=self.status.value,
             started_at=self.started_at,
             slots=self.slots.slots,
+            pool=boot.pool.name,
+            labels=boot.pool.labels,
             playwright_version=self.server.ready.playwright_version if self.server else "",
             grid=__version__,
             handoff=str(boot.directory / "handoff.sock"),
@@ -385,6 +389,7 @@ def run_worker(boot: WorkerArguments, browser: FoundBrowser) -> int:
         "worker",
         worker=boot.worker_id,
         browser_type=boot.browser_type,
+        pool=boot.pool.name,
     )
 
     async def live() -> int:

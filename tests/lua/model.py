@@ -46,11 +46,13 @@ class LuaGrid:
         only: str = "",
         history_max: int = 10_000,
         command_ttl: float = 60,
+        pool: str = "",
         extra: tuple[str, ...] = (),
     ) -> str | None:
         """The id of the chosen worker, or None."""
         rule = (browser, max_active, max_lifetime, now, STALE_S, self.prefix)
-        wish = (session, lease, "client:1", exclude, version, only, RECORD_TTL_S, history_max, command_ttl, *extra)
+        wish = (session, lease, "client:1", exclude, version, only, RECORD_TTL_S, history_max)
+        wish += (command_ttl, pool, *extra)
         endpoint = self.eval("selector", self.counters, *rule, *wish)
         return None if endpoint is None else str(endpoint).rpartition("/")[2].partition(".")[0]
 
@@ -67,10 +69,12 @@ class LuaGrid:
         version: str = "1.65.1",
         status: str = "available",
         ttl: float = KEY_TTL_S,
+        pool: str = "",
     ) -> int:
         """Returns the active counter."""
         fields = ["wsEndpoint", f"ws://host:8080/playwright/{browser}/{worker}.secret", "status", status]
         fields += ["playwrightVersion", version] + ([] if slots is None else ["slots", str(slots)])
+        fields += ["pool", pool] if pool else []
         head = (browser, worker, now, active, lifetime, ttl, self.prefix, RECORD_TTL_S, len(sessions), *known(sessions))
         return int(self.eval("register", self.counters, *head, *fields))
 

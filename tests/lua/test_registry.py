@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.types import BrowserType
 from pwgrid.registry.reader import snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Lifetimes, Registry, Selection
@@ -29,7 +28,8 @@ WORKER = WorkerRecord(
     grid="0.1.0",
     handoff="/run/handoff.sock",
     pid=42,
-    labels={"team": "qa"},
+    pool="chromium",
+    labels=("AppA:Chromium", "AppA:Chromium:UAT"),
 )
 
 
@@ -94,7 +94,8 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert found == snapshot(own_redis.url, PREFIX)
     assert (found.active, found.lifetime) == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 1})
     worker = found.workers["chromium:aabbccdd"]
-    assert (worker.rss_mib, worker.labels, worker.pid, worker.slots) == (210, {"team": "qa"}, 42, 3)
+    assert (worker.rss_mib, worker.pid, worker.slots) == (210, 42, 3)
+    assert (worker.pool, worker.labels) == ("chromium", ("AppA:Chromium", "AppA:Chromium:UAT"))
     assert (worker.started_at, worker.last_heartbeat) == (1_700_000_000.5, clock.now)
     assert (found.outcomes, found.counter_repairs) == ({}, 0)
     assert await registry.counters() == (found.active, found.lifetime)
@@ -149,7 +150,7 @@ async def test_only_one_registry_reaps_at_a_time(registry: Registry, own_redis: 
 
 
 async def test_a_waiter_is_woken_by_the_release(registry: Registry) -> None:
-    woken: asyncio.Queue[BrowserType | None] = asyncio.Queue()
+    woken: asyncio.Queue[str | None] = asyncio.Queue()
     await registry.subscribe_slots(woken.put_nowait)
     async with asyncio.timeout(BOUND_S):
         assert [await woken.get(), await woken.get()] == [None, None]  # both connections came up
@@ -163,10 +164,27 @@ async def test_a_waiter_is_woken_by_the_release(registry: Registry) -> None:
     assert await select(registry, "s4") is not None
 
 
+async def test_a_waiter_for_a_pool_is_woken_by_the_release_of_one_of_its_workers(registry: Registry) -> None:
+    woken: asyncio.Queue[str | None] = asyncio.Queue()
+    await registry.subscribe_slots(woken.put_nowait)
+    async with asyncio.timeout(BOUND_S):
+        assert [await woken.get(), await woken.get()] == [None, None]
+        await registry.register(replace(WORKER, pool="appa", slots=1))
+        assert sorted([await woken.get() or "", await woken.get() or ""]) == ["appa", "chromium"]
+        assert await select(registry, "s1", pool="appb") is None
+        assert await select(registry, "s1", pool="appa") is not None
+        assert await select(registry, "s2", pool="appa") is None
+        await end(registry, "s1", "failed", "why")
+        assert await woken.get() == "appa"
+    assert await select(registry, "s2", pool="appa") is not None
+    assert (session := await registry.session("s2")) is not None
+    assert session.pool == "appa"
+
+
 async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
     registry: Registry, own_redis: RedisServer
 ) -> None:
-    returned: asyncio.Queue[BrowserType | None] = asyncio.Queue()
+    returned: asyncio.Queue[str | None] = asyncio.Queue()
     await registry.register(WORKER)
     for session_id in ("s1", "s2"):
         await select(registry, session_id)

@@ -217,6 +217,7 @@ def test_a_selection_writes_the_session_and_its_lease(grid: LuaGrid) -> None:
         "workerId": "w1",
         "status": "pending",
         "client": "client:1",
+        "pool": "chromium",
         "run": "nightly",
         "proxy": "p1",
     }
@@ -451,3 +452,59 @@ def test_a_spare_serves_by_the_documented_contract_alone(client: Redis) -> None:
     outsider_worker(client, "chromium:spare", status="spare")
     assert outsider_select(client) == "ws://chromium:old"
     assert outsider_select(client) == "ws://chromium:spare"
+
+
+# Pools
+
+
+def test_a_pool_gets_its_own_workers_alone_and_no_pool_gets_all_of_the_type(grid: LuaGrid) -> None:
+    grid.register("a", pool="appa", lifetime=5)
+    grid.register("b", pool="appb")
+    grid.register("plain")
+    assert grid.select("s1", pool="appb") == "b"
+    assert grid.select("s2", pool="chromium") == "plain"  # a worker that says no pool is of that of its type
+    assert grid.select("s3") == "a"
+    assert grid.select("s4", pool="nope") is None
+    assert [grid.session(each)["pool"] for each in ("s1", "s2", "s3")] == ["appb", "chromium", "appa"]
+
+
+def test_the_border_is_that_of_the_pool(grid: LuaGrid) -> None:
+    grid.register("a", pool="appa", lifetime=30)
+    grid.register("b", pool="appa", lifetime=20)
+    for other in "cdefgh":
+        grid.register(other, pool="appb")
+    assert grid.select("s1", pool="appa") == "b"  # 2 workers: border at 50 - 25; 8 would have it at 50 - 6
+    assert grid.select("s2") == "a"
+
+
+def test_only_a_spare_of_the_same_pool_takes_the_place_of_a_worker(grid: LuaGrid) -> None:
+    grid.register("old", pool="appb", lifetime=49)
+    grid.register("a", pool="appa", status="spare")
+    assert grid.select("s1") == "old"
+    assert "replacement" not in grid.hash("worker:chromium:old")
+    grid.register("older", pool="appb", lifetime=49)
+    grid.register("b", pool="appb", status="spare")
+    assert grid.select("s2", pool="appb") == "older"
+    assert grid.hash("worker:chromium:older")["replacement"] == "b"
+    assert grid.hash("worker:chromium:a")["status"] == "spare"
+
+
+def test_a_freed_slot_wakes_who_waits_for_its_pool_and_nobody_else(grid: LuaGrid, redis: RedisServer) -> None:
+    grid.register("a", pool="appa", slots=1)
+    grid.register("b", pool="appb", slots=1)
+    assert [grid.select("s1", pool="appa"), grid.select("s2", pool="appb")] == ["a", "b"]
+    assert [grid.select("s3", pool="appa"), grid.select("s4", pool="appb")] == [None, None]
+    with redis.listening(f"{grid.prefix}slots:appa") as mine, redis.listening(f"{grid.prefix}slots:appb") as others:
+        grid.rollback("s1")
+        assert (len(mine()), len(others())) == (1, 0)
+    assert grid.get("EXISTS", "slots:wanted:appb") == 1
+    assert grid.select("s3", pool="appa") == "a"
+
+
+def test_a_freed_slot_wakes_also_who_waits_for_any_worker_of_the_type(grid: LuaGrid, redis: RedisServer) -> None:
+    grid.register("a", pool="appa", slots=1)
+    assert [grid.select("s1", pool="appa"), grid.select("s2")] == ["a", None]
+    with redis.listening(f"{grid.prefix}slots:chromium") as heard:
+        grid.release("s1")
+        assert len(heard()) == 1
+    assert grid.select("s2") == "a"

@@ -52,13 +52,18 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
         assert ready["redis"] == {"pid": None, "url": "redis://127.0.0.1:1/0", "prefix": ""}
         assert ready["stopping"] is False
         assert pool(ready, "chromium") == {
+            "name": "chromium",
             "browserType": "chromium",
+            "labels": [],
             "wanted": 2,
             "available": 2,
             "starting": 0,
             "spare": 0,
             "draining": 0,
             "slots": 10,
+            "slotsOfWorker": 5,
+            "lifetimeOfWorker": 50,
+            "removed": False,
             "drainTimeouts": 0,
             "reason": None,
         }

@@ -149,7 +149,7 @@ WANTED = {"chromium_workers": 7, "max_worker_memory_mib": 900}
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("", "[pools]\nchromium_workers = 7\n\n[memory]\nmax_worker_memory_mib = 900\n"),
+        ("", "[workers]\nchromium_workers = 7\n\n[memory]\nmax_worker_memory_mib = 900\n"),
         (
             "# mine\n[pools]\nchromium_workers = 2 # two\na = 1\n\n[memory] # limits\n",
             "# mine\n[pools]\nchromium_workers = 7\na = 1\n\n[memory] # limits\nmax_worker_memory_mib = 900\n",
@@ -170,7 +170,7 @@ def test_the_shipped_file_takes_them_where_their_comments_are() -> None:
     assert len(changed.splitlines()) == len(shipped.splitlines())
     assert tomllib.loads(changed) == {
         **{section: {} for section in tomllib.loads(shipped)},
-        "pools": {"chromium_workers": 7},
+        "workers": {"chromium_workers": 7},
         "memory": {"max_worker_memory_mib": 900},
     }
 

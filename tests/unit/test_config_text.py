@@ -19,6 +19,7 @@ from pwgrid.settings import load as config
 from pwgrid.settings.generated import write_files
 from pwgrid.settings.load import described, load, show
 from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Settings
+from pwgrid.settings.pools import PoolTable
 from pwgrid.settings.unknown_variables import find_strays
 
 SHIPPED = Path(__file__).parents[2] / "config"
@@ -42,7 +43,8 @@ def test_every_number_has_bounds_and_every_setting_a_line_of_meaning() -> None:
 
 def test_sections_are_all_used_and_each_in_one_piece() -> None:
     assert [section for section, _ in itertools.groupby(SETTINGS.values(), lambda setting: setting.section)] == [
-        *SECTIONS
+        *SECTIONS,
+        "pools",
     ]
 
 
@@ -69,7 +71,16 @@ def test_the_shipped_toml_file_changes_nothing_as_it_is_and_names_all_defaults_w
     bare.write_text(re.sub(r"(?m)^#(?=[a-z])", "", (SHIPPED / "grid.toml").read_text()))
     loaded = load(bare, {}, {})
     assert loaded.settings == Settings()
-    assert set(loaded.sources.values()) == {str(bare)}
+    assert {source for name, source in loaded.sources.items() if name != "pools"} == {str(bare)}
+
+
+def test_the_example_of_a_pool_in_the_shipped_toml_file_is_one_without_its_hashes(tmp_path: Path) -> None:
+    file = tmp_path / "example.toml"
+    example = (SHIPPED / "grid.toml").read_text().partition("An example:\n")[2]
+    file.write_text(re.sub(r"(?m)^#", "", example))
+    (pool,) = load(file, {}, {}).settings.pools
+    assert (pool.name, pool.workers, pool.proxy and pool.proxy.server) == ("appa", 3, "http://proxy:3128")
+    assert set(PoolTable.model_fields) == {*pool.model_fields_set, "channel"}
 
 
 def test_the_shipped_environment_names_all_defaults_without_its_hashes() -> None:

@@ -51,7 +51,7 @@ def memory_record(started_at: float, link: OneLink) -> Any:
         pid = os.getpid()
 
     life = WorkerLife(Purpose.SERVE, WorkerStatus.AVAILABLE)
-    arguments: tuple[Any, ...] = ("w", "chromium", life, OneChild(), Tree(os.getpid(), Path("/nowhere")))
+    arguments: tuple[Any, ...] = ("w", "chromium", "chromium", life, OneChild(), Tree(os.getpid(), Path("/nowhere")))
     return WorkerRecord(*arguments, started_at, "1", link=link, slots=5)  # type: ignore[arg-type]
 
 

@@ -71,7 +71,7 @@ def roster() -> Roster:
                     }
                 },
             },
-            "pools": {"chromium": {"wanted": 2, "available": 1, "reason": None, "drainTimeouts": 8}},
+            "pools": {"chromium": {"wanted": 2, "available": 1, "reason": None, "drainTimeouts": 8, "slots": 5}},
             "workers": [
                 {"id": "a", "browserType": "chromium", "status": "available"},
                 {"id": "d", "browserType": "chromium", "status": "draining"},
@@ -106,7 +106,6 @@ def scrape(**changes: Any) -> Scrape:
         "waiting": {"chromium": 9},
         "requests": {("/health/ready", "GET", 503): 2},
         "redis": redis,
-        "slots": 5,
         "is_ready": True,
     }
     return Scrape(**values | changes)
@@ -225,7 +224,7 @@ def test_a_worker_has_a_label_only_if_somebody_asks_for_it() -> None:
 
 def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
     nothing = RegistrySnapshot({}, {}, {}, {}, 0)
-    found = read(Scrape(nothing, Roster(), Counts(), Figures(), {}, {}, Histogram((1.0,)), 5, is_ready=False))
+    found = read(Scrape(nothing, Roster(), Counts(), Figures(), {}, {}, Histogram((1.0,)), is_ready=False))
     assert found["pwgrid_ready",] == 0
     assert found["pwgrid_counter_repairs_total",] == 0
 

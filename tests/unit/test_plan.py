@@ -160,7 +160,7 @@ VIEWS = st.lists(
     st.builds(
         WorkerView,
         worker_id=st.uuids().map(str),
-        browser_type=st.sampled_from(["chromium", "firefox"]),
+        pool=st.sampled_from(["chromium", "firefox"]),
         status=st.sampled_from(WorkerStatus),
         active=st.integers(0, 5),
         started_at=st.floats(0, 100),
@@ -190,10 +190,10 @@ def test_no_plan_breaks_a_bound(
     assert len(drained + served + hurried) == len({*drained, *served, *hurried})
     assert hurried in ([], *([view.worker_id] for view in there if view.lingers_until is not None))
     assert not hurried or surge == 0 or memory == 0
-    starts = Counter(action.browser_type for action in actions if isinstance(action, Spawn))
-    spares = Counter(action.browser_type for action in actions if isinstance(action, Spawn) and action.spare)
+    starts = Counter(action.pool for action in actions if isinstance(action, Spawn))
+    spares = Counter(action.pool for action in actions if isinstance(action, Spawn) and action.spare)
     for name, wish in wanted.items():
-        mine = [view for view in there if view.browser_type == name]
+        mine = [view for view in there if view.pool == name]
         live = [view for view in mine if view.status in (S.STARTING, S.SPARE, S.AVAILABLE) and not view.spare]
         lingering = sum(view.lingers_until is not None for view in mine)
         gone = sum(view.status not in (S.STARTING, S.SPARE, S.AVAILABLE) for view in mine) - lingering
@@ -224,7 +224,7 @@ def test_following_the_plan_comes_to_rest_with_what_is_wanted(
     there: list[WorkerView], workers: int, spares: int
 ) -> None:
     limits = Limits(max_starting=2, max_surge=4)
-    now = {view.worker_id: view for view in there if view.browser_type == "chromium"}
+    now = {view.worker_id: view for view in there if view.pool == "chromium"}
     for turn in range(60):
         actions = plan(wanting(workers, spares, is_quiet=True), now.values(), 100.0, limits)
         if not actions and all(_is_settled(view) for view in now.values()):

@@ -30,7 +30,21 @@ def roster(**changes: Any) -> Roster:
 
 
 def test_only_pools_that_want_workers_are_offered() -> None:
-    assert roster().offered() == {"chromium", "firefox"}
+    assert [*roster().offered()] == ["chromium", "firefox"]
+
+
+def test_a_pool_is_what_the_master_tells_of_it_in_the_order_of_the_configuration() -> None:
+    told = {"browserType": "firefox", "wanted": 2, "available": 1, "reason": None, "slots": 3, "lifetime": 9}
+    more = {"labels": ["A:Firefox"], "headless": False, "args": ["-x"], "starting": 1, "spare": 2, "draining": 3}
+    worker = {"id": "a", "pool": "foxes", "browserType": "firefox", "status": "available"}
+    made = roster(pools={"foxes": told | more, "appa": told}, workers=[worker])
+    assert [*made.offered()] == ["foxes", "appa"]
+    pool = made.pools["foxes"]
+    assert (pool.browser_type, pool.slots, pool.lifetime, pool.labels) == ("firefox", 3, 9, ("A:Firefox",))
+    assert (pool.starting, pool.spare, pool.draining) == (1, 2, 3)
+    assert pool.options == {"headless": False, "args": ["-x"]}
+    assert (made.pool_of("a"), made.pool_of("b"), made.pool_of(None)) == ("foxes", None, None)
+    assert made.shortage("webkit") == "there is no pool webkit any more"
 
 
 def test_the_versions_are_those_of_workers_that_serve() -> None:

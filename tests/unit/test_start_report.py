@@ -25,7 +25,7 @@ class Start:
             kept_open=None,
             leftovers=SimpleNamespace(workers=["a"] if adopted else []),
         )
-        self.report = StartReport(cast(MasterConfig, config), [cast(Pool, pool)], self.status)
+        self.report = StartReport(cast(MasterConfig, config), {"chromium": cast(Pool, pool)}, self.status)
 
     def status(self) -> dict[str, Any]:
         return {"ready": self.reason is None and self.report.is_started, "reason": self.reason}
@@ -36,9 +36,7 @@ class Start:
 
 
 def pool(*, workers: int = 2, complete: bool = True, guard: str | None = None, fails: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(
-        browser_type="chromium", workers=workers, is_complete=complete, host_guard=guard, cannot_start=fails
-    )
+    return SimpleNamespace(name="chromium", workers=workers, is_complete=complete, host_guard=guard, cannot_start=fails)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,16 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.upgrade_request import Access, Address, Policy, Refusal, Wanted, browser_server_headers, decide
+from pwgrid.proxy.policy.upgrade_request import (
+    Access,
+    Address,
+    Offer,
+    Policy,
+    Refusal,
+    Wanted,
+    browser_server_headers,
+    decide,
+)
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
@@ -19,7 +27,7 @@ HANDSHAKE = [
     ("sec-websocket-version", "13"),
 ]
 Pairs = list[tuple[str, str]]
-CHROMIUM_AND_FIREFOX: frozenset[BrowserType] = frozenset({"chromium", "firefox"})
+CHROMIUM_AND_FIREFOX = {"chromium": Offer("chromium"), "firefox": Offer("firefox")}
 
 
 def policy(**changes: object) -> Policy:
@@ -45,18 +53,22 @@ FIREFOX_CLIENT = ("x-playwright-browser", "firefox")
 @pytest.mark.parametrize(
     ("target", "more", "wanted"),
     [
-        ("/", [], Wanted("chromium")),
-        ("", [], Wanted("chromium")),
-        ("/?browser=firefox", [], Wanted("firefox")),
-        ("/?browser=FIREFOX", [], Wanted("firefox")),
-        ("/", [FIREFOX_CLIENT], Wanted("firefox")),
-        ("/?browser=firefox", [FIREFOX_CLIENT], Wanted("firefox")),
-        ("/", [("user-agent", "Playwright/1.65.1 (x64; debian 12) python/3.11")], Wanted("chromium", "1.65")),
-        ("/", [("user-agent", "curl/8")], Wanted("chromium")),
+        ("/", [], Wanted("chromium", "chromium")),
+        ("", [], Wanted("chromium", "chromium")),
+        ("/?browser=firefox", [], Wanted("firefox", "firefox")),
+        ("/?browser=FIREFOX", [], Wanted("firefox", "firefox")),
+        ("/", [FIREFOX_CLIENT], Wanted("firefox", "firefox")),
+        ("/?browser=firefox", [FIREFOX_CLIENT], Wanted("firefox", "firefox")),
+        (
+            "/",
+            [("user-agent", "Playwright/1.65.1 (x64; debian 12) python/3.11")],
+            Wanted("chromium", "chromium", "1.65"),
+        ),
+        ("/", [("user-agent", "curl/8")], Wanted("chromium", "chromium")),
         (
             "/playwright/firefox/0a1b2c3d.s3cret",
             [],
-            Wanted("firefox", None, "0a1b2c3d", "/playwright/firefox/0a1b2c3d.s3cret"),
+            Wanted("firefox", "firefox", None, "0a1b2c3d", "/playwright/firefox/0a1b2c3d.s3cret"),
         ),
     ],
 )
@@ -260,3 +272,53 @@ def test_what_is_no_websocket_handshake_is_told_what_this_is() -> None:
             decided("/", given, policy())
         assert caught.value.status == 426
         assert "connect a Playwright client" in caught.value.error
+
+
+POOLS = {
+    "appa": Offer("chromium", {"headless": False}),
+    "appb": Offer("chromium"),
+    "chromium": Offer("chromium"),
+    "foxes": Offer("firefox"),
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "wanted"),
+    [
+        ("/", [], "chromium"),
+        ("/?browser=firefox", [], "foxes"),
+        ("/", [FIREFOX_CLIENT], "foxes"),
+        ("/?pool=appb", [], "appb"),
+        ("/?pool=APPB&browser=chromium", [], "appb"),
+        ("/?pool=foxes", [FIREFOX_CLIENT], "foxes"),
+    ],
+)
+def test_the_pool_is_the_named_one_else_that_of_the_browser_type(target: str, more: Pairs, wanted: str) -> None:
+    assert decided(target, headers(*more), policy(pools=POOLS)).pool == wanted
+
+
+def test_without_one_named_like_it_the_first_pool_of_a_browser_type_is_taken() -> None:
+    pools = {name: offer for name, offer in POOLS.items() if name != "chromium"}
+    assert decided("/", headers(), policy(pools=pools)).pool == "appa"
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "sentence"),
+    [
+        ("/?pool=nope", 404, "there is no pool 'nope'; pools are: appa, appb, chromium, foxes"),
+        ("/?pool=appa&pool=appb", 400, "the URL asks for the pools appa and appb: name one"),
+        ("/?pool=appa", 400, "pool appa has chromium browsers, and firefox is asked for: make them agree"),
+    ],
+)
+def test_a_pool_that_is_not_there_or_contradicts_the_client_is_refused(target: str, status: int, sentence: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        decided(target, headers(FIREFOX_CLIENT), policy(pools=POOLS))
+    assert (refused.value.status, refused.value.error) == (status, sentence)
+
+
+def test_launch_options_are_held_against_those_of_the_pool() -> None:
+    asked = headers(("x-playwright-launch-options", '{"headless": false}'))
+    assert decided("/?pool=appa", asked, policy(pools=POOLS)).not_heeded == ()
+    assert decided("/?pool=appb", asked, policy(pools={"appb": Offer("chromium", {"headless": True})})).not_heeded == (
+        "headless",
+    )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pwgrid.common.errors import GridError
-from pwgrid.settings.model import SETTINGS, literal
+from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
 
 
 def with_settings(text: str, settings: Mapping[str, int]) -> str:
@@ -19,12 +19,13 @@ def with_settings(text: str, settings: Mapping[str, int]) -> str:
     Raises GridError where that cannot be done line by line.
     """
     lines = text.splitlines()
+    sections = {name: _section(text, name) for name in settings}
     for name, value in settings.items():
-        _put(lines, SETTINGS[name].section, name, f"{name} = {literal(value)}")
+        _put(lines, sections[name], name, f"{name} = {literal(value)}")
     changed = "\n".join(lines) + "\n"
     try:
         found = tomllib.loads(changed)
-        is_there = all(found[SETTINGS[name].section][name] == value for name, value in settings.items())
+        is_there = all(found[sections[name]][name] == value for name, value in settings.items())
     except (ValueError, KeyError, TypeError):
         is_there = False
     if not is_there:
@@ -48,6 +49,16 @@ def write(path: Path, settings: Mapping[str, int]) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise GridError(f"{path} cannot be written: {reason}") from None
+
+
+def _section(text: str, name: str) -> str:
+    """Where the setting belongs; a file that has the old name of a section keeps it."""
+    section = SETTINGS[name].section
+    try:
+        old = tomllib.loads(text).get(OLD_SECTIONS.get(section, ""))
+    except ValueError:
+        return section
+    return OLD_SECTIONS[section] if isinstance(old, dict) else section
 
 
 def _put(lines: list[str], section: str, name: str, line: str) -> None:

@@ -72,8 +72,9 @@ class MemoryMeter:
             self._meter(records, self._workers.learn_trees())
             self._look_at_host(records)
         for record in records:
-            if over_hard(self._limits, record.memory) and record.life.status in _RUNNING:
-                log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=self._limits.hard_mib)
+            limits = self._limits_of(record)
+            if over_hard(limits, record.memory) and record.life.status in _RUNNING:
+                log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=limits.hard_mib)
                 self._workers.kill(record, MEMORY_LIMIT)
             elif record.life.is_capacity and record.recycle is None:
                 self._mark(record, now)
@@ -84,6 +85,14 @@ class MemoryMeter:
         self._limits = RecycleLimits(
             settings.max_worker_memory_mib, settings.max_worker_memory_hard_mib, settings.max_worker_age
         )
+        self._limits_of_pools = {
+            name: RecycleLimits(pool.max_memory_mib, pool.max_memory_hard_mib, settings.max_worker_age)
+            for name, pool in settings.pools_wanted().items()
+        }
+
+    def _limits_of(self, record: WorkerRecord) -> RecycleLimits:
+        """Those of its pool; the global ones where the configuration has that no more."""
+        return self._limits_of_pools.get(record.pool, self._limits)
 
     def limits(self, limits: Limits) -> Limits:
         """`limits` with what the host's memory allows; who started since the last sample takes of that already."""
@@ -120,19 +129,20 @@ class MemoryMeter:
             processes = list(_processes(record, table))
             rss_mib = sum(map(rss_bytes, processes)) // MIB
             before = record.memory.rss_mib
+            limits = self._limits_of(record)
             is_due = record.worker_id in renewed or record.memory.is_new_high(rss_mib)
             memory_mib = None
             if metric == "rss":
                 memory_mib = rss_mib
-            elif record.memory.needs_reading(self._limits, rss_mib) or is_due:
+            elif record.memory.needs_reading(limits, rss_mib) or is_due:
                 memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
-            record.memory = record.memory.sampled(self._limits, rss_mib, memory_mib)
+            record.memory = record.memory.sampled(limits, rss_mib, memory_mib)
             if rss_mib != before and record.link is not None:
                 record.link.push_state({"rssMib": rss_mib})
         self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
 
     def _mark(self, record: WorkerRecord, now: float) -> None:
-        record.recycle = recycle_reason(self._limits, WorkerFigures(record.forked_at, record.memory), now)
+        record.recycle = recycle_reason(self._limits_of(record), WorkerFigures(record.forked_at, record.memory), now)
         if record.recycle is not None:
             log.info("worker_to_be_recycled", worker=record.worker_id, reason=record.recycle, **_figures(record))
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
 
 SHORT_OF_MEMORY: Final = "the host is short of memory"
@@ -36,7 +35,7 @@ class WorkerView:
     """
 
     worker_id: str
-    browser_type: BrowserType
+    pool: str
     status: WorkerStatus
     active: int = 0
     started_at: float = 0.0
@@ -70,7 +69,7 @@ class Limits:
 class Spawn:
     """Start one worker, as a spare or to serve as soon as it is warm."""
 
-    browser_type: BrowserType
+    pool: str
     spare: bool = False
 
 
@@ -102,7 +101,7 @@ Action = Spawn | Serve | Drain | Hurry
 
 @dataclass(slots=True)
 class _Pool:
-    browser_type: BrowserType
+    name: str
     wanted: Wanted
     coming: list[WorkerView]
     """They will serve: they start, or are spares that have been told to."""
@@ -134,10 +133,10 @@ class _Pool:
         return sorted(self.spares, key=_soonest)[: max(0, self.missing())]
 
 
-def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
+def plan(wanted: Mapping[str, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
     """The actions that bring what is there nearer to what is wanted; `now` in monotonic seconds."""
     everyone = list(views)
-    pools = [_pool(browser_type, goal, everyone) for browser_type, goal in wanted.items()]
+    pools = [_pool(name, goal, everyone) for name, goal in wanted.items()]
     can_wait = any(pool.lingering for pool in pools)
     for pool in pools:
         pool.expiring = _expiring(pool, limits)
@@ -146,15 +145,15 @@ def plan(wanted: Mapping[BrowserType, Wanted], views: Iterable[WorkerView], now:
     return drains + serves + _hurries(pools, now, limits) + _spawns(pools, now, limits)
 
 
-def next_start(wanted: Mapping[BrowserType, Wanted], now: float) -> float:
+def next_start(wanted: Mapping[str, Wanted], now: float) -> float:
     """When a backoff ends next, or infinity: `plan` may have something else to say then."""
     return min((goal.not_before for goal in wanted.values() if goal.not_before > now), default=math.inf)
 
 
-def _pool(browser_type: BrowserType, wanted: Wanted, views: list[WorkerView]) -> _Pool:
-    pool = _Pool(browser_type, wanted, [], [], [], [], [])
+def _pool(name: str, wanted: Wanted, views: list[WorkerView]) -> _Pool:
+    pool = _Pool(name, wanted, [], [], [], [], [])
     for view in views:
-        if view.browser_type != browser_type:
+        if view.pool != name:
             continue
         if view.lingers_until is not None:
             pool.lingering.append(view)
@@ -264,6 +263,6 @@ def _starts(pool: _Pool, limits: Limits) -> list[tuple[Spawn, bool]]:
     missing = max(0, pool.missing() - called)
     lasting = max(0, sum(view.recycle is None for view in pool.spares) - called)
     spares = max(0, pool.wanted.spares - lasting) if pool.wanted.workers else 0
-    starts = [Spawn(pool.browser_type)] * missing + [Spawn(pool.browser_type, spare=True)] * spares
+    starts = [Spawn(pool.name)] * missing + [Spawn(pool.name, spare=True)] * spares
     starts = starts[: max(0, pool.room(limits))]
     return [(spawn, there + n >= pool.wanted.workers) for n, spawn in enumerate(starts)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pwgrid.common.types import BROWSER_TYPES, BrowserType, Part
+from pwgrid.common.types import Part
+from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 
 Values = Mapping[str, object]
 Concerns = Mapping[str, tuple[Part, ...]]
@@ -14,25 +16,37 @@ Concerns = Mapping[str, tuple[Part, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to do. `refused` names the settings that cannot change while the grid runs; then nothing else is done."""
+    """What to do. `refused` names the settings that cannot change while the grid runs; then nothing else is done.
+
+    `added` and `removed` are pools, `scale` and `recycle` are about those that stay.
+    """
 
     refused: tuple[str, ...] = ()
-    scale: dict[BrowserType, int] = field(default_factory=dict)
-    recycle: tuple[BrowserType, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    scale: dict[str, int] = field(default_factory=dict)
+    recycle: tuple[str, ...] = ()
     replace_proxy: bool = False
     changed: tuple[str, ...] = ()
 
 
-def compare(concerns: Concerns, old: Values, new: Values) -> Change:
-    """What it takes to get from the settings `old` to `new`, both by name."""
-    changed = tuple(name for name in new if old[name] != new[name])
+def compare(concerns: Concerns, old: Settings, new: Settings) -> Change:
+    """What it takes to get from the settings `old` to `new`."""
+    before, after = old.plain(), new.plain()
+    changed = tuple(name for name in after if before[name] != after[name])
     parts = {part for name in changed for part in concerns[name]}
     refused = tuple(name for name in changed if "fixed" in concerns[name])
     if refused:
         return Change(refused=refused, changed=changed)
+    had, has = old.pools_wanted(), new.pools_wanted()
+    both = [(had[name], has[name]) for name in has if name in had]
     return Change(
-        scale={each: int(str(new[f"{each}_workers"])) for each in BROWSER_TYPES if f"{each}_workers" in changed},
-        recycle=tuple(each for each in BROWSER_TYPES if parts & {"worker", each}),
+        added=tuple(name for name in has if name not in had),
+        removed=tuple(name for name in had if name not in has),
+        scale={now.name: now.workers for was, now in both if was.workers != now.workers},
+        recycle=tuple(
+            now.name for was, now in both if concerning_pool(concerns, old, was) != concerning_pool(concerns, new, now)
+        ),
         replace_proxy="proxy" in parts,
         changed=changed,
     )
@@ -41,3 +55,8 @@ def compare(concerns: Concerns, old: Values, new: Values) -> Change:
 def concerning(concerns: Concerns, values: Values, *parts: Part) -> list[tuple[str, object]]:
     """The settings that concern any of `parts`, in the order of their names: what a child was forked with."""
     return sorted((name, value) for name, value in values.items() if set(parts) & set(concerns[name]))
+
+
+def concerning_pool(concerns: Concerns, settings: Settings, pool: PoolSettings) -> list[object]:
+    """What the workers of a pool are forked with."""
+    return [*concerning(concerns, settings.of_pool(pool).plain(), "worker", pool.browser_type), pool.own]

@@ -14,10 +14,11 @@ from pwgrid.common.loop import Loop
 from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy.reload import concerning
+from pwgrid.master.policy.reload import concerning, concerning_pool
 from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
 from pwgrid.settings.model import CONCERNS, Settings
+from pwgrid.settings.pools import PoolSettings
 
 if TYPE_CHECKING:
     from pwgrid.master.workers.record import WorkerRecord
@@ -39,11 +40,14 @@ class ChildFileWriter:
         self._refused: dict[Path, ChildState] = {}
         self._again = loop.timer(self._write_refused)
 
-    def settings_of(self, kind: ChildKind, browser_type: str = "") -> str:
-        """The fingerprint of the settings that concern such a child, as they are now."""
-        parts: dict[str, tuple[Part, ...]] = {"worker": ("worker",), "proxy": ("proxy",), "redis": ()}
-        extra: tuple[Part, ...] = (browser_type,) if browser_type else ()  # type: ignore[assignment]
-        return digest(concerning(CONCERNS, self._config.settings.plain(), *parts[kind], *extra))
+    def settings_of(self, kind: ChildKind) -> str:
+        """The fingerprint of the settings that concern such a service, as they are now."""
+        parts: tuple[Part, ...] = ("proxy",) if kind == "proxy" else ()
+        return digest(concerning(CONCERNS, self._config.settings.plain(), *parts))
+
+    def settings_of_pool(self, pool: PoolSettings) -> str:
+        """The fingerprint of what the workers of a pool are forked with."""
+        return digest(concerning_pool(CONCERNS, self._config.settings, pool))
 
     def worker(self, record: WorkerRecord) -> None:
         """Write down a worker as it is now, if that is news."""
@@ -51,7 +55,7 @@ class ChildFileWriter:
             self._workers.pop(record.worker_id, None)
             return
         state = self._state("worker", record.worker_id, record.child, record.forked_at, record.settings)
-        state.browser_type = record.browser_type
+        state.browser_type, state.pool = record.browser_type, record.pool
         state.version = record.version
         state.launched = record.launched
         state.status, state.reason = record.life.status.value, record.life.reason

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
-from pwgrid.common.types import BrowserType
+from pwgrid.common.loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.reload import Change, compare
@@ -29,12 +29,14 @@ class Reload:
 
     def __init__(
         self,
+        loop: Loop,
         config: MasterConfig,
         files: ChildFileWriter,
-        pools: dict[BrowserType, Pool],
+        pools: dict[str, Pool],
         workers: Workers,
         proxies: Proxies,
     ) -> None:
+        self._loop = loop
         self._config = config
         self._files = files
         self._pools = pools
@@ -45,14 +47,17 @@ class Reload:
         """Read the configuration again and do what it takes. Raises ValueError with all that is wrong with it."""
         change, accept = self.read()
         accept()
-        for browser_type, workers in change.scale.items():
-            self._pools[browser_type].scale(workers)
-        recycled = self.recycle_outdated() if change.recycle else []
+        self._follow_pools()
+        for name, workers in change.scale.items():
+            self._pools[name].scale(workers)
+        recycled = self.recycle_outdated()
         if change.replace_proxy:
             self._proxies.replace(CONFIGURATION)
-        log.info("reloaded", changed=change.changed, recycled=recycled, proxy=change.replace_proxy)
+        pools = {"added": list(change.added), "removed": list(change.removed)}
+        log.info("reloaded", changed=change.changed, recycled=recycled, proxy=change.replace_proxy, **pools)
         return {
             "changed": list(change.changed),
+            **pools,
             "scaled": dict(change.scale),
             "recycled": recycled,
             "proxy": change.replace_proxy,
@@ -62,7 +67,10 @@ class Reload:
         """Have the workers recycled that run with other settings or other code than is wanted now; their ids."""
         found = []
         for record in self._workers.records.values():
-            wanted = self._files.settings_of("worker", record.browser_type)
+            pool = self._pools[record.pool]
+            if pool.is_removed:
+                continue
+            wanted = self._files.settings_of_pool(pool.settings)
             if record.recycle == CONFIGURATION and record.settings == wanted:
                 record.recycle = None  # changed back before its turn came
             elif record.life.is_capacity and record.settings != wanted:
@@ -72,6 +80,21 @@ class Reload:
                 record.recycle = record.recycle or UPGRADE
                 found.append(record.worker_id)
         return found
+
+    def _follow_pools(self) -> None:
+        """Have the pools that are configured now, in that order; those that are not go with their last workers."""
+        wanted, there = self._config.settings.pools_wanted(), dict(self._pools)
+        self._pools.clear()
+        for name, settings in wanted.items():
+            pool = there.pop(name, None)
+            if pool is None:
+                log.info("pool_added", pool=name, workers=settings.workers)
+                pool = Pool(settings, self._loop.now())
+            pool.follow(settings)
+            self._pools[name] = pool
+        for name, pool in there.items():
+            pool.remove()
+            self._pools[name] = pool
 
     def read(self) -> tuple[Change, Callable[[], None]]:
         """What the configuration asks for now, and what to call if that is to be done. Raises ValueError."""
@@ -83,7 +106,7 @@ class Reload:
         except GridError as error:
             log.error("configuration_refused", reason=str(error))
             raise ValueError(str(error)) from None
-        change = compare(CONCERNS, config.settings.plain(), settings.plain())
+        change = compare(CONCERNS, config.settings, settings)
         if change.refused:
             sentence = (
                 f"cannot change while the grid runs: {', '.join(change.refused)}; stop the grid and start it again"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import structlog
 
 from pwgrid.common.launch_failure import without_places
-from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff, Run
 from pwgrid.master.policy.plan import Wanted
-from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, spares
+from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
 from pwgrid.master.workers.record import WorkerRecord
 from pwgrid.master.workers.tally import Tally
-from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 
 log = structlog.get_logger()
 
@@ -33,16 +32,21 @@ class Figures:
 
 
 class Pool:
-    """The pool of one browser type. `expected_rate` is how many sessions per second are expected before any came."""
+    """One pool, as its `settings` want it; `workers` is how many are wanted now.
 
-    def __init__(self, browser_type: BrowserType, workers: int, expected_rate: float, now: float) -> None:
-        self.browser_type: Final = browser_type
-        self.workers = workers
+    `is_removed`: the configuration has it no more; it goes with the last of its workers.
+    """
+
+    def __init__(self, settings: PoolSettings, now: float) -> None:
+        self.name: Final = settings.name
+        self.settings = settings
+        self.workers = workers = settings.workers
+        self.is_removed = False
         self.backoff = Backoff()
         self.host_guard: str | None = None
         """Why nothing is started in any pool just now."""
         self.is_complete = workers == 0
-        self.rate = SessionRate(now, expected_rate)
+        self.rate = SessionRate(now, expected_rate(workers, settings.slots, settings.lifetime))
         self.starts = StartTimes()
         self.tally = Tally()
         self.spares = 0
@@ -69,10 +73,24 @@ class Pool:
         """What the plan needs to know."""
         return Wanted(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
 
+    def follow(self, settings: PoolSettings) -> None:
+        """Go on with these settings. The number of workers stays, unless it had been removed."""
+        self.settings = settings
+        if self.is_removed:
+            self.is_removed = False
+            self.scale(settings.workers)
+
+    def remove(self) -> None:
+        """Want no workers any more, and go with the last one."""
+        if not self.is_removed:
+            log.info("pool_removed", pool=self.name)
+            self.is_removed, self.workers = True, 0
+            self.settings = replace(self.settings, workers=0)
+
     def scale(self, workers: int) -> None:
         """Want another number."""
         if workers != self.workers:
-            log.info("pool_scaled", pool=self.browser_type, before=self.workers, after=workers)
+            log.info("pool_scaled", pool=self.name, before=self.workers, after=workers)
             self.workers = workers
 
     def failed(self, record: WorkerRecord, now: float) -> None:
@@ -85,9 +103,7 @@ class Pool:
         self.tally.died(reason)
         self.backoff = self.backoff.died(now, reason, run)
         retry_s = round(max(0.0, self.backoff.not_before - now), 2)
-        log.warning(
-            "pool_backs_off", pool=self.browser_type, deaths=self.backoff.deaths, retry_s=retry_s, reason=reason
-        )
+        log.warning("pool_backs_off", pool=self.name, deaths=self.backoff.deaths, retry_s=retry_s, reason=reason)
 
     def observe(self, records: Collection[WorkerRecord], now: float) -> None:
         """See whether it is complete, and whether a run since the last death was healthy."""
@@ -96,7 +112,7 @@ class Pool:
         if self.is_complete and not self.backoff.deaths:
             self.backoff = self.backoff.healthy()
         if self.backoff.deaths and any(self._is_proof(record, now) for record in available):
-            log.info("pool_healthy", pool=self.browser_type)
+            log.info("pool_healthy", pool=self.name)
             self.backoff = self.backoff.healthy()
 
     def told(self, record: WorkerRecord, lifetime: int, now: float) -> None:
@@ -105,13 +121,13 @@ class Pool:
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
         record.lifetime, record.counted_at = lifetime, now
 
-    def foresee(self, records: Collection[WorkerRecord], settings: Settings, now: float) -> None:
+    def foresee(self, records: Collection[WorkerRecord], now: float) -> None:
         """See how many spares it takes to have all replacements in time."""
         outlook = Outlook(
             self.rate.per_s(now),
             self.starts.longest_s,
-            settings.max_lifetime_sessions,
-            settings.max_concurrent_sessions,
+            self.settings.lifetime,
+            self.settings.slots,
         )
         self.spares = spares(outlook, [record.lifetime for record in records if record.life.is_capacity])
 
@@ -119,7 +135,9 @@ class Pool:
         """What an operator is told."""
         count = {status: sum(1 for record in records if record.life.status is status) for status in WorkerStatus}
         return {
-            "browserType": self.browser_type,
+            "name": self.name,
+            "browserType": self.settings.browser_type,
+            "labels": list(self.settings.labels),
             "wanted": self.workers,
             "available": count[WorkerStatus.AVAILABLE],
             "starting": count[WorkerStatus.STARTING],
@@ -127,6 +145,9 @@ class Pool:
             "draining": count[WorkerStatus.DRAINING],
             "drainTimeouts": self.drain_timeouts,
             "slots": sum(record.slots for record in records if record.life.status is WorkerStatus.AVAILABLE),
+            "slotsOfWorker": self.settings.slots,
+            "lifetimeOfWorker": self.settings.lifetime,
+            "removed": self.is_removed,
             "reason": self.reason,
         }
 
@@ -137,14 +158,27 @@ class Pool:
 
     def roster_entry(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
         """What the proxy is told, which tells it to clients."""
-        return {**asdict(self.figures(records)), "drainTimeouts": self.drain_timeouts}
+        settings, statuses = self.settings, [record.life.status for record in records]
+        return {
+            "browserType": settings.browser_type,
+            **asdict(self.figures(records)),
+            "starting": statuses.count(WorkerStatus.STARTING),
+            "spare": statuses.count(WorkerStatus.SPARE),
+            "draining": statuses.count(WorkerStatus.DRAINING),
+            "drainTimeouts": self.drain_timeouts,
+            "slots": settings.slots,
+            "lifetime": settings.lifetime,
+            "labels": list(settings.labels),
+            "headless": settings.headless,
+            "args": list(settings.args),
+        }
 
     def metrics(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
         """What the proxy shows of it in the metrics: the tally, and what its workers take."""
         sizes = [size for record in records if (size := record.memory.memory_mib or record.memory.rss_mib)]
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
         deaths = {"earlyDeaths": self.backoff.deaths}
-        return {"browserType": self.browser_type, **memory, **deaths, **self.tally.as_data()}
+        return {"browserType": self.settings.browser_type, **memory, **deaths, **self.tally.as_data()}
 
     def _is_proof(self, record: WorkerRecord, now: float) -> bool:
         served_s = now - record.warm_since

@@ -25,13 +25,14 @@ WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 class WorkerRecord:
     """One worker. Times are monotonic seconds.
 
-    `child` is its process, `link` the control link to it, and `ipc` the master's copy of the channel to its browser
-    server, which outlives the process; another master's worker brings it when it comes back. `settings` and `version`
-    are what it was forked with, `launched` what it said of its browser. `counted_at`: when it last told how many
-    sessions it had had. `recycle`: why it should be replaced. `late` watches `life.ready_by`.
+    `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy of
+    the channel to its browser server, which outlives the process; another master's worker brings it when it comes back.
+    `settings` and `version` are what it was forked with, `launched` what it said of its browser. `counted_at`: when it
+    last told how many sessions it had had. `recycle`: why it should be replaced. `late` watches `life.ready_by`.
     """
 
     worker_id: str
+    pool: str
     browser_type: BrowserType
     life: WorkerLife
     child: Child
@@ -57,7 +58,7 @@ class WorkerRecord:
         """What the plan needs to know."""
         return WorkerView(
             self.worker_id,
-            self.browser_type,
+            self.pool,
             self.life.status,
             self.active,
             started_at=self.forked_at,
@@ -70,6 +71,7 @@ class WorkerRecord:
         """What an operator is told."""
         return {
             "id": self.worker_id,
+            "pool": self.pool,
             "browserType": self.browser_type,
             "pid": self.child.pid,
             "nodePid": self.launched.get("nodePid"),

@@ -7,6 +7,7 @@ import math
 import secrets
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 
 from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
@@ -19,6 +20,7 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_tree import Tree, process_table
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 
 
 def times_of(settings: Settings) -> Times:
@@ -27,7 +29,7 @@ def times_of(settings: Settings) -> Times:
 
 
 def fork_worker(
-    loop: Loop, config: MasterConfig, browser_type: BrowserType, purpose: Purpose, *, registry_seen: bool
+    loop: Loop, config: MasterConfig, pool: PoolSettings, purpose: Purpose, *, registry_seen: bool
 ) -> tuple[WorkerRecord, socket.socket]:
     """A new worker with its directory, and our end of its control link. Raises OSError, with nothing left behind."""
     worker_id = secrets.token_hex(4)
@@ -36,7 +38,7 @@ def fork_worker(
         undo.callback(config.runtime.remove_worker_dir, worker_id)
         ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ipc.close)
-        common = (*config.common(), directory, worker_id, browser_type)
+        common = (*config.common(pool), directory, worker_id, pool)
 
         def run(control: socket.socket) -> int:
             spare = purpose is Purpose.SPARE
@@ -49,10 +51,13 @@ def fork_worker(
     now = loop.now()
     life = WorkerLife.forked(purpose, now, times_of(config.settings))
     tree = Tree(child.pid, directory)
-    return WorkerRecord(worker_id, browser_type, life, child, tree, now, config.version, ipc=ipc), control
+    record = WorkerRecord(
+        worker_id, pool.name, pool.browser_type, life, child, tree, now, version=config.version, ipc=ipc
+    )
+    return record, control
 
 
-def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord) -> socket.socket:
+def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord, pool: PoolSettings) -> socket.socket:
     """A new process in the place of the dead one: same id, directory, browser server. Our end of its control link.
 
     Its sessions have what is left of the drain that was under way, else as long as those of any recycled worker.
@@ -62,7 +67,8 @@ def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord) -> so
     ipc, node_pid = record.ipc, record.launched["nodePid"]
     assert ipc is not None
     until = min(record.life.sessions_until, loop.now() + config.settings.recycle_drain_timeout)
-    common = (*config.common(), record.tree.directory, record.worker_id, record.browser_type)
+    pool = replace(pool, browser_type=record.browser_type)  # a reload may have given the pool another one since
+    common = (*config.common(pool), record.tree.directory, record.worker_id, pool)
 
     def run(control: socket.socket) -> int:
         # Its sessions are worth more than a registration: it does not wait for Redis.
@@ -88,6 +94,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
     ipc = config.kept_open.ipc.get(state.name) if config.kept_open else None
     return WorkerRecord(
         worker_id=state.name,
+        pool=state.pool or browser_type,  # a master without pools of their own has written nothing there
         browser_type=browser_type,
         life=life,
         child=child,

@@ -6,12 +6,12 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from pwgrid.common.loop import Loop
-from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerEvent, WorkerStatus
 from pwgrid.control.master_end import MasterEnd
 from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen, StoppingSeen
@@ -34,6 +34,7 @@ from pwgrid.master.workers.worker_process import (
 )
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_tree import Table, process_table
+from pwgrid.settings.pools import short_form
 
 log = structlog.get_logger()
 
@@ -64,7 +65,7 @@ class Workers:
         self,
         loop: Loop,
         config: MasterConfig,
-        pools: dict[BrowserType, Pool],
+        pools: dict[str, Pool],
         files: ChildFileWriter,
         proxies: Proxies,
     ) -> None:
@@ -79,36 +80,44 @@ class Workers:
         self._trees = loop.timer(self.learn_trees)
         self._cleaning = loop.timer(self._clean_up)
 
-    def of(self, browser_type: BrowserType) -> list[WorkerRecord]:
+    def of(self, pool: str) -> list[WorkerRecord]:
         """Those of one pool."""
-        return [record for record in self.records.values() if record.browser_type == browser_type]
+        return [record for record in self.records.values() if record.pool == pool]
 
     # What is done with them
 
-    def start(self, browser_type: BrowserType, *, spare: bool = False) -> None:
-        """Fork one; where that fails the pool backs off."""
-        purpose = Purpose.SPARE if spare else Purpose.SERVE
+    def start(self, name: str, *, spare: bool = False) -> None:
+        """Fork one for a pool; where that fails the pool backs off."""
+        purpose, pool = Purpose.SPARE if spare else Purpose.SERVE, self._pools[name]
         try:
             record, control = fork_worker(
-                self._loop, self._config, browser_type, purpose, registry_seen=self.registry_seen
+                self._loop, self._config, pool.settings, purpose, registry_seen=self.registry_seen
             )
         except OSError as error:
             now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"
-            self._pools[browser_type].died(reason, now, Run(now))
-            log.error("worker_not_started", pool=browser_type, reason=reason)
+            pool.died(reason, now, Run(now))
+            log.error("worker_not_started", pool=name, reason=reason)
             return
-        record.settings = self._files.settings_of("worker", browser_type)
-        self._pools[browser_type].tally.starts += 1
+        record.settings = self._files.settings_of_pool(pool.settings)
+        pool.tally.starts += 1
         self._follow(record, control)
-        log.info("worker_started", worker=record.worker_id, pool=browser_type, pid=record.child.pid, spare=spare)
+        log.info("worker_started", worker=record.worker_id, pool=name, pid=record.child.pid, spare=spare)
 
     def adopt(self, state: ChildState) -> None:
         """Go on with one that another master forked; it has the lost threshold to come back."""
         record = adopt_worker(self._loop, self._config, state)
         if record is not None:
+            self._see_pool(record)
             self.registry_seen |= record.life.status is not WorkerStatus.STARTING
             self._follow(record)
-            log.info("worker_adopted", worker=record.worker_id, pool=record.browser_type, pid=record.child.pid)
+            log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
+
+    def _see_pool(self, record: WorkerRecord) -> None:
+        """The configuration of this master may not have the pool that another one had."""
+        if record.pool not in self._pools:
+            settings = replace(short_form(self._config.settings, record.browser_type), name=record.pool, workers=0)
+            self._pools[record.pool] = pool = Pool(settings, self._loop.now())
+            pool.remove()
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take a worker's new connection; False when there is no such worker any more.
@@ -189,7 +198,7 @@ class Workers:
                     self._do(record, life.comes_back(item.data.get("status"), now, self._times()))
                     self._note_warm(record, is_repeated=True)
                 record.active = _count(item.data.get("active"))
-                self._pools[record.browser_type].told(record, _count(item.data.get("lifetime")), now)
+                self._pools[record.pool].told(record, _count(item.data.get("lifetime")), now)
             case StoppingSeen() if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._times()))
             case Applied(name="launched"):
@@ -197,7 +206,7 @@ class Workers:
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
             case Applied(name="canary"):
-                tally, seconds = self._pools[record.browser_type].tally, _seconds(item.data.get("s"))
+                tally, seconds = self._pools[record.pool].tally, _seconds(item.data.get("s"))
                 tally.tried(seconds or 0.0, is_well=bool(item.data.get("ok")))
             case Applied() if item.name in _EVENTS:
                 self._said(record, item.name, item.data)
@@ -208,7 +217,7 @@ class Workers:
         now, life = self._loop.now(), record.life
         if name == "stopped":
             cut, timed_out = _count(data.get("cut")), bool(data.get("timedOut"))
-            pool = self._pools[record.browser_type]
+            pool = self._pools[record.pool]
             pool.drain_timeouts += timed_out
             if (went_on_s := _seconds(data.get("drainS"))) is not None:
                 pool.tally.drain.observe(went_on_s)
@@ -234,7 +243,7 @@ class Workers:
                 node=record.launched.get("nodePid"),
             )
         elif name == "failed":
-            log.error("worker_failed", worker=record.worker_id, pool=record.browser_type, reason=reason)
+            log.error("worker_failed", worker=record.worker_id, pool=record.pool, reason=reason)
 
     def _note_warm(self, record: WorkerRecord, *, is_repeated: bool) -> None:
         self.registry_seen |= record.life.status is WorkerStatus.AVAILABLE
@@ -244,13 +253,13 @@ class Workers:
             record.warm_since = record.forked_at
         else:
             record.warm_since = self._loop.now()
-            pool, took_s = self._pools[record.browser_type], record.warm_since - record.forked_at
+            pool, took_s = self._pools[record.pool], record.warm_since - record.forked_at
             pool.starts.took(took_s)
             pool.tally.launch.observe(took_s)
 
     def _note_drain(self, record: WorkerRecord, was: WorkerStatus, reason: str) -> None:
         if was in BEFORE_A_DRAIN and record.life.status is WorkerStatus.DRAINING:
-            self._pools[record.browser_type].tally.drains(reason)
+            self._pools[record.pool].tally.drains(reason)
 
     # How they end
 
@@ -276,7 +285,7 @@ class Workers:
     def _fork_successor(self, record: WorkerRecord) -> None:
         """Its browser server lives: another process sees its sessions to their end."""
         try:
-            control = fork_successor(self._loop, self._config, record)
+            control = fork_successor(self._loop, self._config, record, self._pools[record.pool].settings)
         except OSError as error:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
             self._do(record, record.life.is_not_succeeded())
@@ -310,7 +319,7 @@ class Workers:
         self._files.worker(record)
 
     def _count_death(self, record: WorkerRecord) -> None:
-        self._pools[record.browser_type].failed(record, self._loop.now())
+        self._pools[record.pool].failed(record, self._loop.now())
 
     def _send_serve(self, record: WorkerRecord) -> None:
         self._send(record, "serve", {})
@@ -336,7 +345,7 @@ class Workers:
 
     def _tell_lost(self, record: WorkerRecord) -> None:
         reason = record.life.reason
-        log.error("worker_lost", worker=record.worker_id, pool=record.browser_type, reason=reason)
+        log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
         self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
         self._tell_proxy(record, "worker_lost")
 
@@ -393,12 +402,12 @@ _DOING: Final[dict[Do, Callable[[Workers, WorkerRecord], object]]] = {
 
 
 def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
-    """The workers that a drain request means: {"worker"|"workerId": id}, {"pool": type} or {"all": true}."""
+    """The workers that a drain request means: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
     worker_id = data.get("worker", data.get("workerId"))
     if worker_id is not None:
         return [record for record in records if record.worker_id == worker_id]
     if data.get("pool") is not None:
-        return [record for record in records if record.browser_type == data["pool"]]
+        return [record for record in records if record.pool == data["pool"]]
     return list(records) if data.get("all") else []
 
 

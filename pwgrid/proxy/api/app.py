@@ -31,7 +31,6 @@ from pwgrid.proxy.connect.upgrade import Counts
 from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT, Access, Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
-from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
@@ -53,8 +52,6 @@ class Grid(Protocol):
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
         """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
-
-    settings: Settings
 
     @property
     def counts(self) -> Counts:
@@ -201,7 +198,6 @@ def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRoute
             waiting={name: grid.waiting(name) for name in grid.roster.pools},
             requests=requests,
             redis=grid.registry.client.exchanges,
-            slots=grid.settings.max_concurrent_sessions,
             is_ready=reason is None,
             by_worker=by is not None,
         )

@@ -35,7 +35,7 @@ Key = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Scrape:
     """All that one scrape shows. `found` is None while Redis does not answer; `waiting` counts clients by pool,
-    `requests` answers of the API by route, method and status; `slots`: how many a worker of each pool has."""
+    `requests` answers of the API by route, method and status."""
 
     found: RegistrySnapshot | None
     roster: Roster
@@ -44,7 +44,6 @@ class Scrape:
     waiting: Mapping[str, int]
     requests: Mapping[tuple[str, str, int], int]
     redis: Histogram
-    slots: int
     is_ready: bool
     by_worker: bool = False
 
@@ -67,7 +66,7 @@ class _Metrics(Collector):
 
 
 def _pool_of(worker: WorkerRecord) -> Key:
-    return worker.browser_type, worker.browser_type
+    return worker.browser_type, worker.pool or worker.browser_type
 
 
 def _of_registry(scrape: Scrape) -> Iterator[Metric]:
@@ -109,10 +108,10 @@ def _by_worker(found: RegistrySnapshot) -> Iterator[Metric]:
 
 def _of_master(scrape: Scrape) -> Iterator[Metric]:
     roster = scrape.roster
-    pools = {(name, name): pool for name, pool in roster.pools.items()}
-    statuses = Counter((worker.browser_type, worker.browser_type, worker.status) for worker in roster.workers.values())
+    pools = {(pool.browser_type, name): pool for name, pool in roster.pools.items()}
+    statuses = Counter((worker.browser_type, worker.pool, worker.status) for worker in roster.workers.values())
     yield families.WORKERS_WANTED.of((key, pool.wanted) for key, pool in pools.items())
-    yield families.SLOTS_WANTED.of((key, pool.wanted * scrape.slots) for key, pool in pools.items())
+    yield families.SLOTS_WANTED.of((key, pool.wanted * pool.slots) for key, pool in pools.items())
     yield families.DRAIN_TIMEOUTS.of((key, pool.drain_timeouts) for key, pool in pools.items())
     yield families.WORKERS.of(((*key, status), statuses[*key, status]) for key in pools for status in _STATUSES)
     if roster.metrics:
@@ -142,7 +141,8 @@ def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
     figures, upgrades = scrape.figures, asdict(scrape.counts)
     yield families.BUILD.of([((__version__, platform.python_version()), 1)])
     yield families.READY.of([((), scrape.is_ready)])
-    yield families.WAITING.of(((name, name), count) for name, count in scrape.waiting.items())
+    pools = scrape.roster.pools
+    yield families.WAITING.of(((pools[name].browser_type, name), count) for name, count in scrape.waiting.items())
     for name, family in families.UPGRADES.items():
         yield family.of([((), upgrades[name])])
     yield families.CONNECT.of(

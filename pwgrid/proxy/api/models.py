@@ -78,6 +78,8 @@ class Worker(_Model):
     """A registered worker with its counters."""
 
     id: str
+    pool: str
+    labels: list[str]
     browser_type: str
     status: str
     active: int
@@ -100,6 +102,8 @@ class Workers(_Model):
             workers=[
                 Worker(
                     id=worker.worker_id,
+                    pool=worker.pool,
+                    labels=[*worker.labels],
                     browser_type=worker.browser_type,
                     status=worker.status,
                     active=found.active.get(field, 0),
@@ -124,6 +128,7 @@ class Session(_Model):
     """One session. A time is null where that has not happened yet; `reason` says why it ended."""
 
     id: str
+    pool: str
     browser_type: str
     worker_id: str
     status: str

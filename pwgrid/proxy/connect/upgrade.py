@@ -18,13 +18,12 @@ from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
-from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect import head, refusals
 from pwgrid.proxy.connect.figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
-from pwgrid.proxy.policy.upgrade_request import Access, Policy, Refusal, Wanted, browser_server_headers, decide
+from pwgrid.proxy.policy.upgrade_request import Access, Offer, Policy, Refusal, Wanted, browser_server_headers, decide
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
@@ -65,8 +64,8 @@ class Gateway:
     selector: Selector
     handoffs: Handoffs
     access: Access
-    shortage: Callable[[BrowserType], Awaitable[str | None]]
-    """Why no session of a type can be taken at all; None when one could be."""
+    shortage: Callable[[str], Awaitable[str | None]]
+    """Why a pool can take no session at all; None when it could."""
     counts: Counts = field(default_factory=Counts)
     figures: Figures = field(default_factory=Figures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
@@ -80,17 +79,14 @@ class Gateway:
         """What is allowed and offered now."""
         if self._policy is None:
             offered, default = self.roster.offered(), self.settings.default_browser_type
+            types = {pool.browser_type for pool in offered.values()}
+            sandbox = {"chromiumSandbox": self.settings.chromium_sandbox}
             self._policy = Policy(
-                # Where one pool alone has workers it is the default, as it would be in the settings.
-                default_browser_type=default if default in offered or len(offered) != 1 else min(offered),
-                pools=offered,
+                # Where one browser alone has workers it is the default, as it would be in the settings.
+                default_browser_type=default if default in types or len(types) != 1 else min(types),
+                pools={name: Offer(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()},
                 versions=self.roster.versions(),
                 access=self.access,
-                browser_options={
-                    "headless": self.settings.headless,
-                    "chromiumSandbox": self.settings.chromium_sandbox,
-                    "args": list(self.settings.chromium_args),
-                },
             )
         return self._policy
 
@@ -186,6 +182,7 @@ class Upgrade(asyncio.Protocol):
         ticket = self._ticket = Ticket(
             session_id=secrets.token_hex(8),
             browser_type=wanted.browser_type,
+            pool=gateway.roster.pool_of(wanted.worker_id) or wanted.pool,
             playwright_version=wanted.playwright_version,
             client=_text(self._peer),
             deadline=self._loop.time() + gateway.settings.worker_select_timeout,
@@ -233,7 +230,7 @@ class Upgrade(asyncio.Protocol):
             waited = Waited.ABANDONED
             raise
         except NoPlace as why:
-            if isinstance(why, WaitedTooLong) and (reason := await gateway.shortage(ticket.browser_type)) is not None:
+            if isinstance(why, WaitedTooLong) and (reason := await gateway.shortage(ticket.pool)) is not None:
                 raise refusals.no_capacity(reason) from None
             raise refusals.no_place(ticket, gateway.settings, why) from None
         finally:

@@ -28,13 +28,13 @@ class Rule:
     stale_s: float
 
 
-def why_none(browser_type: str, candidates: Iterable[Candidate], rule: Rule) -> str | None:
-    """Why a session of this type can be leased nowhere; None when one could be, now or once a slot is free."""
+def why_none(pool: str, candidates: Iterable[Candidate], rule: Rule) -> str | None:
+    """Why a session of this pool can be leased nowhere; None when one could be, now or once a slot is free."""
     obstacles = [_obstacle(each, rule) for each in candidates]
     if None in obstacles:
         return None
     counted = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
-    return f"no {browser_type} worker can be chosen: by Redis {counted or 'none is registered'}"
+    return f"no {pool} worker can be chosen: by Redis {counted or 'none is registered'}"
 
 
 def _obstacle(worker: Candidate, rule: Rule) -> str | None:

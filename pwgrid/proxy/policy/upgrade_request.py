@@ -98,26 +98,38 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """One pool that wants workers. `options` are the launch options of its browsers that clients may ask for, too."""
+
+    browser_type: BrowserType
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
-    """What the grid allows and offers at this moment."""
+    """What the grid allows and offers at this moment; `pools` by name, in the order of the configuration."""
 
     default_browser_type: BrowserType
-    pools: frozenset[BrowserType]
+    pools: Mapping[str, Offer]
     versions: frozenset[str]
     """Playwright major.minor of the workers that serve now; empty when none is known yet."""
     access: Access = field(default_factory=Access)
-    browser_options: Mapping[str, object] = field(default_factory=dict)
-    """The launch options of the grid's browsers that clients may ask for, too."""
+
+    @property
+    def browser_types(self) -> tuple[str, ...]:
+        """Those that any pool offers, sorted."""
+        return tuple(sorted({offer.browser_type for offer in self.pools.values()}))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A session that may be leased: of which type, for which client version, on which worker if one was named.
+    """A session that may be leased: of which type and pool, for which client version, on which worker if one was named.
 
     `not_heeded` are the launch options that nobody heeds.
     """
 
     browser_type: BrowserType
+    pool: str
     playwright_version: str | None = None
     worker_id: str | None = None
     endpoint_path: str | None = None
@@ -145,9 +157,10 @@ def decide(request: Request, policy: Policy, local: Address) -> Wanted:
     named = _WORKER_PATH.fullmatch(path)
     if named is None and path not in ("", "/"):
         raise Refusal(404, f"there is nothing at {path[:100]}: connect to ws://<host>:<port>/?browser=chromium")
-    browser_type = _browser_type(headers, parameters, policy, named["type"] if named else None)
-    ignored = not_heeded(headers, parameters, policy.browser_options)
-    return Wanted(browser_type, version, named["id"] if named else None, path if named else None, ignored)
+    pool = _pool(headers, parameters, policy, named["type"] if named else None)
+    offer = policy.pools[pool]
+    ignored = not_heeded(headers, parameters, offer.options)
+    return Wanted(offer.browser_type, pool, version, named["id"] if named else None, path if named else None, ignored)
 
 
 def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:
@@ -249,10 +262,37 @@ def _client_version(headers: Headers) -> str | None:
     return None
 
 
-def _browser_type(
-    headers: Headers, parameters: Iterable[tuple[str, str]], policy: Policy, from_path: str | None
-) -> BrowserType:
-    """`?browser=` or the path, else the client's own type, else the default; they may not contradict each other."""
+def _pool(headers: Headers, parameters: Iterable[tuple[str, str]], policy: Policy, from_path: str | None) -> str:
+    """The pool that `?pool=` names, else the one named like the browser type, else the first one of that type."""
+    browser_type, named = _browser_type(headers, parameters, from_path), _named_pool(parameters, policy)
+    if named is not None:
+        has = policy.pools[named].browser_type
+        if browser_type not in (None, has):
+            raise Refusal(400, f"pool {named} has {has} browsers, and {browser_type} is asked for: make them agree")
+        return named
+    chosen = browser_type or policy.default_browser_type
+    fit = [name for name, offer in policy.pools.items() if offer.browser_type == chosen]
+    if fit:
+        return chosen if chosen in fit else fit[0]
+    offered = ", ".join(policy.browser_types) or "none"
+    raise _no_such_browser(
+        f"this grid runs no {chosen} workers (it has: {offered}): start it with --{chosen} 1 or more"
+    )
+
+
+def _named_pool(parameters: Iterable[tuple[str, str]], policy: Policy) -> str | None:
+    named = {value.lower() for name, value in parameters if name == "pool"}
+    if len(named) > 1:
+        raise Refusal(400, f"the URL asks for the pools {' and '.join(sorted(named))}: name one")
+    for name in named - policy.pools.keys():
+        there = ", ".join(policy.pools) or "none"
+        raise Refusal(404, f"there is no pool {name[:63]!r}; pools are: {there}", details={"pools": [*policy.pools]})
+    return min(named, default=None)
+
+
+def _browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
+    """`?browser=` or the path, else the client's own type; None where none is named. They may not contradict each
+    other."""
     url = {value.lower() for name, value in parameters if name == "browser"}
     if from_path is not None:
         url.add(from_path)
@@ -265,14 +305,7 @@ def _browser_type(
     if len(client) > 1 or (url and client and url != client):
         asked = f"the URL asks for {min(url)}" if url else "no browser is named in the URL"
         raise _no_such_browser(f"{asked}, but the client is {' and '.join(sorted(client))}: make them agree")
-    chosen = min(url or client or {policy.default_browser_type})
-    for browser_type in BROWSER_TYPES:
-        if browser_type == chosen and browser_type in policy.pools:
-            return browser_type
-    offered = ", ".join(sorted(policy.pools)) or "none"
-    raise _no_such_browser(
-        f"this grid runs no {chosen} workers (it has: {offered}): start it with --{chosen} 1 or more"
-    )
+    return min(url or client, default=None)
 
 
 def _no_such_browser(error: str) -> Refusal:

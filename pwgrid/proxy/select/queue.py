@@ -61,15 +61,15 @@ class Ticket(Generic[Slot]):
     """The name of its token; "" for none, and for the grid's own."""
     borrows: bool = False
     """It asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN are for these."""
+    pool: str = ""
+    """In whose line it stands; by default that of the pool that is named like the browser type."""
     granted: "asyncio.Future[Slot] | None" = None
     abandoned: bool = False
     selection_s: float = 0.0
     """How long the registry took for its last answer."""
 
-    @property
-    def pool(self) -> str:
-        """In whose line it stands."""
-        return self.browser_type
+    def __post_init__(self) -> None:
+        self.pool = self.pool or self.browser_type
 
     @property
     def party(self) -> Party:

@@ -54,18 +54,20 @@ class Selector:
 
     async def select(self, ticket: Ticket[Selection]) -> Selection | None:
         """A worker with a slot for the ticket; None when there is none."""
-        settings, since = self._settings, time.monotonic()
+        settings, pool = self._settings, self._roster.pools.get(ticket.pool)
+        since = time.monotonic()
         try:
             selection = await self._registry.select(
                 ticket.browser_type,
-                max_concurrent=settings.max_concurrent_sessions,
-                max_lifetime=settings.max_lifetime_sessions,
+                max_concurrent=pool.slots if pool else settings.max_concurrent_sessions,
+                max_lifetime=pool.lifetime if pool else settings.max_lifetime_sessions,
                 session_id=ticket.session_id,
                 lease_s=LEASE_S,
                 client=ticket.client,
                 exclude=ticket.excluded | self._not_to_choose(),
                 version=ticket.playwright_version,
                 worker_id=ticket.worker_id,
+                pool=ticket.pool,
                 fields=ticket.fields,
             )
         except RegistryUnavailable as error:

@@ -31,7 +31,7 @@ class LocalSelection:
         fit = {
             worker.worker_id
             for worker in self._roster.workers.values()
-            if worker.browser_type == ticket.browser_type
+            if (worker.pool, worker.browser_type) == (ticket.pool, ticket.browser_type)
             and worker.status == "available"
             and worker.worker_id not in self._full
             and worker.worker_id not in ticket.excluded

@@ -17,6 +17,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.launch_record import Trials
 
 Source = Literal["setting", "playwright", "system"]
@@ -138,6 +139,15 @@ def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPa
     return next((each for each in found if not trials.is_unfit(each.executable, settings)), found[0])
 
 
+def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
+    """What the workers of a pool launch. A channel is found by Playwright itself. Raises BrowserMissing."""
+    if pool.channel:
+        return FoundBrowser(pool.browser_type, "", pool.channel, "setting")
+    if pool.executable and not pool.is_short_form:
+        return _chosen(pool.browser_type, pool.executable, f"the executable of pool {pool.name}")
+    return find_browser(pool.browser_type, settings.of_pool(pool), places)
+
+
 def candidates(
     browser_type: BrowserType, settings: Settings, places: SearchPaths, passed_over: list[str]
 ) -> Iterator[FoundBrowser]:
@@ -183,8 +193,8 @@ def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:
     return ("chromium-headless-shell", "chromium") if browser_type == "chromium" and headless else (browser_type,)
 
 
-def _chosen(browser_type: BrowserType, chosen: str) -> FoundBrowser:
-    setting = f"{browser_type.upper()}_EXECUTABLE"
+def _chosen(browser_type: BrowserType, chosen: str, setting: str = "") -> FoundBrowser:
+    setting = setting or f"{browser_type.upper()}_EXECUTABLE"
     path = Path(chosen)
     if not path.is_file():
         raise BrowserMissing(f"{setting} is {chosen}, where there is no file: correct it, or unset it to look for one")

@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common.errors import BrowserLaunchError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings, short_form
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.node_link import Message
 from pwgrid.worker.policy.close_texts import close_texts
@@ -69,15 +70,26 @@ class LaunchSpec:
     block_file_urls: bool = False
     environment: tuple[str, ...] = ()
     """Names of variables that Node and the browser get beside those that they need."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Others, with their values."""
+    proxy: Mapping[str, str] = field(default_factory=dict)
+    """Playwright's launch option; empty: none."""
     code_cache: Path | None = None
     """Where browser servers of the same grid leave compiled code for each other."""
 
     @classmethod
     def of(
-        cls, settings: Settings, browser: FoundBrowser, socket_path: Path, tmpdir: Path, code_cache: Path | None = None
+        cls,
+        settings: Settings,
+        browser: FoundBrowser,
+        socket_path: Path,
+        tmpdir: Path,
+        code_cache: Path | None = None,
+        pool: PoolSettings | None = None,
     ) -> LaunchSpec:
-        """The spec that these settings ask for, with the browser that was found."""
-        chromium = browser.browser_type == "chromium"
+        """The spec that these settings (those of the pool, where one is given) ask for, with the browser that was
+        found."""
+        pool = pool or short_form(settings, browser.browser_type)
         return cls(
             browser_type=browser.browser_type,
             socket_path=socket_path,
@@ -85,7 +97,7 @@ class LaunchSpec:
             executable=browser.executable,
             channel=browser.channel,
             headless=settings.headless,
-            args=settings.chromium_args if chromium else (),
+            args=pool.args,
             chromium_sandbox=settings.chromium_sandbox,
             ping_timeout_s=settings.session_ping_timeout,
             idle_timeout_s=settings.session_idle_timeout,
@@ -95,6 +107,8 @@ class LaunchSpec:
             client_guard=settings.client_guard,
             block_file_urls=settings.block_file_urls,
             environment=settings.browser_env,
+            variables={name: value.get_secret_value() for name, value in pool.env.items()},
+            proxy=pool.proxy.options() if pool.proxy else {},
             code_cache=code_cache,
         )
 
@@ -107,6 +121,7 @@ class LaunchSpec:
                 "channel": self.channel,
                 "headless": self.headless,
                 "args": self.args,
+                "proxy": dict(self.proxy) or None,
                 "chromiumSandbox": self.chromium_sandbox,
                 "firefoxUserPrefs": _FIREFOX_PREFS,
                 "socketPath": str(self.socket_path),
@@ -164,6 +179,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
         name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in spec.environment
     }
     environment |= {
+        **spec.variables,
         "TMPDIR": str(spec.tmpdir),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
         "NODE_CHANNEL_SERIALIZATION_MODE": "json",

@@ -154,6 +154,8 @@ async function launch() {
     wsPath, headless: options.headless, args: options.args, timeout: options.launchTimeoutS * 1000,
     handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
   };
+  if (options.proxy)
+    launchOptions.proxy = options.proxy;
   if (options.executablePath)
     launchOptions.executablePath = options.executablePath;
   if (options.channel)

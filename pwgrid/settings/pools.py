@@ -1,0 +1,377 @@
+"""Pools: all workers with the same browser and settings. What a `[[pools]]` table or POOL_CONFIG may say, and what each
+pool is once the global settings have filled in the rest. Reads no source."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from pwgrid.common import label_keys
+from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.settings import kinds
+
+if TYPE_CHECKING:
+    from pwgrid.settings.model import Settings
+
+NAME_RULE: Final = "must be 1 to 63 lower case letters, digits, - and _, and begin with a letter or digit"
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_NAME_CHARACTERS: Final = 63
+_HASH_CHARACTERS: Final = 8
+_KEPT_FOR_THE_GRID: Final = frozenset(
+    {"TMPDIR", "NODE_CHANNEL_FD", "NODE_CHANNEL_SERIALIZATION_MODE", "NODE_OPTIONS", "PWGRID_LAUNCH"}
+)
+_CONFIG_RULE: Final = "must be label keys with numbers of workers, like AppA:Chromium:Staging=3,AppB:Firefox:UAT=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong in one place: `pools.appa.workers`, the value as it may be shown, and a sentence."""
+
+    place: str
+    written: str
+    sentence: str
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise kinds.rule(NAME_RULE)
+    return text
+
+
+def _label(text: str) -> str:
+    try:
+        return str(label_keys.parse(text))
+    except label_keys.LabelKeyError as error:
+        raise kinds.rule(str(error)) from None
+
+
+def _variables(given: dict[str, kinds.Secret]) -> dict[str, kinds.Secret]:
+    for name in given:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise kinds.rule(f"{name!r:.40} is no name of an environment variable")
+        if name in _KEPT_FOR_THE_GRID:
+            raise kinds.rule(f"{name} is what the grid itself gives to browser servers")
+    return given
+
+
+class ProxyServer(BaseModel, frozen=True):
+    """Through what the browsers reach the network, as Playwright has it."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    server: str
+    """URL: http://, https:// or socks5://, with a host and perhaps a port."""
+    bypass: str = ""
+    """Hosts that are reached without it, comma-separated."""
+    username: str = ""
+    password: kinds.Secret = kinds.Secret("")
+
+    @field_validator("server")
+    @classmethod
+    def _is_url(cls, server: str) -> str:
+        if not re.fullmatch(r"(https?|socks[45])://[^/\s@]+/?", server):
+            raise kinds.rule("must be a URL like http://proxy:3128, without user and password in a table's server")
+        return server
+
+    def options(self) -> dict[str, str]:
+        """Playwright's launch option; the password in clear."""
+        given = {"server": self.server, "bypass": self.bypass, "username": self.username}
+        return {name: text for name, text in given.items() if text} | (
+            {"password": self.password.get_secret_value()} if self.password else {}
+        )
+
+
+class PoolTable(BaseModel, frozen=True):
+    """One `[[pools]]` table as it is written; None is not said, so that the global setting counts."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    name: Annotated[str, AfterValidator(_name)]
+    """Of the pool: 1 to 63 lower case letters, digits, - and _."""
+    browser: BrowserType | None = None
+    """chromium, firefox or webkit; may be left out where labels name it."""
+    workers: kinds.Workers = 1
+    """How many workers."""
+    slots: Annotated[int, kinds.Bounds(1, 1000)] | None = None
+    """Slots of each worker; else MAX_CONCURRENT_SESSIONS."""
+    lifetime: Annotated[int, kinds.Bounds(1, 1_000_000_000)] | None = None
+    """Sessions after which a worker is recycled; else MAX_LIFETIME_SESSIONS."""
+    max_memory_mib: kinds.Mib | None = None
+    """A worker above this is recycled; else MAX_WORKER_MEMORY_MIB."""
+    max_memory_hard_mib: kinds.Mib | None = None
+    """A worker above this is killed; else MAX_WORKER_MEMORY_HARD_MIB."""
+    executable: kinds.Executable = ""
+    """Path of the browser; else that of the global setting."""
+    channel: Annotated[str, kinds.like(r"[a-z0-9-]*", "must be a channel of Playwright, like chrome or msedge")] = ""
+    """Channel of Playwright, like chrome or msedge, instead of an executable."""
+    headless: bool | None = None
+    """Whether the browsers run without a display; else HEADLESS."""
+    args: tuple[kinds.Switch, ...] | None = None
+    """Command line switches; else CHROMIUM_ARGS, where the browser is Chromium."""
+    proxy: ProxyServer | None = None
+    """URL, or a table of server, bypass, username and password."""
+    env: Annotated[dict[str, kinds.Secret], AfterValidator(_variables)] = {}
+    """Environment variables and their values, beside those of BROWSER_ENV."""
+    labels: tuple[Annotated[str, AfterValidator(_label)], ...] = ()
+    """Label keys that no other pool has."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("browser", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("proxy", mode="before")
+    @classmethod
+    def _from_url(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            parts = urlsplit(value)
+            user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        except ValueError:
+            return {"server": ""}
+        server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return {"server": server, "username": user, "password": kinds.Secret(password)}
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+            return {name: kinds.Secret(text) for name, text in value.items()}
+        return value
+
+    @property
+    def browser_type(self) -> BrowserType:
+        """Its browser; the one that its labels name where it does not say."""
+        found = self.browser or label_keys.parse(self.labels[0]).browser_type
+        assert found is not None  # `_faults_within` has seen to it
+        return found
+
+    def shown(self) -> dict[str, Any]:
+        """What is said, as JSON and TOML can have it, without secrets."""
+        said = self.model_dump(exclude_unset=True, exclude_none=True)
+        return {name: _without_secrets(value) for name, value in said.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """One pool with all its values in force. `slots` and `lifetime` are sessions of each worker; a limit that is 0 is
+    off.
+
+    `is_short_form`: it is what CHROMIUM_WORKERS and the like mean.
+    """
+
+    name: str
+    browser_type: BrowserType
+    workers: int
+    slots: int
+    lifetime: int
+    max_memory_mib: int = 0
+    max_memory_hard_mib: int = 0
+    executable: str = ""
+    channel: str = ""
+    headless: bool = True
+    args: tuple[str, ...] = ()
+    proxy: ProxyServer | None = None
+    env: Mapping[str, kinds.Secret] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    is_short_form: bool = True
+
+    @property
+    def own(self) -> tuple[object, ...]:
+        """What no global setting says, secrets in clear: to compare and to fingerprint, never to show."""
+        proxy = self.proxy.options() if self.proxy else None
+        env = sorted((name, value.get_secret_value()) for name, value in self.env.items())
+        return (self.channel, self.args, proxy, env, self.labels)
+
+
+def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:
+    """The pool that the number of workers of a browser type stands for; its name is that type."""
+    return PoolSettings(
+        name=browser_type,
+        browser_type=browser_type,
+        workers=getattr(settings, f"{browser_type}_workers"),
+        slots=settings.max_concurrent_sessions,
+        lifetime=settings.max_lifetime_sessions,
+        max_memory_mib=settings.max_worker_memory_mib,
+        max_memory_hard_mib=settings.max_worker_memory_hard_mib,
+        executable=settings.executable(browser_type),
+        headless=settings.headless,
+        args=settings.chromium_args if browser_type == "chromium" else (),
+    )
+
+
+def resolved(settings: Settings, table: PoolTable) -> PoolSettings:
+    """The pool of a table: what it does not say is what the global setting says."""
+    default = short_form(settings, table.browser_type)
+
+    def said(value: Any, otherwise: Any) -> Any:
+        return otherwise if value is None else value
+
+    return PoolSettings(
+        name=table.name,
+        browser_type=table.browser_type,
+        workers=table.workers,
+        slots=said(table.slots, default.slots),
+        lifetime=said(table.lifetime, default.lifetime),
+        max_memory_mib=said(table.max_memory_mib, default.max_memory_mib),
+        max_memory_hard_mib=said(table.max_memory_hard_mib, default.max_memory_hard_mib),
+        executable=table.executable or ("" if table.channel else default.executable),
+        channel=table.channel,
+        headless=said(table.headless, default.headless),
+        args=said(table.args, default.args),
+        proxy=table.proxy,
+        env=table.env,
+        labels=table.labels,
+        is_short_form=False,
+    )
+
+
+# Reading them
+
+
+def read_tables(content: object) -> tuple[tuple[PoolTable, ...], list[Fault]]:
+    """The pools of `[[pools]]` tables, and all that is wrong with them."""
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        return (), [Fault("pools", "", "must be tables: [[pools]]")]
+    tables: list[PoolTable] = []
+    faults: list[Fault] = []
+    for number, given in enumerate(content, 1):
+        name = given.get("name")
+        place = f"pools.{name}" if isinstance(name, str) and _NAME.fullmatch(name) else f"pools[{number}]"
+        try:
+            table = PoolTable.model_validate(given)
+        except ValidationError as error:
+            faults += _faults(place, given, error)
+            continue
+        within = list(_faults_within(place, table))
+        faults += within
+        tables += [] if within else [table]
+    return tuple(tables), [*faults, *_faults_between(tables)]
+
+
+def read_pool_config(text: str) -> tuple[tuple[PoolTable, ...], list[Fault]]:
+    """The pools of POOL_CONFIG: `AppA:Chromium:Staging=3,AppB:Firefox:UAT=1`, a pool for each label key."""
+    tables: list[PoolTable] = []
+    faults: list[Fault] = []
+    for entry in filter(None, (each.strip() for each in text.split(","))):
+        key, equals, workers = (each.strip() for each in entry.partition("="))
+        if not equals or not re.fullmatch(r"[0-9]{1,9}", workers):
+            faults.append(Fault("pools", repr(entry[:80]), _CONFIG_RULE))
+            continue
+        name = name_of_label(key, {table.name for table in tables})
+        try:
+            tables.append(PoolTable.model_validate({"name": name, "workers": int(workers), "labels": [key]}))
+        except ValidationError as error:
+            faults += [Fault("pools", repr(entry[:80]), _sentence(each)) for each in error.errors()]
+    return tuple(tables), [*faults, *_faults_between(tables)]
+
+
+def name_of_label(key: str, taken: Iterable[str] = ()) -> str:
+    """A pool's name that is made of a label key, and is none of `taken`."""
+    name = re.sub(r"[^a-z0-9_-]+", "-", key.lower()).strip("-_") or "pool"
+    if len(name) <= _NAME_CHARACTERS and name not in taken:
+        return name
+    mark = hashlib.sha256(key.lower().encode()).hexdigest()[:_HASH_CHARACTERS]
+    return f"{name[: _NAME_CHARACTERS - _HASH_CHARACTERS - 1]}-{mark}"
+
+
+def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Iterator[Fault]:
+    """One for each key that is wrong."""
+    told: set[str] = set()
+    for each in error.errors():
+        key = str(each["loc"][0])
+        if key in told:
+            continue
+        told.add(key)
+        if each["type"] == "missing" and len(each["loc"]) == 1:
+            yield Fault(place, "", f"must say its {key}")
+        elif key not in PoolTable.model_fields:
+            close = difflib.get_close_matches(key.lower(), list(PoolTable.model_fields), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            yield Fault(f"{place}.{key if key.isprintable() else repr(key)}", "", f"unknown key of a pool{hint}")
+        else:
+            written = "" if key in ("proxy", "env") else repr(given[key])[:80]
+            yield Fault(f"{place}.{key}", written, _sentence(each))
+
+
+def _sentence(error: ErrorDetails) -> str:
+    if error["type"] == kinds.RULE:
+        return error["msg"]
+    key = str(error["loc"][0])
+    info = PoolTable.model_fields[key]
+    if key == "browser":
+        return f"must be one of {', '.join(BROWSER_TYPES)}"
+    if bounds := _bounds(info):
+        return f"must be a whole number, {bounds}"
+    return {
+        "headless": "must be true or false",
+        "args": "must be a list of texts",
+        "labels": "must be a list of label keys",
+        "proxy": "must be a URL, or a table of server, bypass, username, password",
+        "env": "must be a table of texts",
+    }.get(key, "must be a text")
+
+
+def _bounds(info: FieldInfo) -> kinds.Bounds | None:
+    """Those of a number, also where it is optional."""
+    parts = [info.annotation, *getattr(info.annotation, "__args__", ())]
+    found = [*info.metadata, *(each for part in parts for each in getattr(part, "__metadata__", ()))]
+    return next((each for each in found if isinstance(each, kinds.Bounds)), None)
+
+
+def _faults_within(place: str, table: PoolTable) -> Iterator[Fault]:
+    """The rules between the keys of one table."""
+    types = [label_keys.parse(each).browser_type for each in table.labels]
+    if table.browser is None and not types:
+        yield Fault(place, "", f"must say its browser, one of {', '.join(BROWSER_TYPES)}")
+        return
+    browser_type = table.browser or types[0]
+    for label, named in zip(table.labels, types, strict=True):
+        if named != browser_type:
+            yield Fault(f"{place}.labels", repr(label), f"names another browser than the pool has, {browser_type}")
+    if table.name in BROWSER_TYPES and table.name != browser_type:
+        yield Fault(f"{place}.browser", repr(browser_type), f"a pool named {table.name} must have that browser")
+    if table.executable and table.channel:
+        yield Fault(f"{place}.channel", repr(table.channel), "executable is set, too: leave one of them out")
+
+
+def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Fault]:
+    """What no two pools may share: their names, and label keys."""
+    names: set[str] = set()
+    owners: dict[label_keys.LabelKey, str] = {}
+    for table in tables:
+        if table.name in names:
+            yield Fault(f"pools.{table.name}", "", "another pool has this name, too")
+        names.add(table.name)
+        for text in table.labels:
+            owner = owners.setdefault(label_keys.parse(text), table.name)
+            if (
+                owner != table.name
+                or sum(label_keys.parse(each) == label_keys.parse(text) for each in table.labels) > 1
+            ):
+                yield Fault(f"pools.{table.name}.labels", repr(text), f"is a label key of pool {owner} already")
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _without_secrets(each) for name, each in value.items()}
+    return [_without_secrets(each) for each in value] if isinstance(value, tuple) else value

@@ -1,0 +1,258 @@
+"""Pools as configured: tables, POOL_CONFIG, the short form, and what each pool is with the global settings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pwgrid.common import label_keys
+from pwgrid.common.errors import ConfigError
+from pwgrid.settings import load as config
+from pwgrid.settings.load import Loaded, described, load, show
+from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import name_of_label, read_pool_config
+
+
+@pytest.fixture(autouse=True)
+def _no_file_in_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "none.toml")
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    def read(text: str, **environment: str) -> Loaded:
+        file = tmp_path / "grid.toml"
+        file.write_text(text)
+        return load(file, environment, {})
+
+    return read
+
+
+def faults_of(read: Any, text: str, **environment: str) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        read(text, **environment)
+    return [f"{each.name}:{' ' * bool(each.value)}{each.value} {each.rule}" for each in error.value.violations]
+
+
+def pool(text: str) -> str:
+    return f'[[pools]]\nname = "appa"\nbrowser = "chromium"\n{text}\n'
+
+
+def test_the_numbers_of_workers_are_the_short_form_of_three_pools() -> None:
+    settings = Settings(chromium_workers=2, firefox_workers=1, max_concurrent_sessions=7, chromium_args=("--a",))
+    assert [(each.name, each.browser_type, each.workers) for each in settings.pools_wanted().values()] == [
+        ("chromium", "chromium", 2),
+        ("firefox", "firefox", 1),
+        ("webkit", "webkit", 0),
+    ]
+    assert [each.slots for each in settings.pools_wanted().values()] == [7, 7, 7]
+    assert [each.args for each in settings.pools_wanted().values()] == [("--a",), (), ()]
+
+
+def test_a_table_says_all_that_a_pool_has_and_the_global_settings_say_the_rest(read: Any) -> None:
+    settings = read(
+        """
+        [workers]
+        max_concurrent_sessions = 3
+        max_lifetime_sessions = 30
+        [browsers]
+        headless = false
+        chromium_args = ["--global"]
+        [[pools]]
+        name = "appa"
+        browser = "Chromium"
+        labels = ["AppA:Chromium:Staging", "AppA:Chromium:UAT:EU"]
+        [[pools]]
+        name = "appb"
+        workers = 2
+        slots = 9
+        lifetime = 90
+        max_memory_mib = 900
+        max_memory_hard_mib = 1000
+        executable = "/opt/chrome"
+        headless = true
+        args = ["--own"]
+        proxy = "http://me:p%40ss@proxy:3128"
+        env = { TZ = "Europe/Berlin" }
+        labels = ["AppB:Chromium:UAT"]
+        """
+    ).settings
+    first, second = settings.pools_wanted().values()
+    assert (first.name, first.browser_type, first.workers, first.slots, first.lifetime) == (
+        "appa",
+        "chromium",
+        1,
+        3,
+        30,
+    )
+    assert (first.headless, first.args, first.labels[1]) == (False, ("--global",), "AppA:Chromium:UAT:EU")
+    assert (second.browser_type, second.slots, second.lifetime, second.headless) == ("chromium", 9, 90, True)
+    assert (second.max_memory_mib, second.max_memory_hard_mib, second.args) == (900, 1000, ("--own",))
+    assert second.proxy is not None
+    assert second.proxy.options() == {"server": "http://proxy:3128", "username": "me", "password": "p@ss"}
+    assert {name: value.get_secret_value() for name, value in second.env.items()} == {"TZ": "Europe/Berlin"}
+
+    mine = settings.of_pool(second)
+    assert (mine.max_concurrent_sessions, mine.max_lifetime_sessions, mine.headless) == (9, 90, True)
+    assert (mine.max_worker_memory_mib, mine.max_worker_memory_hard_mib) == (900, 1000)
+    assert (mine.executable("chromium"), mine.chromium_args) == ("/opt/chrome", ("--own",))
+
+
+def test_who_names_pools_gets_no_others_but_those_that_are_asked_for(read: Any) -> None:
+    assert [*read(pool("")).settings.pools_wanted()] == ["appa"]
+    both = read(pool(""), CHROMIUM_WORKERS="1").settings
+    assert [(each.name, each.workers) for each in both.pools_wanted().values()] == [("chromium", 1), ("appa", 1)]
+    assert both.workers_wanted() == {"chromium": 2, "firefox": 0, "webkit": 0}
+
+
+def test_the_default_browser_is_that_of_the_pools(read: Any) -> None:
+    loaded = read('[[pools]]\nname = "ff"\nbrowser = "firefox"\n')
+    assert loaded.settings.default_browser_type == "firefox"
+    assert loaded.sources["default_browser_type"] == "default, the only browser with workers"
+
+
+def test_the_environment_names_label_keys_with_numbers_of_workers() -> None:
+    loaded = load(None, {"POOL_CONFIG": "AppA:Chromium:Staging=3, AppB:Firefox:UAT=1"}, {})
+    assert [
+        (each.name, each.browser_type, each.workers, each.labels) for each in loaded.settings.pools_wanted().values()
+    ] == [
+        ("appa-chromium-staging", "chromium", 3, ("AppA:Chromium:Staging",)),
+        ("appb-firefox-uat", "firefox", 1, ("AppB:Firefox:UAT",)),
+    ]
+    assert loaded.sources["pools"] == "environment POOL_CONFIG"
+
+
+def test_the_environment_takes_the_place_of_the_files_pools(read: Any) -> None:
+    assert [*read(pool(""), POOL_CONFIG="B:Firefox=1").settings.pools_wanted()] == ["b-firefox"]
+
+
+def test_pools_of_label_keys_have_names_of_their_own() -> None:
+    tables, faults = read_pool_config("A.B:Chromium=1,A-B:Chromium=1")
+    assert faults == []
+    assert tables[0].name == "a-b-chromium"
+    assert tables[1].name.startswith("a-b-chromium-")
+    long = ":".join(["a" * 60, "Chromium", "b" * 60])
+    assert len(name_of_label(long)) == 63
+
+
+def test_all_that_is_wrong_with_pools_is_told_at_once(read: Any) -> None:
+    text = """
+        [[pools]]
+        name = "appa"
+        browser = "opera"
+        workers = 1001
+        slots = "5"
+        [[pools]]
+        name = "App B"
+        browser = "firefox"
+        worker = 3
+        [[pools]]
+        browser = "chromium"
+        headless = 1
+        labels = ["AppA:Chromium", "AppA"]
+        proxy = "proxy:3128"
+        env = { TMPDIR = "/x" }
+        """
+    assert faults_of(read, text) == [
+        "pools.appa.browser: 'opera' must be one of chromium, firefox, webkit",
+        "pools.appa.workers: 1001 must be 0 to 1000",
+        "pools.appa.slots: '5' must be a whole number, 1 to 1000",
+        "pools[2].name: 'App B' must be 1 to 63 lower case letters, digits, - and _, and begin with a letter or digit",
+        "pools[2].worker: unknown key of a pool; did you mean workers?",
+        "pools[3]: must say its name",
+        "pools[3].headless: 1 must be true or false",
+        "pools[3].proxy: must be a URL like http://proxy:3128, without user and password in a table's server",
+        "pools[3].env: TMPDIR is what the grid itself gives to browser servers",
+        "pools[3].labels: ['AppA:Chromium', 'AppA'] 'AppA' is no label key (it has 1 segment): " + label_keys.RULE,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('[[pools]]\nname = "x"\n', "pools.x: must say its browser, one of chromium, firefox, webkit"),
+        (
+            pool('labels = ["A:Firefox"]'),
+            "pools.appa.labels: 'A:Firefox' names another browser than the pool has, chromium",
+        ),
+        (pool("") + pool(""), "pools.appa: another pool has this name, too"),
+        (
+            pool('labels = ["A:Chromium:x"]') + '[[pools]]\nname = "b"\nlabels = ["a:chromium:X"]\n',
+            "pools.b.labels: 'a:chromium:X' is a label key of pool appa already",
+        ),
+        (
+            pool('labels = ["A:Chromium", "A:chromium"]'),
+            "pools.appa.labels: 'A:Chromium' is a label key of pool appa already",
+        ),
+        (
+            '[[pools]]\nname = "firefox"\nbrowser = "chromium"\n',
+            "pools.firefox.browser: 'chromium' a pool named firefox must have that browser",
+        ),
+        (
+            pool('executable = "/x"\nchannel = "chrome"'),
+            "pools.appa.channel: 'chrome' executable is set, too: leave one of them out",
+        ),
+        ("pools = 3\n", "pools: must be tables: [[pools]]"),
+        ("pools = [3]\n", "pools: must be tables: [[pools]]"),
+        ("[poolz]\n", "poolz: unknown section; did you mean pools?"),
+        ("[pools]\n[workers]\n", "[pools]: is the old name of [workers], which is there, too"),
+        (
+            pool("workers = 0"),
+            "pools: appa chromium_workers, firefox_workers, webkit_workers: one of them must be at least 1",
+        ),
+    ],
+)
+def test_what_no_pools_may_be(read: Any, text: str, fault: str) -> None:
+    assert fault in faults_of(read, text)
+
+
+def test_a_pools_limit_of_memory_is_held_against_the_global_one(read: Any) -> None:
+    (fault,) = faults_of(read, "[memory]\nmax_worker_memory_hard_mib = 500\n" + pool("max_memory_mib = 600"))
+    assert fault.endswith("pool appa: max_memory_mib (600) must be < max_memory_hard_mib (500)")
+
+
+def test_a_pool_that_the_short_form_names_too_is_refused(read: Any) -> None:
+    text = '[workers]\nchromium_workers = 1\n[[pools]]\nname = "chromium"\nbrowser = "chromium"\n'
+    (fault,) = faults_of(read, text)
+    assert fault.startswith("chromium_workers: 1 pool chromium is set by [[pools]], too (")
+    assert fault.endswith("): leave one of them out")
+
+
+@pytest.mark.parametrize("text", ["AppA:Chromium", "AppA:Chromium=x", "AppA:Chromium=-1"])
+def test_pool_config_needs_numbers(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be label keys with numbers of workers"):
+        load(None, {"POOL_CONFIG": text}, {})
+
+
+@pytest.mark.parametrize("text", ["AppA:Opera:X=1", "AppA=1", ":Chromium=1", "A:Chromium=1,a:chromium=2", "A:*:B=1"])
+def test_malformed_label_keys_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="label key"):
+        load(None, {"POOL_CONFIG": text}, {})
+
+
+def test_the_old_section_beside_pools_is_told_how_it_is_called_now(read: Any) -> None:
+    with pytest.raises(ConfigError, match=r"beside \[\[pools\]\] the section \[pools\] must be called \[workers\]"):
+        read("[pools]\nchromium_workers = 1\n" + pool(""))
+
+
+def test_pools_are_shown_without_their_secrets(read: Any) -> None:
+    loaded = read(pool('proxy = "http://me:hunter2@proxy:1"\nenv = { KEY = "hunter2" }'))
+    table = described(loaded.settings, loaded.sources)
+    assert table["pools"]["value"] == [
+        {
+            "name": "appa",
+            "browser": "chromium",
+            "proxy": {"server": "http://proxy:1", "username": "me", "password": "***"},
+            "env": {"KEY": "***"},
+        }
+    ]
+    assert '{name = "appa", browser = "chromium", ' in show(table)
+    assert "hunter2" not in show(table) + repr(loaded.settings) + repr(loaded.settings.pools_wanted())
+
+
+def test_what_changes_a_pool_changes_what_its_workers_are_told_apart_by(read: Any) -> None:
+    def own(text: str) -> object:
+        return read(pool(text)).settings.pools_wanted()["appa"].own
+
+    texts = ("", 'env = { A = "1" }', 'env = { A = "2" }', 'proxy = "http://a:b@h"', 'proxy = "http://a:c@h"')
+    assert len({repr(own(text)) for text in (*texts, 'labels = ["A:Chromium"]', 'channel = "chrome"')}) == 7
