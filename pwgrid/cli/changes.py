@@ -20,6 +20,8 @@ def reload(grid: RunningGrid) -> str:
     if not done["changed"]:
         return "nothing has changed"
     what = [f"changed: {', '.join(done['changed'])}"]
+    for did in ("added", "removed"):
+        what += [f"pools {did}: {', '.join(done[did])}"] * bool(done[did])
     what += [f"scaled: {', '.join(f'{pool}={workers}' for pool, workers in done['scaled'].items())}"] * bool(
         done["scaled"]
     )
@@ -87,7 +89,7 @@ class VersionChange:
 def workers_left(total: int, left: int, old: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:
     """How far a version change is: `left` of `total` workers are still to be replaced, `old` are those of the old
     version that are still there, as the status has them."""
-    short = [f"{pool['browserType']}: {pool['reason']}" for pool in pools if pool["reason"]]
+    short = [f"{pool.get('name', pool['browserType'])}: {pool['reason']}" for pool in pools if pool["reason"]]
     return "; ".join([f"{total - left} of {total} workers replaced", *_lingering(old), *short])
 
 

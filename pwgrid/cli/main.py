@@ -185,7 +185,7 @@ def _as_arguments(given: dict[str, Any]) -> list[str]:
 @main.command(cls=_Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers", "prefer"))
 @click.option("--video", is_flag=True, help="Install ffmpeg as well, which sessions with recordVideo need.")
 def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
-    """Finds or installs each browser of which the configuration wants a worker, and launches it once.
+    """Finds or installs the browser of each pool that wants a worker, and launches it once.
 
     Says each step. What takes root, where there is none, becomes one command for you to run.
     """
@@ -193,7 +193,7 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
     from pwgrid.setup.browsers import setup as setup_browsers
 
     settings = _load(config_file, flags).settings
-    wanted = [browser_type for browser_type, workers in settings.workers_wanted().items() if workers > 0]
+    wanted = [pool for pool in settings.pools_wanted().values() if pool.workers > 0]
     with progress.display() as shown:
         setup_browsers(wanted, settings, progress.steps(shown), video=video)
 
@@ -261,16 +261,33 @@ def config() -> None:
 
 
 @config.command("check", cls=_Configured)
-def config_check(config_file: Path | None, **flags: Any) -> None:
-    """Exits 0 if the configuration is good, else 2 with every violation."""
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Shows the pools, totals by browser and the effective capacity, if the configuration is good.
+
+    Exits 0 then, else 2 with every violation, malformed label keys among them.
+    """
+    from dataclasses import asdict
+
+    from pwgrid.cli import capacity, output
     from pwgrid.common.errors import ConfigError
 
-    loaded = _load(config_file, flags)
+    try:
+        loaded = _load(config_file, flags)
+        if loaded.strays:
+            raise ConfigError(loaded.strays)
+    except ConfigError as error:
+        if as_json:
+            click.echo(output.as_json({"good": False, "violations": [asdict(each) for each in error.violations]}))
+            sys.exit(error.exit_code)
+        raise
+    found = capacity.capacity(loaded.settings)
+    if as_json:
+        click.echo(output.as_json({"good": True, **found, "warnings": list(loaded.warnings)}))
+        return
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if loaded.strays:
-        raise ConfigError(loaded.strays)
-    click.echo("the configuration is good")
+    click.echo(f"the configuration is good\n\n{capacity.capacity_text(found)}")
 
 
 @config.command("show", cls=_Configured)
@@ -327,7 +344,7 @@ def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
 @main.command()
 @_with(_GRID_OPTIONS)
 @click.argument("worker", required=False)
-@click.option("--pool", type=click.Choice(BROWSER_TYPES), help="Every worker of this pool.")
+@click.option("--pool", metavar="NAME", help="Every worker of this pool.")
 @click.option("--all", "everything", is_flag=True, help="Every worker.")
 @click.option("--now", is_flag=True, help="End live sessions at once. A second drain of the same worker does that too.")
 @click.option("--wait", is_flag=True, help="Show live sessions and the time left, until the workers are gone.")
@@ -384,7 +401,7 @@ def reload(port: int | None, runtime_dir: str | None) -> None:
 @_with(_GRID_OPTIONS)
 @click.argument("pools", nargs=-1, required=True, metavar="POOL=N...")
 def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> None:
-    """Changes the number of workers until the grid restarts.
+    """Changes the number of workers of pools until the grid restarts.
 
     \b
     pwgrid scale chromium=4 firefox=1

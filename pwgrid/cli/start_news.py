@@ -89,7 +89,7 @@ class StartNews:
 
     def _pools(self, status: dict[str, Any]) -> str:
         return ", ".join(
-            f"{pool['browserType']} {pool['available']} x {self._settings.max_concurrent_sessions} slots"
+            f"{pool['name']} {pool['available']} x {pool['slotsOfWorker']} slots"
             for pool in status["pools"]
             if pool["wanted"] > 0
         )

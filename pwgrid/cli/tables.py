@@ -28,27 +28,34 @@ def status_text(found: dict[str, Any]) -> str:
     pools = [_pool_row(pool, found["workers"]) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
     waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found.get("waitingByRun", ())]
-    line = ["", _table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
+    line = ["", table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
     workers = [_worker_row(worker) for worker in found["workers"]]
     metric = host.get("memoryMetric")  # a master of an earlier version does not tell
     memory = f"MEMORY ({metric.upper()})" if metric else "MEMORY"
-    worker_head = ("WORKER", "TYPE", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
-    return "\n".join([*map(_cell, lines), "", _table(head, pools), *line, "", _table(worker_head, workers)])
+    worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
+    return "\n".join([*map(_cell, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
 
 
 def without_master_text(found: dict[str, Any]) -> str:
     """A grid whose master is gone, and what lives on of it."""
     rows = [(each["kind"], each["name"] if each["kind"] == "worker" else "", each["pid"]) for each in found["children"]]
     line = f"{found['endpoint']}  no master  {found['reason']}"
-    return "\n".join([_cell(line), "", _table(("PROCESS", "WORKER", "PID"), rows)])
+    return "\n".join([_cell(line), "", table(("PROCESS", "WORKER", "PID"), rows)])
 
 
 def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[object, ...]:
-    sessions = sum(worker["active"] or 0 for worker in workers if worker["browserType"] == pool["browserType"])
+    name = pool.get("name", pool["browserType"])  # a master of an earlier version tells less
+    sessions = sum(worker["active"] or 0 for worker in workers if _pool_of(worker) == name)
     timeouts = pool["drainTimeouts"]
-    remarks = (pool["reason"], f"{timeouts} drains timed out" if timeouts else None)
+    labels, removed = ", ".join(pool.get("labels", ())), "removed" if pool.get("removed") else None
+    remarks = (removed, pool["reason"], f"{timeouts} drains timed out" if timeouts else None, labels)
     figures = (pool["wanted"], pool["available"], pool.get("spare", 0), pool["starting"], pool["draining"])
-    return (pool["browserType"], *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
+    return (name, *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
+
+
+def _pool_of(worker: dict[str, Any]) -> str:
+    pool: str = worker.get("pool", worker["browserType"])
+    return pool
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[object, ...]:
@@ -56,7 +63,7 @@ def _worker_row(worker: dict[str, Any]) -> tuple[object, ...]:
     left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
     return (
         worker["id"],
-        worker["browserType"],
+        _pool_of(worker),
         worker["pid"],
         worker["status"],
         f"{worker['active'] or 0}/{worker['slots']}",
@@ -72,30 +79,31 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
     for session in found:
         began = datetime.fromtimestamp(session["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
         lasted_s = (session["endedAt"] or time.time()) - session["createdAt"]
-        who = (session["id"], session["browserType"], session["workerId"], session["status"])
+        who = (session["id"], session.get("pool", session["browserType"]), session["workerId"], session["status"])
         remarks = [session["reason"]] if session["reason"] else []
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
         rows.append((*who, began, f"{lasted_s:.1f} s", session["client"], "; ".join(remarks)))
-    head = ("SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")
-    return _table(head, rows)
+    head = ("SESSION", "POOL", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")
+    return table(head, rows)
 
 
-_MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "RUN", "TOKEN", "")
+_MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "RUN", "TOKEN", "LABELS", "")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns under their heads, as wide as the terminal, elsewhere as wide as they need."""
     console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = _UNBOUNDED
     gap = 1 if console.width <= _NARROW else 2
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for name in head:
-        table.add_column(name, no_wrap=name not in _MAY_WRAP, overflow="fold")
+        drawn.add_column(name, no_wrap=name not in _MAY_WRAP, overflow="fold")
     for row in rows:
-        table.add_row(*map(_cell, row))
+        drawn.add_row(*map(_cell, row))
     with console.capture() as captured:
-        console.print(table)
+        console.print(drawn)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 

@@ -27,7 +27,7 @@ from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.refusals import stopping
+from pwgrid.proxy.connect.refusals import no_capacity, stopping
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dead_workers import DeadWorkers, report
 from pwgrid.proxy.policy.upgrade_request import Access
@@ -226,6 +226,9 @@ class Proxy:
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
         self.selector.roster_changed()
+        for pool in self.queue.pools():
+            if pool not in self.roster.pools or self.roster.pools[pool].is_removed:
+                self.queue.refuse(pool, no_capacity(f"there is no pool {pool} any more"))
         self._open_or_close()
 
     def _open_or_close(self) -> None:

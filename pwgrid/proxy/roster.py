@@ -32,6 +32,8 @@ class PoolView:
     draining: int = 0
     drain_timeouts: int = 0
     options: Mapping[str, object] = field(default_factory=dict)
+    is_removed: bool = False
+    """The configuration has it no more; its last workers drain."""
 
     @classmethod
     def of(cls, name: str, told: Mapping[str, Any]) -> "PoolView":
@@ -49,6 +51,7 @@ class PoolView:
             spare=told.get("spare", 0),
             draining=told.get("draining", 0),
             drain_timeouts=told.get("drainTimeouts", 0),
+            is_removed=told.get("removed", False),
             options={option: told[option] for option in ("headless", "args") if option in told},
         )
 
@@ -122,7 +125,7 @@ class Roster:
     def shortage(self, name: str) -> str | None:
         """Why this pool can take no session at all; None when a worker serves."""
         pool = self.pools.get(name)
-        return readiness.shortage(name, pool) if pool else f"there is no pool {name} any more"
+        return readiness.shortage(name, pool) if pool and not pool.is_removed else f"there is no pool {name} any more"
 
 
 def _minor(worker: Mapping[str, Any]) -> str | None:

@@ -196,9 +196,14 @@ class PoolSettings:
     @property
     def own(self) -> tuple[object, ...]:
         """What no global setting says, secrets in clear: to compare and to fingerprint, never to show."""
-        proxy = self.proxy.options() if self.proxy else None
+        return (*self.launch, self.labels)
+
+    @property
+    def launch(self) -> tuple[str, ...]:
+        """Of these what its browsers are launched with."""
+        proxy = self.proxy.options() if self.proxy else {}
         env = sorted((name, value.get_secret_value()) for name, value in self.env.items())
-        return (self.channel, self.args, proxy, env, self.labels)
+        return (self.channel, repr(self.args), repr(proxy), repr(env))
 
 
 def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:

@@ -19,10 +19,11 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
 from pwgrid.setup.packages import Host, Steps, install_package
 from pwgrid.setup.redis import ensure_redis
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates, candidates_from, made_for
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates_from, find_for_pool, made_for
 from pwgrid.worker.browser.launch_record import Trial, Trials
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
 
@@ -42,7 +43,7 @@ _LIBATOMIC: Final = ("libatomic1",)
 
 
 def setup(
-    types: Iterable[BrowserType],
+    pools: Iterable[PoolSettings],
     settings: Settings,
     say: Steps,
     host: Host | None = None,
@@ -50,7 +51,7 @@ def setup(
     *,
     video: bool = False,
 ) -> list[FoundBrowser]:
-    """Finds or gets each browser type, opens a page in it, and makes sure of a Redis; returns what was found.
+    """Finds or gets the browser of each pool, opens a page in it, and makes sure of a Redis; returns what was found.
 
     Without `video` a missing ffmpeg is no fault.
 
@@ -63,11 +64,13 @@ def setup(
     driver_fault = _driver_fault(say, host)
     if driver_fault is not None:
         faults.append(GridError(driver_fault))
-    one_by_one = _Setup(settings, say, host, places, driver_fault)
-    wanted, found = list(types), list[FoundBrowser]()
-    for browser_type in wanted:
+    # Pools with the same browser and way of launching it are one here.
+    wanted = {(pool.browser_type, pool.executable, pool.headless, *pool.launch): pool for pool in reversed(list(pools))}
+    found = list[FoundBrowser]()
+    for pool in reversed(wanted.values()):
+        one_by_one = _Setup(settings.of_pool(pool), pool, say, host, places, driver_fault)
         try:
-            found.append(one_by_one.find_or_get(browser_type))
+            found.append(one_by_one.find_or_get(pool.browser_type))
         except GridError as fault:
             faults.append(fault)
     try:
@@ -116,6 +119,7 @@ class _Setup:
     """What every step for a browser needs, and what it found out."""
 
     settings: Settings
+    pool: PoolSettings
     say: Steps
     host: Host
     places: SearchPaths
@@ -128,8 +132,8 @@ class _Setup:
 
         Raises BrowserMissing with what is wrong with each, or BrowserLaunchError for the one that the settings name.
         """
-        if self.settings.executable(browser_type):
-            (chosen,) = candidates(browser_type, self.settings, self.places, [])
+        if self.pool.channel or self.settings.executable(browser_type):
+            chosen = find_for_pool(self.pool, self.settings, self.places)
             self._try_launch(chosen)
             return chosen
         faults: list[str] = []
@@ -201,7 +205,7 @@ class _Setup:
     def _launch(self, browser: FoundBrowser) -> None:
         """Opens a page, says how that went, and writes it down for the grid. Raises BrowserLaunchError."""
         try:
-            trial = launch_once(browser, self.settings)
+            trial = launch_once(browser, self.settings, self.pool)
         except BrowserLaunchError as error:
             self.say(f"{browser}: does not start: {error.reason}")
             self._write_down(browser, Trial(error.reason))
@@ -270,13 +274,13 @@ def _run_fault(program: str, host: Host) -> str | None:
     return None
 
 
-def launch_once(browser: FoundBrowser, settings: Settings) -> Trial:
-    """Launches a browser server as a worker would, with its warm-up: a page. Raises BrowserLaunchError."""
+def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings | None = None) -> Trial:
+    """Launches a browser server as a worker of the pool would, with its warm-up: a page. Raises BrowserLaunchError."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
         temporary = Path(directory, "tmp")
         temporary.mkdir()
-        spec = LaunchSpec.of(settings, browser, Path(directory, "browser.sock"), temporary)
+        spec = LaunchSpec.of(settings, browser, Path(directory, "browser.sock"), temporary, pool=pool)
         version = asyncio.run(_launch_once(spec, settings.launch_timeout))
     return Trial("", version, time.monotonic() - started)
 

@@ -19,16 +19,16 @@ from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.redis_url import shown
-from pwgrid.common.types import BrowserType
 from pwgrid.master.memory.host import available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded
 from pwgrid.runtime import open_files
 from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import find_elsewhere, find_left, find_running
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
 from pwgrid.setup.ffmpeg import find_ffmpeg
-from pwgrid.worker.browser.find import SearchPaths, find_browser, made_for
+from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
 
 Level = Literal["good", "warn", "bad"]
 """`bad`: something that the settings ask for fails. `warn`: something that they do not ask for would."""
@@ -59,9 +59,9 @@ def examine(settings: Settings, places: SearchPaths | None = None) -> Iterator[F
     """All findings, each as soon as it is known; the launches take seconds."""
     places = places or SearchPaths()
     yield _driver()
-    for browser_type, workers in settings.workers_wanted().items():
-        if workers > 0:
-            yield from _browser(browser_type, settings, places)
+    for pool in settings.pools_wanted().values():
+        if pool.workers > 0:
+            yield from _browser(pool, settings, places)
     fault = find_ffmpeg(places)
     yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
     yield _sandbox(settings, places.root)
@@ -81,21 +81,22 @@ def _driver() -> Finding:
     return Finding("driver", "good", f"{playwright}, Node {done.stdout.strip()}")
 
 
-def _browser(browser_type: BrowserType, settings: Settings, places: SearchPaths) -> Iterator[Finding]:
-    get = f"pwgrid setup --{browser_type} 1"
+def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Iterator[Finding]:
+    get = f"pwgrid setup --{pool.browser_type} 1" if pool.is_short_form else "pwgrid setup"
     try:
-        browser = find_browser(browser_type, settings, places)
-        trial = launch_once(browser, settings)
+        browser = find_for_pool(pool, settings, places)
+        trial = launch_once(browser, settings.of_pool(pool), pool)
     except GridError as error:
-        yield Finding(browser_type, "bad", error.sentence, get)
+        yield Finding(pool.name, "bad", error.sentence, get)
         return
+    what = browser.executable or f"channel {browser.channel}"
     yield Finding(
-        browser_type,
+        pool.name,
         "good",
-        f"{browser.executable} ({browser.source}), version {trial.version}, a page after {trial.seconds:.1f} s",
+        f"{what} ({browser.source}), version {trial.version}, a page after {trial.seconds:.1f} s",
     )
-    if distance := distance_of(trial.version, made_for(browser_type, places)):
-        yield Finding(browser_type, "warn", distance, f"{get} --prefer playwright")
+    if distance := distance_of(trial.version, made_for(pool.browser_type, places)):
+        yield Finding(pool.name, "warn", distance, f"{get} --prefer playwright")
 
 
 def _sandbox(settings: Settings, root: Path) -> Finding:
@@ -130,10 +131,11 @@ def _sandbox(settings: Settings, root: Path) -> Finding:
 
 def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     """Memory, shared memory, descriptors, processes, and the disk below the runtime directory."""
-    workers, slots = sum(settings.workers_wanted().values()), settings.max_concurrent_sessions
+    pools = settings.pools_wanted().values()
+    workers, sessions = sum(pool.workers for pool in pools), sum(pool.workers * pool.slots for pool in pools)
     memory = available_mib()
     least = settings.min_host_available_mib + _BROWSER_MIB
-    most = settings.min_host_available_mib + workers * _BROWSER_MIB * (1 + slots)
+    most = settings.min_host_available_mib + _BROWSER_MIB * (workers + sessions)
     fewer = "fewer workers or slots (--chromium, --slots), or more memory"
     level: Level = "bad" if memory < least else "warn" if memory < most else "good"
     yield Finding(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import short_form
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host, Steps
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths
@@ -74,7 +75,9 @@ class BareHost:
         self, types: list[BrowserType], settings: Settings = SETTINGS, *, video: bool = False
     ) -> list[FoundBrowser]:
         """`pwgrid setup` on this host."""
-        return setup(types, settings, self.say, self.host, self.places, video=video)
+        return setup(
+            [short_form(settings, each) for each in types], settings, self.say, self.host, self.places, video=video
+        )
 
     def calls(self) -> list[str]:
         """The commands that were run, but for the question whether Node runs."""

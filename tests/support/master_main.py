@@ -31,6 +31,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings
+from pwgrid.settings.pools import PoolTable
 
 _TREE = """
 import subprocess
@@ -139,7 +140,7 @@ class FakeWorker:
             say(
                 "available",
                 worker=self.boot.worker_id,
-                pool=self.boot.browser_type,
+                pool=self.boot.pool.name,
                 pid=os.getpid(),
                 tree=[tree.pid, grandchild],
                 directory=str(self.boot.directory),
@@ -207,11 +208,12 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 
 def worker_role(behaviour: dict[str, str], boot: WorkerArguments) -> int:
-    how = behaviour.get(boot.browser_type, "serve")
+    how = behaviour.get(boot.pool.name, "serve")
     say(
         "forked",
         worker=boot.worker_id,
-        pool=boot.browser_type,
+        pool=boot.pool.name,
+        settings={"slots": boot.settings.max_concurrent_sessions, "args": list(boot.settings.chromium_args)},
         spare=boot.spare,
         pid=os.getpid(),
         registry_seen=boot.registry_seen,
@@ -265,6 +267,8 @@ def main(spec: dict[str, Any]) -> int:
     logging.configure("debug", "json", "master")
     fail_forks(spec.get("fork_errors", 0))
     given = {name: value for name, value in spec.get("settings", {}).items() if name in SETTINGS}
+    if "pools" in given:
+        given["pools"] = tuple(PoolTable.model_validate(table) for table in given["pools"])
     fds = open_fds()
     listener = open_listener("127.0.0.1", spec.get("port", 0))
     port = listener.getsockname()[1]

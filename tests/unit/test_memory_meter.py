@@ -17,6 +17,7 @@ from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.worker_life import Purpose, WorkerLife
 from pwgrid.runtime.process_tree import Table, Tree, process_table
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolTable
 
 
 class OneLink:
@@ -207,3 +208,20 @@ def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_s
     meter.tick(102.0)
     assert meter.limits(Limits()).memory_for > 0
     assert workers.record.memory.samples_since == samples
+
+
+def test_a_worker_is_held_to_the_limits_of_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_bytes", lambda _process, _metric: 17 << 20)
+    table = PoolTable.model_validate({"name": "small", "browser": "chromium", "max_memory_mib": 16})
+    for pool, is_over in (("small", True), ("chromium", False)):
+        workers = FakeWorkers()
+        workers.record.pool = pool
+        meter = metered(workers, pools=(table,), max_worker_memory_mib=1000)
+        meter.tick(100.0)
+        meter.tick(105.0)
+        assert (workers.record.recycle is not None) is is_over
+    workers = FakeWorkers()
+    workers.record.pool = "small"
+    hard = table.model_copy(update={"max_memory_mib": None, "max_memory_hard_mib": 16})
+    metered(workers, pools=(hard,)).tick(100.0)
+    assert workers.killed == [("w", "memory limit")]

@@ -1,10 +1,13 @@
 """Pools as configured: tables, POOL_CONFIG, the short form, and what each pool is with the global settings."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from pwgrid.cli.main import main
 from pwgrid.common import label_keys
 from pwgrid.common.errors import ConfigError
 from pwgrid.settings import load as config
@@ -256,3 +259,53 @@ def test_what_changes_a_pool_changes_what_its_workers_are_told_apart_by(read: An
 
     texts = ("", 'env = { A = "1" }', 'env = { A = "2" }', 'proxy = "http://a:b@h"', 'proxy = "http://a:c@h"')
     assert len({repr(own(text)) for text in (*texts, 'labels = ["A:Chromium"]', 'channel = "chrome"')}) == 7
+
+
+CHECKED = """\
+the configuration is good
+
+POOL                   BROWSER   WORKERS  SLOTS  CAPACITY  LIFETIME  LABELS
+appa-chromium-staging  chromium  3        5      15        50        AppA:Chromium:Staging
+appb-firefox-uat       firefox   1        5      5         50        AppB:Firefox:UAT
+
+TOTAL     WORKERS  CAPACITY
+chromium  3        15
+firefox   1        5
+
+effective capacity: 20 sessions at once
+"""
+TWO_LABELS = "AppA:Chromium:Staging=3,AppB:Firefox:UAT=1"
+
+
+def checked(*arguments: str, pools: str) -> Result:
+    for_a_pipe = {"PWGRID_CONFIG": None, "FORCE_COLOR": None, "TTY_COMPATIBLE": None, "COLUMNS": None}
+    return CliRunner().invoke(main, ["config", "check", *arguments], env={**for_a_pipe, "POOL_CONFIG": pools})
+
+
+def test_config_check_shows_pools_totals_by_browser_and_what_they_amount_to() -> None:
+    done = checked(pools=TWO_LABELS)
+    assert (done.exit_code, done.output) == (0, CHECKED)
+
+
+def test_config_check_as_json() -> None:
+    found = json.loads(checked("--json", "--slots", "2", pools=TWO_LABELS).stdout)
+    assert found["good"] is True
+    assert found["pools"][0] == {
+        "name": "appa-chromium-staging",
+        "browserType": "chromium",
+        "workers": 3,
+        "slots": 2,
+        "capacity": 6,
+        "lifetime": 50,
+        "labels": ["AppA:Chromium:Staging"],
+    }
+    assert found["totals"] == {"chromium": {"workers": 3, "capacity": 6}, "firefox": {"workers": 1, "capacity": 2}}
+    assert (found["capacity"], found["defaultBrowserType"]) == (8, "chromium")
+
+
+def test_config_check_fails_on_a_malformed_label_in_text_and_json() -> None:
+    done = checked(pools="AppA:Chromum:Staging=3")
+    assert (done.exit_code, "is no label key (its second segment is no browser)" in done.output) == (2, True)
+    done = checked("--json", pools="AppA:Chromum:Staging=3")
+    (violation,) = json.loads(done.stdout)["violations"]
+    assert (done.exit_code, violation["name"], violation["source"]) == (2, "pools", "environment POOL_CONFIG")

@@ -105,7 +105,7 @@ def test_the_status_says_who_waits_for_what_where_somebody_does() -> None:
 
 def test_sessions_are_listed_with_their_reason() -> None:
     head, row = sessions_text([SESSION]).splitlines()
-    assert head.split() == ["SESSION", "TYPE", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON"]
+    assert head.split() == ["SESSION", "POOL", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON"]
     assert row.split()[:4] == ["0123456789abcdef", "chromium", "89abcdef", "failed"]
     assert "12.5 s" in row
     assert row.endswith("127.0.0.1:54321  memory limit")

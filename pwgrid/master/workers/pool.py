@@ -169,6 +169,7 @@ class Pool:
             "slots": settings.slots,
             "lifetime": settings.lifetime,
             "labels": list(settings.labels),
+            "removed": self.is_removed,
             "headless": settings.headless,
             "args": list(settings.args),
         }

@@ -175,11 +175,15 @@ class Queue(Generic[Slot]):
     def close(self, refusal: Exception) -> None:
         """Ends everyone's wait with `refusal`, and refuses who comes later."""
         self._refusal = refusal
-        for line in self._lines.values():
-            for ticket in list(line):
-                self._leave(ticket)
-                if ticket.granted is not None and not ticket.granted.done():
-                    ticket.granted.set_exception(refusal)
+        for pool in self.pools():
+            self.refuse(pool, refusal)
+
+    def refuse(self, pool: str, refusal: Exception) -> None:
+        """Ends the wait of all in the line of this pool with `refusal`."""
+        for ticket in list(self._lines[pool]):
+            self._leave(ticket)
+            if ticket.granted is not None and not ticket.granted.done():
+                ticket.granted.set_exception(refusal)
 
     def reopen(self) -> None:
         """Clients may come again."""

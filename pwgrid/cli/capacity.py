@@ -1,0 +1,58 @@
+"""What a configuration amounts to: its pools, totals by browser, and how many sessions the grid takes at once."""
+
+from collections import Counter
+from typing import Any
+
+from pwgrid.cli.tables import table
+from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
+
+
+def capacity(settings: Settings) -> dict[str, Any]:
+    """As JSON has it; `slots` are those of each worker, `capacity` are sessions at once."""
+    pools = settings.pools_wanted().values()
+    workers: Counter[str] = Counter()
+    sessions: Counter[str] = Counter()
+    for pool in pools:
+        workers[pool.browser_type] += pool.workers
+        sessions[pool.browser_type] += pool.workers * pool.slots
+    totals = {each: {"workers": workers[each], "capacity": sessions[each]} for each in workers if workers[each]}
+    return {
+        "pools": [_pool(pool) for pool in pools],
+        "totals": totals,
+        "capacity": sessions.total(),
+        "defaultBrowserType": settings.default_browser_type,
+    }
+
+
+def capacity_text(found: dict[str, Any]) -> str:
+    """The same for people, without pools that have no worker."""
+    columns = ("name", "browserType", "workers", "slots", "capacity", "lifetime", "labels")
+    rows = [
+        [", ".join(each) if isinstance(each, list) else each for each in (pool[column] for column in columns)]
+        for pool in found["pools"]
+        if pool["workers"]
+    ]
+    head = ("POOL", "BROWSER", "WORKERS", "SLOTS", "CAPACITY", "LIFETIME", "LABELS")
+    totals = [(name, total["workers"], total["capacity"]) for name, total in found["totals"].items()]
+    return "\n".join(
+        [
+            table(head, rows),
+            "",
+            table(("TOTAL", "WORKERS", "CAPACITY"), totals),
+            "",
+            f"effective capacity: {found['capacity']} sessions at once",
+        ]
+    )
+
+
+def _pool(pool: PoolSettings) -> dict[str, Any]:
+    return {
+        "name": pool.name,
+        "browserType": pool.browser_type,
+        "workers": pool.workers,
+        "slots": pool.slots,
+        "capacity": pool.workers * pool.slots,
+        "lifetime": pool.lifetime,
+        "labels": list(pool.labels),
+    }

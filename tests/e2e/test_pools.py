@@ -1,0 +1,163 @@
+"""Pools with real browsers: each has its own browser, settings and label keys, and comes and goes with a reload."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Playwright
+
+from tests.conftest import counters_are_exact, need
+from tests.support.grid import NEVER, Grid, eventually, eventually_async, running_grid
+from tests.support.raw import connect, goes_on, head, read_all, session
+
+APPA = """
+[[pools]]
+name = "appa"
+browser = "chromium"
+slots = 2
+args = ["--user-agent=OfPoolA"]
+env = { TZ = "Asia/Tokyo" }
+labels = ["AppA:Chromium:Staging", "AppA:Chromium:UAT:EU"]
+"""
+APPB = """
+[[pools]]
+name = "appb"
+slots = 1
+proxy = "http://127.0.0.1:9"
+labels = ["AppB:Chromium:UAT"]
+"""
+FOXES = """
+[[pools]]
+name = "foxes"
+labels = ["AppB:Firefox:UAT"]
+"""
+APPC = """
+[[pools]]
+name = "appc"
+browser = "chromium"
+"""
+
+
+@pytest.fixture
+def file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
+        yield Path(directory) / "grid.toml"
+
+
+def pool_of(grid: Grid, name: str) -> dict[str, Any] | None:
+    return next((pool for pool in grid.ask("status")["pools"] if pool["name"] == name), None)
+
+
+def workers_of(grid: Grid, pool: str, *, status: str = "available") -> list[str]:
+    return [each["id"] for each in grid.ask("status")["workers"] if (each["pool"], each["status"]) == (pool, status)]
+
+
+async def seen(browser: Browser) -> tuple[str, str]:
+    page = await browser.new_page()
+    found: list[str] = await page.evaluate("[navigator.userAgent, Intl.DateTimeFormat().resolvedOptions().timeZone]")
+    return found[0], found[1]
+
+
+async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_session(
+    playwright: Playwright, file: Path
+) -> None:
+    need("chromium")
+    need("firefox")
+    file.write_text(APPA + APPB + FOXES)
+    environment = {"MAX_LIFETIME_SESSIONS": NEVER, "DRAIN_TIMEOUT": "0.5"}
+    with running_grid("--config", str(file), environment=environment) as grid:
+        assert [each["name"] for each in grid.ready["pools"] if each["wanted"] == 1] == ["appa", "appb", "foxes"]
+        appa = await playwright.chromium.connect(grid.endpoint)  # the first pool of its type
+        appb = await playwright.chromium.connect(f"{grid.endpoint}/?pool=appb")
+        foxes = await playwright.firefox.connect(grid.endpoint)
+        agent, zone = await seen(appa)
+        assert (agent, zone) == ("OfPoolA", "Asia/Tokyo")
+        agent, zone = await seen(appb)
+        assert ("OfPoolA" not in agent, zone != "Asia/Tokyo") == (True, True)
+        assert "Firefox" in (await seen(foxes))[0]
+        with pytest.raises(Exception, match="ERR_PROXY_CONNECTION_FAILED"):
+            await (await appb.new_page()).goto("http://example.invalid/")
+
+        labels = {}
+        for key in grid.redis("KEYS", "worker:*:*"):
+            pool, text, slots = grid.redis("HMGET", key, "pool", "labels", "slots")
+            labels[pool.decode()] = (text.decode(), int(slots))
+        assert labels == {
+            "appa": ("AppA:Chromium:Staging,AppA:Chromium:UAT:EU", 2),
+            "appb": ("AppB:Chromium:UAT", 1),
+            "foxes": ("AppB:Firefox:UAT", 5),
+        }
+        sessions = [grid.redis("HGET", key, "pool").decode() for key in grid.redis("KEYS", "session:*")]
+        assert sorted(sessions) == ["appa", "appb", "foxes"]
+        text = grid.command("status").stdout
+        assert "AppA:Chromium:Staging, AppA:Chromium:UAT:EU" in text
+        assert 'pwgrid_workers_wanted{browser_type="firefox",pool="foxes"} 1.0' in grid.get("/metrics")[2].decode()
+        assert grid.command("scale", "appb=2").stdout == "appa 1, appb 2, foxes 1\n"
+        assert "there is no pool 'chromium'; pools are appa, appb, foxes" in grid.command("scale", "chromium=1").stderr
+
+        # appb goes under its live session, appc comes, appa changes: its one worker is replaced first, then drains
+        (old,) = workers_of(grid, "appa")
+        (held,) = [each for each in grid.ask("status")["workers"] if each["pool"] == "appb" and each["active"]]
+        file.write_text(APPA.replace("slots = 2", "slots = 3") + FOXES + APPC)
+        assert grid.command("reload").stdout == (
+            "changed: pools; pools added: appc; pools removed: appb; recycling 1 workers, one after the other\n"
+        )
+        with pytest.raises(Exception, match="there is no pool 'appb'; pools are: appa, foxes, appc"):
+            await playwright.chromium.connect(f"{grid.endpoint}/?pool=appb")
+        await eventually_async(lambda: workers_of(grid, "appc"), "the new pool serves")
+        appc = await playwright.chromium.connect(f"{grid.endpoint}/?pool=appc")
+        await eventually_async(lambda: old not in workers_of(grid, "appa"), "the changed pool is recycled")
+        (new,) = workers_of(grid, "appa")
+        assert grid.redis("HGET", f"worker:chromium:{new}", "slots") == b"3"
+        told = [line for line in grid.output().splitlines() if old in line or new in line]
+        serves = next(n for n, line in enumerate(told) if "worker_available" in line and new in line)
+        drains = next(n for n, line in enumerate(told) if "worker_drain_asked" in line and old in line)
+        assert serves < drains  # there was never one less
+        removed = pool_of(grid, "appb")
+        assert removed is not None
+        assert (removed["removed"], removed["wanted"]) == (True, 0)
+        (draining,) = [each for each in grid.ask("status")["workers"] if each["pool"] == "appb"]
+        assert (draining["id"], draining["status"], draining["active"]) == (held["id"], "draining", 1)
+        assert draining["drainLeftS"] > 3000  # not DRAIN_TIMEOUT
+        for browser in (appa, appb, foxes, appc):
+            assert len(await seen(browser)) == 2  # all that were live still are
+            await browser.close()
+        await eventually_async(lambda: pool_of(grid, "appb") is None, "the removed pool has gone with its last worker")
+        assert {each["cut"] for each in grid.ask("status")["drained"]} == {0}
+
+        done = grid.command("drain", "--pool", "appc", "--wait")
+        assert done.returncode == 0, done.stderr
+        assert grid.command("drain", "--pool", "nope").returncode == 1
+        await eventually_async(lambda: len(workers_of(grid, "appc")) == 1, "its replacement serves")
+        counters_are_exact(grid)
+
+
+def test_another_master_goes_on_with_the_workers_of_a_pool_that_is_configured_no_more(file: Path) -> None:
+    file.write_text(APPA + APPC)
+    with running_grid("--config", str(file), environment={"MAX_LIFETIME_SESSIONS": NEVER}, fake=True) as grid:
+        (kept,), (gone,) = workers_of(grid, "appa"), workers_of(grid, "appc")
+        grid.kill_master()
+        file.write_text(APPA)
+        grid.start_again()
+        assert workers_of(grid, "appa") == [kept]
+        eventually(lambda: pool_of(grid, "appc") is None, "the pool is gone with its worker")
+        assert gone not in {each["id"] for each in grid.ask("status")["workers"]}
+        assert grid.ask("status")["drained"][-1]["id"] == gone
+
+
+def test_who_waits_for_a_pool_that_goes_is_told_at_once(file: Path) -> None:
+    file.write_text(APPA.replace("slots = 2", "slots = 1") + APPC)
+    environment = {"WORKER_SELECT_TIMEOUT": "600", "MAX_LIFETIME_SESSIONS": NEVER, "RECYCLE_DRAIN_TIMEOUT": "600"}
+    with (
+        running_grid("--config", str(file), environment=environment, fake=True) as grid,
+        session(grid.port, "/?pool=appa") as live,
+        connect(grid.port) as waiting,
+    ):
+        waiting.sendall(head(target="/?pool=appa"))
+        eventually(lambda: b"pwgrid_clients_waiting 1.0" in grid.get("/metrics")[2], "one waits")
+        file.write_text(APPC)
+        assert grid.command("reload").returncode == 0
+        assert b"there is no pool appa any more" in read_all(waiting)
+        assert goes_on(live)
