@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-MAX_FRAME_BYTES: Final = 64 * 1024
+MAX_FRAME_BYTES: Final = 128 * 1024
 
 Frame = dict[str, Any]
 

@@ -77,7 +77,7 @@ class Reporter:
             "workers": [
                 {
                     "id": record.worker_id,
-                    "pool": record.pool,
+                    **({} if record.pool == record.browser_type else {"pool": record.pool}),  # a frame has its limit
                     "browserType": record.browser_type,
                     "status": record.life.status.value,
                     "playwrightVersion": record.launched.get("playwrightVersion"),

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 NAME_RULE: Final = "must be 1 to 63 lower case letters, digits, - and _, and begin with a letter or digit"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NAME_CHARACTERS: Final = 63
+MAX_POOLS: Final = 64
+MAX_TEXT: Final = 16 * 1024
+"""Characters of all label keys and args together. The proxy is told of all pools in one frame, which has its limit."""
+
 _HASH_CHARACTERS: Final = 8
 _KEPT_FOR_THE_GRID: Final = frozenset(
     {"TMPDIR", "NODE_CHANNEL_FD", "NODE_CHANNEL_SERIALIZATION_MODE", "NODE_OPTIONS", "PWGRID_LAUNCH"}
@@ -359,6 +363,10 @@ def _faults_within(place: str, table: PoolTable) -> Iterator[Fault]:
 
 def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Fault]:
     """What no two pools may share: their names, and label keys."""
+    characters = sum(len(each) for table in tables for each in (*table.labels, *(table.args or ())))
+    if len(tables) > MAX_POOLS or characters > MAX_TEXT:
+        sentence = f"there may be at most {MAX_POOLS} pools, with {MAX_TEXT} characters of labels and args together"
+        yield Fault("pools", f"{len(tables)} with {characters}", sentence)
     names: set[str] = set()
     owners: dict[label_keys.LabelKey, str] = {}
     for table in tables:

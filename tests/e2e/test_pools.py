@@ -95,7 +95,6 @@ async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_sessio
         assert "AppA:Chromium:Staging, AppA:Chromium:UAT:EU" in text
         assert 'pwgrid_workers_wanted{browser_type="firefox",pool="foxes"} 1.0' in grid.get("/metrics")[2].decode()
         assert grid.command("scale", "appb=2").stdout == "appa 1, appb 2, foxes 1\n"
-        assert "there is no pool 'chromium'; pools are appa, appb, foxes" in grid.command("scale", "chromium=1").stderr
 
         # appb goes under its live session, appc comes, appa changes: its one worker is replaced first, then drains
         (old,) = workers_of(grid, "appa")
@@ -129,7 +128,6 @@ async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_sessio
 
         done = grid.command("drain", "--pool", "appc", "--wait")
         assert done.returncode == 0, done.stderr
-        assert grid.command("drain", "--pool", "nope").returncode == 1
         await eventually_async(lambda: len(workers_of(grid, "appc")) == 1, "its replacement serves")
         counters_are_exact(grid)
 

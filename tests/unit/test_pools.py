@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 from pwgrid.cli.main import main
 from pwgrid.common import label_keys
 from pwgrid.common.errors import ConfigError
+from pwgrid.control.frames import MAX_FRAME_BYTES, encode
+from pwgrid.master.workers.pool import Pool
 from pwgrid.settings import load as config
 from pwgrid.settings.load import Loaded, described, load, show
 from pwgrid.settings.model import Settings
@@ -251,6 +253,24 @@ def test_pools_are_shown_without_their_secrets(read: Any) -> None:
     ]
     assert '{name = "appa", browser = "chromium", ' in show(table)
     assert "hunter2" not in show(table) + repr(loaded.settings) + repr(loaded.settings.pools_wanted())
+
+
+def test_the_number_of_pools_is_bounded_and_so_is_what_they_say() -> None:
+    many = ",".join(f"A{n}:Chromium=0" for n in range(65))
+    long = ",".join(f"{n:064}:Chromium:{'x' * 64}:{'y' * 64}:{'z' * 64}=1" for n in range(62))
+    for text, written in ((many, "65 with 770"), (long, "62 with 16616")):
+        (fault,) = read_pool_config(text)[1]
+        assert fault.written == written
+        assert fault.sentence == "there may be at most 64 pools, with 16384 characters of labels and args together"
+
+
+def test_the_most_pools_that_there_may_be_fit_into_a_frame() -> None:
+    text = ",".join(f"{n:060}:Chromium:{'x' * 64}:{'y' * 28}=1" for n in range(64))
+    tables, faults = read_pool_config(text)
+    assert faults == []
+    pools = Settings(chromium_workers=0, pools=tables).pools_wanted()
+    entries = {name: Pool(pool, 0.0).roster_entry(()) for name, pool in pools.items()}
+    assert len(encode({"t": "state", "data": {"pools": entries}})) < MAX_FRAME_BYTES // 2
 
 
 def test_what_changes_a_pool_changes_what_its_workers_are_told_apart_by(read: Any) -> None:
