@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import re
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import structlog
 from redis.asyncio.client import PubSub
@@ -50,6 +52,10 @@ class Subscription:
         self._patterns = patterns
         self._on_message = on_message
         self._on_subscribed = on_subscribed
+        self._missing: set[str] = set()
+        """What Redis has not said yet that it is subscribed."""
+        self._is_silent = True
+        """Whether nothing has come since we began to listen for so long."""
         self._redis = open_async(url, timeout_s=timeout_s, step_s=timeout_s)
         self._task = asyncio.create_task(keep_connected(self._live), name="redis subscription")
 
@@ -66,24 +72,35 @@ class Subscription:
 
     async def _live(self) -> None:
         """One subscription, until it is lost."""
-        missing = {*self._channels, *self._patterns}
+        self._missing = {*self._channels, *self._patterns}
         try:
             async with self._redis.pubsub() as pubsub:
                 await self._subscribe(pubsub)
                 is_asked = True  # something must come within `timeout_s`
                 while True:
-                    message = await pubsub.get_message(timeout=self._timeout_s if is_asked else CHECK_INTERVAL_S)
-                    if message is None and is_asked:
+                    self._is_silent = True
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._timeout_s if is_asked else CHECK_INTERVAL_S):
+                            await self._listen(pubsub.connection)
+                    if is_asked and self._is_silent:
                         raise TimeoutError(f"no answer within {self._timeout_s:g} s")
-                    if message is None:
+                    is_asked = self._is_silent or bool(self._missing)
+                    if self._is_silent:
                         await pubsub.ping()
-                    elif message["type"].endswith("message"):
-                        self._on_message(message["channel"])
-                    elif message["type"].endswith("subscribe"):
-                        missing.discard(message["channel"])
-                        if not missing:
-                            self._on_subscribed()
-                    is_asked = message is None or bool(missing)
         except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
-            if not missing:
+            if not self._missing:
                 log.warning("redis_subscription_lost", redis=self._name, reason=str(error) or repr(error))
+
+    async def _listen(self, connection: Any) -> NoReturn:
+        """Hears what comes, by the connection itself: who waits for a slot waits for each message, and `get_message`
+        takes 0.13 ms for one, of which 0.03 ms are the reading."""
+        while True:
+            said = await connection.read_response(timeout=math.inf, disconnect_on_error=False, push_request=True)
+            self._is_silent = False
+            match said:
+                case ["message", channel, _] | ["pmessage", _, channel, _]:
+                    self._on_message(channel)
+                case ["subscribe" | "psubscribe", channel, _]:
+                    self._missing.discard(channel)
+                    if not self._missing:
+                        self._on_subscribed()
