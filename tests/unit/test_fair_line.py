@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
@@ -91,6 +93,25 @@ def test_it_tells_who_waits_in_the_order_of_their_turns() -> None:
     assert list(line.by_party().items()) == [(BLUE, 1), (RED, 1)]
     assert repr(line) == "<FairLine /blue: 1, /red: 1>"
     assert repr(FairLine()) == "<FairLine empty>"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_three_runs_with_4_10_and_40_clients_on_6_slots_get_a_third_of_the_sessions_each(seed: int) -> None:
+    chance, line, total = random.Random(seed), FairLine[tuple[str, int]](), 3000
+    clients = [(run, number) for run, count in (("red", 4), ("blue", 10), ("white", 40)) for number in range(count)]
+    chance.shuffle(clients)
+    live, had = clients[:6], Counter[str]()
+    for client in clients[6:]:
+        line.join(client, Party("", client[0]))
+    for _ in range(total):
+        ended = live.pop(chance.randrange(len(live)))  # sessions are of any length
+        next_one = line.first()
+        assert next_one is not None
+        line.serve(next_one)
+        live.append(next_one)
+        had[next_one[0]] += 1
+        line.join(ended, Party("", ended[0]))  # and its client comes again
+    assert all(0.9 <= sessions / (total / 3) <= 1.1 for sessions in had.values()), had
 
 
 # Whatever happens
