@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.connect import refusals
+from pwgrid.proxy.policy.refusal_reasons import RefusalReason
+from pwgrid.proxy.policy.upgrade_request import Refusal
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket, WaitedTooLong
 from pwgrid.settings.model import Settings
+from tests.unit.test_upgrade_request import decided, headers, policy
 
 
 def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list[bytes], dict[str, Any]]:
@@ -67,3 +70,40 @@ def test_a_full_line_says_what_it_is_full_of(limit: str, reason: str, sentence: 
     head, body = refused(QueueFull(20, 4, limit, 7), borrows=True, run="Smoke 12")
     assert b"Retry-After: 30" in head
     assert body == {"error": sentence, "retryAfterS": 30, "reason": reason, "queueLength": 20, "position": 4}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        (Refusal(400, "what?"), "bad request"),
+        (Refusal(401, "who?"), "token"),
+        (Refusal(403, "from where?"), "forbidden"),
+        (Refusal(404, "where?"), "not found"),
+        (Refusal(408, "when?"), "slow head"),
+        (Refusal(426, "how?"), "no WebSocket"),
+        (Refusal(428, "since when?"), "version"),
+        (Refusal(431, "how much?"), "head too large"),
+        (Refusal(418, "a teapot"), "other"),
+        (refusals.stopping(), "stopping"),
+        (refusals.no_capacity("none"), "no capacity"),
+    ],
+)
+def test_each_refusal_is_counted_by_one_of_a_closed_set_of_reasons(refusal: Refusal, reason: str) -> None:
+    assert refusal.reason is RefusalReason(reason)
+
+
+@pytest.mark.parametrize(
+    ("target", "without", "reason"),
+    [
+        ("/?browser=lynx", "", "no such browser"),
+        ("/?browser=webkit", "", "no such browser"),
+        ("/?browser=chromium&browser=firefox", "", "no such browser"),
+        ("/", "sec-websocket-key", "bad handshake"),
+        ("/", "upgrade", "no WebSocket"),
+        ("/nowhere", "", "not found"),
+    ],
+)
+def test_what_a_request_lacks_is_such_a_reason_too(target: str, without: str, reason: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        decided(target, headers(without=without), policy())
+    assert caught.value.reason is RefusalReason(reason)
