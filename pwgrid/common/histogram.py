@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Final
+
+LAUNCH_BOUNDS_S: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0)
+DRAIN_BOUNDS_S: Final = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0)
+CANARY_BOUNDS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+"""Of what the master counts and the proxy shows."""
 
 
 class Histogram:
@@ -25,14 +30,16 @@ class Histogram:
         self.counts[bisect_left(self.bounds, figure)] += 1
         self.total += figure
 
-    def as_data(self) -> dict[str, Any]:
-        """What `read` takes."""
-        return {"bounds": list(self.bounds), "counts": list(self.counts), "total": round(self.total, 6)}
+    def as_data(self) -> list[float]:
+        """What `read` takes, in as few bytes as it needs: all pools have to fit into one frame."""
+        last = max((place for place, count in enumerate(self.counts) if count), default=-1)
+        return [round(self.total, 3), *self.counts[: last + 1]]
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Histogram:
-        """The histogram that `as_data` has told of."""
-        found = cls(tuple(map(float, data["bounds"])))
-        found.counts = [int(count) for count in data["counts"]]
-        found.total = float(data["total"])
+    def read(cls, bounds: tuple[float, ...], data: Sequence[float]) -> Histogram:
+        """The histogram that `as_data` has told of, with the same bounds."""
+        found = cls(bounds)
+        found.total, *counts = data
+        for place, count in enumerate(counts[: len(found.counts)]):
+            found.counts[place] = int(count)
         return found

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid import __version__
 from pwgrid.common.histogram import Histogram
+from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.policy import reason_classes
 from pwgrid.master.workers.tally import Tally
 from pwgrid.proxy.api import metric_families as families
@@ -20,6 +21,7 @@ from pwgrid.proxy.policy.upgrade_request import Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends
 from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
+from pwgrid.settings.pools import MAX_POOLS
 from tools.metrics_page import PAGE, page_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,6 +257,24 @@ def test_the_labels_are_those_of_the_table() -> None:
     for family in text_string_to_metric_families(exposition(scrape(by_worker=True)).decode()):
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == labels[family.name], sample
+
+
+def test_a_histogram_is_read_back_as_it_was() -> None:
+    for figures in ((), (0.0,), (2.0, 30.0), (1e6,)):
+        told = lengths(*figures)
+        read_back = Histogram.read(LENGTH_BOUNDS_S, told.as_data())
+        assert (read_back.counts, read_back.total) == (told.counts, told.total)
+    assert lengths().as_data() == [0.0]
+
+
+def test_the_figures_of_the_most_pools_that_there_may_be_fit_into_a_frame_beside_the_pools() -> None:
+    busy = tally()
+    for place in range(10):
+        for histogram in (busy.launch, busy.drain, busy.canary):
+            histogram.counts[place] = 1_000_000
+    about = {"browserType": "chromium", "memoryMib": 100_000, "largestMib": 10_000, "earlyDeaths": 3}
+    pools = {f"a-pool-with-a-name-{number}": {**about, **busy.as_data()} for number in range(MAX_POOLS)}
+    assert len(encode({"t": "state", "data": {"metrics": {"pools": pools}}})) < MAX_FRAME_BYTES // 2
 
 
 def test_the_page_is_made_from_the_table() -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any
 
-from pwgrid.common.histogram import Histogram
+from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUNDS_S, Histogram
 from pwgrid.master.policy.reason_classes import DEATHS, NO_SIGNAL, OTHER, RECYCLES, death_class, recycle_class
-
-LAUNCH_BOUNDS_S: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0)
-DRAIN_BOUNDS_S: Final = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0)
-CANARY_BOUNDS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 
 
 class Tally:

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from pwgrid import __version__
-from pwgrid.common.histogram import Histogram
+from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUNDS_S, Histogram
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import metric_families as families
 from pwgrid.proxy.connect.figures import Figures
@@ -133,8 +133,12 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
     yield families.DEATHS.of(
         ((*key, reason, signal), count) for key, pool in pools.items() for reason, signal, count in pool["deaths"]
     )
-    for family, name in ((families.LAUNCH, "launch"), (families.DRAIN, "drain"), (families.CANARY, "canary")):
-        yield family.of((key, Histogram.read(pool[name])) for key, pool in pools.items())
+    for family, name, bounds in (
+        (families.LAUNCH, "launch", LAUNCH_BOUNDS_S),
+        (families.DRAIN, "drain", DRAIN_BOUNDS_S),
+        (families.CANARY, "canary", CANARY_BOUNDS_S),
+    ):
+        yield family.of((key, Histogram.read(bounds, pool[name])) for key, pool in pools.items())
 
 
 def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
