@@ -185,8 +185,8 @@ class _Calibration:
         return max(0.0, (sum(sizes) - len(sizes) * worker_mib) / max(1, sessions))
 
     def _workers(self) -> list[dict[str, Any]]:
-        workers: list[dict[str, Any]] = ask(self._grid, "status")["workers"]
-        return workers
+        """Those of the pool that is measured; the configuration may have others."""
+        return [each for each in ask(self._grid, "status")["workers"] if each["pool"] == self._wish.browser_type]
 
     def _trees(self) -> list[list[psutil.Process]]:
         """Each worker's processes, with its browser server and its browser."""
