@@ -446,6 +446,16 @@ def test_ends_are_counted_by_a_closed_set_of_reasons(grid: LuaGrid, reason: str,
     assert grid.hash("sessions:ends") == {f"chromium:chromium:failed:{counted_as}": "1"}
 
 
+def test_an_end_and_a_length_are_counted_for_the_pool_of_the_session(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1")
+    grid.start("s1")
+    grid.get("HSET", "session:s1", "pool", "ci")
+    grid.release("s1", "completed", "client disconnected", now=NOW + 2.5)
+    assert grid.hash("sessions:ends") == {"chromium:ci:completed:client disconnected": "1"}
+    assert grid.hash("sessions:lengths") == {"chromium:ci:5": "1", "chromium:ci:ms": "2500"}
+
+
 def test_the_end_of_a_session_that_went_with_its_worker_is_counted_as_such(grid: LuaGrid) -> None:
     grid.register()
     grid.select("s1")
