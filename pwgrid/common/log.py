@@ -23,6 +23,9 @@ from pwgrid.common.line_writer import LineWriter, encoded
 _SHORTEST: Final = 64
 """Values of fewer characters are left whole."""
 
+_PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+"""The journal's words for the levels."""
+
 
 def configure(level: str, log_format: str, role: str, **fields: object) -> None:
     """Sets what is logged ("debug" … "critical"), how ("text" or "json"), and which fields every event carries.
@@ -34,13 +37,14 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
     as_json = log_format == "json"
     on_terminal = not as_json and _is_terminal()
     writer = LineWriter()
+    render: Processor = processors.JSONRenderer(to_json, default=str) if as_json else text_renderer(colors=on_terminal)
     chain: list[Processor] = [
         contextvars.merge_contextvars,
         processors.format_exc_info,
         rename_exception,
         processors.add_log_level,
         processors.TimeStamper("%H:%M:%S.%f" if on_terminal else "iso", utc=not on_terminal, key="time"),
-        Lines(writer, processors.JSONRenderer(to_json, default=str) if as_json else text_renderer(colors=on_terminal)),
+        Lines(writer, with_priority(render) if _is_journal() else render),
     ]
     contextvars.clear_contextvars()
     contextvars.bind_contextvars(role=role, **fields)
@@ -127,6 +131,15 @@ def to_json(event: EventDict, default: Callable[[Any], Any]) -> str:
         return json.dumps({name: str(value) for name, value in event.items()})
 
 
+def with_priority(render: Processor) -> Processor:
+    """Lines for systemd's journal: it takes the level from their beginning, and leaves that out."""
+
+    def render_with_priority(logger: Any, method: str, event: EventDict) -> str:
+        return f"<{_PRIORITIES.get(str(event.get('level')), 6)}>{render(logger, method, event)!s}"
+
+    return render_with_priority
+
+
 def text_renderer(*, colors: bool) -> ConsoleRenderer:
     """structlog's own columns, but for `text_value`."""
     styles = ConsoleRenderer.get_default_column_styles(colors)
@@ -149,6 +162,15 @@ def text_value(value: object) -> str:
 
 def _is_terminal() -> bool:
     return os.isatty(line_writer.STDERR) and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+def _is_journal() -> bool:
+    """Whether stderr is what systemd says that its journal reads."""
+    try:
+        status = os.fstat(line_writer.STDERR)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 class StandardHandler(logging.Handler):

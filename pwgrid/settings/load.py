@@ -216,7 +216,7 @@ class _Draft:
     def take_credential(self, environ: Mapping[str, str]) -> None:
         """The token that systemd has put into a file for this service alone: LoadCredential= of its unit."""
         path = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / CREDENTIAL
-        if path.is_absolute() and path.exists() and self.sources["token"] == self.sources["token_file"] == DEFAULT:
+        if path.is_absolute() and _is_there(path) and self.sources["token"] == self.sources["token_file"] == DEFAULT:
             self.take({"token_file": str(path)}, lambda _setting: f"systemd's credential {CREDENTIAL}", _TEXTS)
 
     def finished(self) -> Settings:
@@ -280,6 +280,17 @@ class _Draft:
         self._values[name] = value
         self.sources[name] = source
         self._unusable.discard(name)
+
+
+def _is_there(path: Path) -> bool:
+    """Also of a file that may not be looked at: a grid without the token that it was given would be open to all."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _read_secret(path: Path) -> str:

@@ -78,6 +78,19 @@ def test_a_json_line_is_one_object(stderr: Stderr) -> None:
     }
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_the_journal_hears_the_level_of_each_line_and_nobody_else_does(
+    stderr: Stderr, monkeypatch: pytest.MonkeyPatch, log_format: str
+) -> None:
+    status = os.fstat(stderr.number)
+    for journal, expected in ((f"{status.st_dev}:{status.st_ino}", ["<6>", "<4>", "<3>", "<2>"]), ("1:2", [])):
+        monkeypatch.setenv("JOURNAL_STREAM", journal)
+        log.configure("info", log_format, "master")
+        for level in ("info", "warning", "error", "critical"):
+            getattr(structlog.get_logger(), level)("something")
+        assert [line[:3] for line in stderr.read() if line.startswith("<")] == expected
+
+
 def test_events_below_the_level_are_not_logged(stderr: Stderr) -> None:
     log.configure("warning", "text", "proxy")
     logger = structlog.get_logger()

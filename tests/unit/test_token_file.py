@@ -57,6 +57,12 @@ def test_systemd_s_credential_is_the_token_where_nothing_else_names_one(tmp_path
     assert load(None, environ, {"token_file": str(file)}).settings.token.get_secret_value() == TOKEN
 
 
+def test_a_credential_that_may_not_be_looked_at_is_refused_and_no_reason_to_do_without(tmp_path: Path) -> None:
+    unsearchable = str(tmp_path / ("x" * 300))  # for root, too: no directory has such a name
+    with pytest.raises(ConfigError, match=r"token_file: .*cannot be read: File name too long"):
+        load(None, {"CREDENTIALS_DIRECTORY": unsearchable}, {})
+
+
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
