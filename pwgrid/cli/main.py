@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from pwgrid import __version__
+from pwgrid.cli.install.commands import install, uninstall
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BROWSER_TYPES
@@ -110,6 +111,10 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="pwgrid")
 def main() -> None:
     """A grid of real Playwright browsers on this host, behind one endpoint."""
+
+
+main.add_command(install)
+main.add_command(uninstall)
 
 
 def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Any:

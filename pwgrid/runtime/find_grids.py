@@ -163,5 +163,5 @@ def _directories_with_sockets() -> set[Path]:
 
 
 def is_service_hidden() -> bool:
-    """Whether there is a service's directory that this user may not look into (with DynamicUser only root may)."""
+    """Whether there is a service's directory that this user may not look into: its own user and root may."""
     return os.path.lexists(SERVICE_BASE) and not os.access(SERVICE_BASE, os.R_OK | os.X_OK)

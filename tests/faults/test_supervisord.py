@@ -1,4 +1,5 @@
-"""config/supervisord.conf under a real supervisord, with live sessions and clients that connect all the time."""
+"""A grid that `pwgrid install supervisor` puts under a real supervisord, with live sessions and clients that connect
+all the time."""
 
 import asyncio
 import contextlib
@@ -12,11 +13,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xmlrpc.client import Fault, ServerProxy
 
 import pytest
 from playwright.async_api import Error, Playwright
+from supervisor.xmlrpc import SupervisorTransport
 
-from pwgrid.cli.questions import DEGRADED
+from pwgrid.cli.running_grid import ask
+from pwgrid.common.errors import GridError
+from pwgrid.runtime.find_grids import RunningGrid
+from pwgrid.worker.browser.find import SearchPaths
 from tests.conftest import need
 from tests.support.grid import NEVER, ROOT, eventually, eventually_async, free_port, processes_marked
 from tests.support.load import under_load
@@ -34,38 +40,34 @@ supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 [supervisorctl]
 serverurl=unix://{directory}/sock
 [include]
-files={directory}/pwgrid.conf
+files=conf.d/*.conf
 """
-PATHS = {"/opt/pwgrid/.venv/bin/pwgrid": f"{sys.executable} -m pwgrid", "/var/log/pwgrid": "{directory}"}
+CONFIG, TOKEN = ".config/pwgrid/grid.toml", ".config/pwgrid/token"
 
 
 class Supervised:
-    """The program as it is shipped, but for the paths. Every process carries the directory in its environment."""
+    """The installed program. Every process carries the directory, which is its user's home, in its environment."""
 
-    def __init__(self, directory: Path, **environment: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        port = free_port()
-        self.endpoint = f"ws://127.0.0.1:{port}"
+        self.port = free_port()
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PWGRID")},
             "TMPDIR": str(directory),
-            "PWGRID_PORT": str(port),
-            "CHROMIUM_WORKERS": "2",
-            "MAX_LIFETIME_SESSIONS": NEVER,
+            "HOME": str(directory),
+            "PLAYWRIGHT_BROWSERS_PATH": str(SearchPaths().installed),
             "PYTHONPATH": str(ROOT),
-            **environment,
         }
-        program = (ROOT / "config" / "supervisord.conf").read_text()
-        for shipped, here in PATHS.items():
-            assert shipped in program
-            program = program.replace(shipped, here.format(directory=directory))
-        (directory / "pwgrid.conf").write_text(program)
-        (directory / "supervisord.conf").write_text(SUPERVISORD.format(directory=directory))
+        for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+            self.environment.pop(name, None)
+        (directory / "conf.d").mkdir()
+        self.conf = directory / "supervisord.conf"
+        self.conf.write_text(SUPERVISORD.format(directory=directory))
         self.process = self._start("supervisor.supervisord")
 
     def _start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", module, "-c", str(self.directory / "supervisord.conf"), *arguments],
+            [sys.executable, "-m", module, "-c", str(self.conf), *arguments],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -73,14 +75,40 @@ class Supervised:
             text=True,
         )
 
+    @property
+    def endpoint(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/?token={(self.directory / TOKEN).read_text().strip()}"
+
+    def install(self, *arguments: str) -> str:
+        """`pwgrid install supervisor` without root: what it printed."""
+        done = self.command("install", "supervisor", "--user", "--conf", str(self.conf), *arguments)
+        done.check_returncode()
+        return done.stdout
+
+    def configure(self, workers: int, detach_grace_s: int, drain_timeout_s: int) -> None:
+        (self.directory / CONFIG).write_text(
+            f"[pools]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n"
+            f"[lifecycle]\ndetach_grace = {detach_grace_s}\ndrain_timeout = {drain_timeout_s}\n"
+        )
+
+    def start(self) -> None:
+        """Starts it, if it does not run; returns when it is ready."""
+        if self.state()[0] not in ("STARTING", "RUNNING"):
+            self.ctl("start", "pwgrid")
+        eventually(lambda: self.state()[0] == "RUNNING" and self.status()["ready"], "the grid is ready")
+
     def ctl(self, *arguments: str) -> str:
         """`supervisorctl ARGUMENTS`: what it printed. Its exit code mixes success with the state of the program."""
         with self._start("supervisor.supervisorctl", *arguments) as done:
             return done.communicate(timeout=60)[0]
 
-    def state(self) -> str:
-        """What supervisord takes the program for, and perhaps its pid."""
-        return " ".join(self.ctl("status", "pwgrid").split()[1:4]).rstrip(",")
+    def state(self) -> tuple[str, int]:
+        """What supervisord takes the program for, and its pid; asked without a process for the question."""
+        transport = SupervisorTransport(None, None, f"unix://{self.directory}/sock")
+        with contextlib.closing(transport), contextlib.suppress(Fault):
+            found = ServerProxy("http://localhost", transport).supervisor.getProcessInfo("pwgrid")
+            return found["statename"], found["pid"]
+        return "UNKNOWN", 0
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`pwgrid ARGUMENTS`."""
@@ -93,25 +121,22 @@ class Supervised:
         )
 
     def status(self) -> dict[str, Any]:
-        """`pwgrid status --json`."""
-        done = self.command("status", "--json")
-        if done.returncode != DEGRADED:
-            done.check_returncode()
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        """The master's own view; of no workers while there is no master."""
+        directory = self.directory / f"pwgrid-{os.getuid()}" / str(self.port)
+        with contextlib.suppress(GridError, FileNotFoundError):
+            return ask(RunningGrid(directory, self.port, 0, self.endpoint), "status")
+        return {"ready": False, "workers": [], "proxy": {"pid": None}}
 
     def runs_with(self, workers: dict[str, int]) -> bool:
         """Whether the master has these workers. RUNNING alone means that it has not ended for some seconds."""
-        with contextlib.suppress(subprocess.CalledProcessError):
-            return self.state().startswith("RUNNING") and self.available() == workers
-        return False
+        return self.state()[0] == "RUNNING" and self.available() == workers
 
     def available(self) -> dict[str, int]:
         """The workers that serve."""
         return {each["id"]: each["pid"] for each in self.status()["workers"] if each["status"] == "available"}
 
     def output(self) -> str:
-        return "".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("*.log")))
+        return "".join(path.read_text(errors="replace") for path in sorted(self.directory.rglob("*.log")))
 
     def close(self) -> None:
         """Ends supervisord, and all that a failed test has left."""
@@ -122,39 +147,72 @@ class Supervised:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture
-def supervised(request: pytest.FixtureRequest) -> Iterator[Supervised]:
+@pytest.fixture(scope="module")
+def supervisord() -> Iterator[Supervised]:
     need("chromium")
     with tempfile.TemporaryDirectory(prefix="pg-sv-", dir="/tmp") as directory:
-        supervised = Supervised(Path(directory), **getattr(request, "param", {}))
+        supervised = Supervised(Path(directory))
         try:
-            eventually(lambda: supervised.state().startswith("RUNNING"), "the program runs", 60)
-            eventually(lambda: "grid_ready" in supervised.output(), "the grid is ready", 60)
+            eventually((Path(directory) / "sock").exists, "supervisord listens")
             yield supervised
-        except BaseException as error:
-            error.add_note(supervised.output())
-            raise
         finally:
             supervised.close()
 
 
-@pytest.mark.parametrize("supervised", [{"DETACH_GRACE": "120"}], indirect=True)  # a busy machine takes its time
+@pytest.fixture
+def supervised(supervisord: Supervised) -> Iterator[Supervised]:
+    """Installed; what a test has started runs on for the next one."""
+    try:
+        if not (supervisord.directory / CONFIG).exists():
+            supervisord.install("--port", str(supervisord.port), "--no-start", "--yes")
+        yield supervisord
+    except BaseException as error:
+        error.add_note(supervisord.output())
+        raise
+
+
+def test_an_installation_shows_first_what_it_will_do_can_be_repeated_and_is_removed_exactly(
+    supervisord: Supervised,
+) -> None:
+    def there() -> set[str]:
+        skipped = {"sock", "pid", "supervisord.log"}
+        return {str(each.relative_to(supervisord.directory)) for each in supervisord.directory.rglob("*")} - skipped
+
+    before = there()
+    port = ("--port", str(supervisord.port))
+    shown = supervisord.install(*port, "--dry-run")
+    assert there() == before
+    for line in ("conf.d/pwgrid.conf (0600)", "[program:pwgrid]", "stopsignal=USR1", "update pwgrid"):
+        assert line in shown
+    supervisord.install(*port, "--no-start", "--yes")
+    rule = ".config/pwgrid/logrotate.conf"
+    made = {CONFIG, TOKEN, rule, ".config/pwgrid/installed.json", "conf.d/pwgrid.conf"}
+    above = {".config", ".config/pwgrid", ".local", ".local/state", ".local/state/pwgrid"}
+    assert there() - before == made | above
+    assert "nothing to do" in supervisord.install("--no-start", "--yes")
+    assert there() - before == made | above
+    supervisord.command("uninstall", "supervisor", "--user", "--yes").check_returncode()
+    assert there() == before
+    assert "nothing to do" in supervisord.command("uninstall", "supervisor", "--user", "--yes").stdout
+
+
 async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_session(
     supervised: Supervised, playwright: Playwright
 ) -> None:
+    supervised.configure(workers=2, detach_grace_s=120, drain_timeout_s=30)  # a busy machine takes its time
+    assert "update pwgrid" in supervised.install("--yes")  # which starts it
+    supervised.start()
     assert len(supervised.available()) == 2
     async with under_load(supervised, playwright) as load:
         workers, proxy, state = supervised.available(), supervised.status()["proxy"]["pid"], supervised.state()
 
         said = await asyncio.to_thread(supervised.ctl, "restart", "pwgrid")
         assert said.split() == ["pwgrid:", "stopped", "pwgrid:", "started"]
+        clicks = list(load.clicks)
         await load.goes_on()
         await eventually_async(lambda: supervised.runs_with(workers), "the new master has taken over")
         restarted = supervised.state()
         assert restarted != state
-        # A session of 25 s goes on, and so does every new one.
-        await load.goes_on(beats=120)
-        assert supervised.available() == workers
 
         os.kill(supervised.status()["master"]["pid"], signal.SIGKILL)
         await eventually_async(
@@ -162,20 +220,25 @@ async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_sessio
         )
         await load.goes_on()
         assert supervised.status()["proxy"]["pid"] == proxy
+        # A session of 25 s goes on, and so does every new one.
+        await load.goes_on(beats=120 - min(now - then for now, then in zip(load.clicks, clicks, strict=True)))
+        assert supervised.available() == workers
     assert (load.lost, load.refused) == ({}, [])
 
     # The end of the grid is not a reason to start it again.
     supervised.ctl("signal", "TERM", "pwgrid")
-    await eventually_async(lambda: supervised.state().startswith("EXITED"), "the grid has drained and ended")
+    await eventually_async(lambda: supervised.state()[0] == "EXITED", "the grid has drained and ended")
     left = processes_marked(str(supervised.directory))
     assert left.keys() == {supervised.process.pid}
     assert not list(supervised.directory.glob("pwgrid-*"))
 
 
-@pytest.mark.parametrize("supervised", [{"DETACH_GRACE": "1", "DRAIN_TIMEOUT": "4"}], indirect=True)
 async def test_a_stop_by_supervisord_refuses_then_drains_and_goes_and_tells_all_of_it(
     supervised: Supervised, playwright: Playwright
 ) -> None:
+    supervised.configure(workers=1, detach_grace_s=1, drain_timeout_s=4)
+    supervised.install("--yes")
+    supervised.start()
     browser = await playwright.chromium.connect(supervised.endpoint)
     page = await browser.new_page()
     ended = asyncio.get_running_loop().create_future()
@@ -198,9 +261,21 @@ async def test_a_stop_by_supervisord_refuses_then_drains_and_goes_and_tells_all_
     assert not list(supervised.directory.glob("pwgrid-*"))
     tail = supervised.ctl("tail", "-100000", "pwgrid")
     events = [json.loads(line)["event"] for line in tail.splitlines() if line.startswith("{")]
+    events = events[-events[::-1].index("grid_ready") :]  # of this start
     told = ["detached", "no_master_after_detach", "worker_draining", "sessions_cut", "grid_ended_without_master"]
     assert [event for event in dict.fromkeys(events) if event in told] == told
     assert events[-1] == "grid_ended_without_master"
+
+
+def test_the_end_of_an_installation_ends_the_grid_and_supervisord_forgets_it(supervised: Supervised) -> None:
+    supervised.configure(workers=1, detach_grace_s=120, drain_timeout_s=1)
+    supervised.install("--yes")
+    supervised.start()
+    supervised.command("uninstall", "supervisor", "--user", "--yes", "--purge").check_returncode()
+    assert processes_marked(str(supervised.directory)).keys() == {supervised.process.pid}
+    assert "no such process" in supervised.ctl("status", "pwgrid")
+    assert not (supervised.directory / ".config").exists()
+    assert not (supervised.directory / ".local").exists()
 
 
 async def refused(playwright: Playwright, endpoint: str) -> str:

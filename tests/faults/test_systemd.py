@@ -1,7 +1,16 @@
-"""The units of systemd/ under a real systemd, with live sessions and clients that connect all the time."""
+"""A grid that `pwgrid install systemd` puts under a real systemd, with live sessions and clients that connect all the
+time.
+
+One systemd and mostly one grid for all tests: whichever comes first installs and starts it, the last ones end and
+remove it.
+"""
 
 import asyncio
+import contextlib
+import hashlib
 import json
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,38 +18,58 @@ from typing import Any
 import pytest
 from playwright.async_api import Error, Playwright
 
+from pwgrid.cli.running_grid import ask
+from pwgrid.common.errors import GridError
+from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
 from tests.conftest import need
-from tests.support.grid import NEVER, ROOT, eventually, eventually_async, free_port
+from tests.support.grid import NEVER, eventually, eventually_async, free_port
 from tests.support.load import under_load
 from tests.support.service_manager import INSTALLED, ServiceManager, why_not
 
-CONFIG = "/run/grid.toml"
-LOG = "/run/grid.log"
+PWGRID = f"{INSTALLED}/.venv/bin/pwgrid"
+CONFIG = "/etc/pwgrid/grid.toml"
+TOKEN = "/etc/pwgrid/token"
+WORKERS = 2
+PLACES = ("/etc", "/var/lib", "/var/log", "/tmp", "/var/tmp")
+"""Where an installation could leave something: all else is read-only, or gone with the host's next start."""
+DRAIN = "the grid was stopping and DRAIN_TIMEOUT="
 
 
 class Service:
-    """pwgrid.socket and pwgrid.service as they are shipped, but for the port and where settings and log are."""
+    """The installed grid."""
 
     def __init__(self, manager: ServiceManager, port: int) -> None:
         self.manager = manager
-        self.endpoint = f"ws://127.0.0.1:{port}"
-        self.configure(workers=2)
+        self.port = port
+
+    def install(self, *arguments: str) -> str:
+        """`pwgrid install systemd` as root: what it printed."""
+        return self.manager.command(PWGRID, "install", "systemd", *arguments)
+
+    @property
+    def is_installed(self) -> bool:
+        return self.manager.path("/etc/pwgrid/installed.json").exists()
+
+    @property
+    def endpoint(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/?token={self.manager.path(TOKEN).read_text().strip()}"
 
     def configure(self, workers: int, drain_timeout_s: int = 60) -> None:
         text = (
             f"[pools]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n"
-            f"[lifecycle]\ndrain_timeout = {drain_timeout_s}\n"
+            f"[lifecycle]\ndrain_timeout = {drain_timeout_s}\ndetach_grace = 60\n"
             "[queue]\nworker_select_timeout = 60\n"  # the first client starts the grid, and a browser may start slowly
         )
         self.manager.path(CONFIG).write_text(text)
 
     def status(self) -> dict[str, Any]:
-        """As root sees it who runs `pwgrid status`, of a grid that is healthy or not."""
-        text = self.manager.command(f"{INSTALLED}/.venv/bin/pwgrid", "status", "--json", expected=(0, 3))
-        found: dict[str, Any] = json.loads(text)
-        return found
+        """The master's own view, without a process for the question; of no workers while there is no master."""
+        directory = self.manager.path(f"/run/pwgrid/{self.port}")
+        with contextlib.suppress(GridError, FileNotFoundError):
+            return ask(RunningGrid(directory, self.port, 0, self.endpoint), "status")
+        return {"workers": [], "proxy": {"pid": None}}
 
     def available(self) -> dict[str, int]:
         """The workers that serve."""
@@ -56,133 +85,303 @@ class Service:
         shown = self.manager.show("pwgrid.service")
         return shown["ActiveState"], shown["MainPID"]
 
+    def stop(self) -> None:
+        """Ends it, and proves that nothing is left of it."""
+        self.manager.systemctl("stop", "pwgrid.socket", "pwgrid.service")
+        self.is_gone()
+
+    def is_gone(self) -> None:
+        assert self.main() == ("inactive", "0")
+        assert self.manager.show("pwgrid.service")["Result"] == "success"
+        assert self.manager.processes() == {}
+        assert not self.manager.path("/run/pwgrid").exists()
+        for directory in ("/tmp", "/var/tmp"):
+            assert list(self.manager.path(directory).iterdir()) == []
+
     def output(self) -> str:
-        return self.manager.path(LOG).read_text(errors="replace")
+        return "\n".join(str(each.get("MESSAGE")) for each in self.manager.journal("pwgrid.service"))
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture(scope="module")
-def manager(port: int) -> Iterator[ServiceManager]:
+def manager() -> Iterator[ServiceManager]:
     need("chromium")
     if reason := why_not():
         pytest.skip(reason)
-    browser = Path(find_browser("chromium", Settings()).executable)
-    units = {
-        "pwgrid.service": (ROOT / "systemd" / "pwgrid.service").read_text(),
-        "pwgrid.socket": (ROOT / "systemd" / "pwgrid.socket").read_text(),
-        "pwgrid.socket.d/port.conf": f"[Socket]\nListenStream=\nListenStream=127.0.0.1:{port}\n",
-        "pwgrid.service.d/files.conf": (
-            f"[Service]\nEnvironment=PWGRID_CONFIG={CONFIG} DETACH_GRACE=60 CHROMIUM_EXECUTABLE={browser}\n"
-            f"StandardOutput=append:{LOG}\nStandardError=append:{LOG}\nTimeoutStopSec=2\n"
-        ),
-    }
-    manager = ServiceManager(units, [browser.parent])
+    browser = find_browser("chromium", Settings())
+    executable = Path(browser.executable)
+    units = {"pwgrid.service.d/short.conf": "[Service]\nTimeoutStopSec=2\n"}
+    manager = ServiceManager(units, [executable.parent])
+    if browser.source == "playwright":  # where the service looks for such a one
+        found = next(parent for parent in executable.parents if (parent / "INSTALLATION_COMPLETE").exists())
+        manager.path("/var/lib/pwgrid/browsers").mkdir(parents=True)
+        manager.path(f"/var/lib/pwgrid/browsers/{found.name}").symlink_to(found)
     yield manager
     manager.close()
 
 
+@pytest.fixture(scope="module")
+def shared(manager: ServiceManager) -> Service:
+    return Service(manager, free_port())
+
+
 @pytest.fixture
-def service(manager: ServiceManager, port: int) -> Iterator[Service]:
-    """Its socket listens. Afterwards it is stopped, and nothing is left of it."""
-    service = Service(manager, port)
-    manager.systemctl("start", "pwgrid.socket")
+def service(shared: Service) -> Iterator[Service]:
+    """It is installed, and its socket listens; what a test has started runs on for the next one."""
+    manager = shared.manager
     try:
-        yield service
-        manager.systemctl("stop", "pwgrid.socket", "pwgrid.service")
-        assert service.main() == ("inactive", "0")
-        assert manager.show("pwgrid.service")["Result"] == "success"
-        assert manager.processes() == {}
-        for directory in ("/run/private", "/tmp", "/var/tmp"):
-            assert list(manager.path(directory).iterdir()) == []
+        if not shared.is_installed:
+            shared.install("--port", str(shared.port), "--no-start", "--yes")
+        shared.configure(WORKERS)
+        manager.systemctl("start", "pwgrid.socket")
+        yield shared
     except BaseException as error:
-        error.add_note(f"{manager.output()}\n{service.output()}")
+        error.add_note(f"{manager.output()}\n{shared.output()}")
         manager.systemctl("stop", "pwgrid.socket", "pwgrid.service")
         manager.systemctl("reset-failed")  # the next test starts anew
         raise
 
 
+@pytest.fixture
+def running(service: Service) -> Service:
+    """As many workers serve as are wanted."""
+    service.manager.systemctl("start", "pwgrid.service")
+    service.manager.systemctl("reload", "pwgrid.service")
+    eventually(lambda: len(service.available()) == WORKERS, "its workers serve")
+    return service
+
+
+def files_of(manager: ServiceManager) -> dict[str, tuple[int, int, str]]:
+    """Every file and directory that an installation could make or change: mode, owner and what is in it."""
+    found = {}
+    for place in PLACES:
+        top = manager.path(place)
+        for path in (top, *top.rglob("*")):
+            status = path.lstat()
+            content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(status.st_mode) else ""
+            name = f"{place}/{path.relative_to(top)}"
+            # useradd keeps the version before, and so does userdel.
+            if not name.startswith(
+                ("/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/var/log/journal")
+            ):
+                found[name] = (status.st_mode, status.st_uid, content)
+    return found
+
+
+def test_an_installation_shows_first_what_it_will_do_can_be_repeated_and_is_removed_exactly(shared: Service) -> None:
+    manager = shared.manager
+    before = files_of(manager)
+    port = ("--port", str(shared.port))
+    shown = shared.install(*port, "--dry-run")
+    assert files_of(manager) == before
+    for line in (
+        "make the user pwgrid",
+        "write /etc/systemd/system/pwgrid.service (0644)",
+        f"ListenStream=127.0.0.1:{shared.port}",
+    ):
+        assert line in shown
+    assert "nobody can be asked here: say --yes" in manager.complaint(PWGRID, "install", "systemd", *port)
+
+    shared.install("--port", str(shared.port), "--no-start", "--yes")
+    made = files_of(manager).keys() - before.keys()
+    links = {
+        f"/etc/systemd/system/{name}"
+        for name in (
+            "multi-user.target.wants",
+            "multi-user.target.wants/pwgrid.service",
+            "sockets.target.wants",
+            "sockets.target.wants/pwgrid.socket",
+        )
+    }
+    units = {"/etc/systemd/system/pwgrid.service", "/etc/systemd/system/pwgrid.socket"}
+    settings = {"/etc/pwgrid", "/etc/pwgrid/grid.toml", "/etc/pwgrid/installed.json", "/etc/pwgrid/token"}
+    assert made - {"/var/lib/pwgrid"} == links | units | settings
+    assert stat.S_IMODE(manager.path(TOKEN).stat().st_mode) == 0o600
+    passwd = manager.command("getent", "passwd", "pwgrid").split(":")
+    assert passwd[5:] == ["/var/lib/pwgrid", "/usr/sbin/nologin\n"]
+
+    installed = files_of(manager)
+    assert "nothing to do" in shared.install("--no-start", "--yes")  # what was asked for is still known
+    assert files_of(manager) == installed
+
+    with manager.path(CONFIG).open("a") as file:
+        file.write("# mine\n")
+    said = manager.command(PWGRID, "uninstall", "systemd", "--yes")
+    assert f"left: {CONFIG}, it was changed since" in said
+    assert files_of(manager).keys() - before.keys() == {"/etc/pwgrid", CONFIG}
+    shared.install("--port", str(shared.port), "--no-start", "--yes")
+    assert manager.path(CONFIG).read_text().endswith("# mine\n")
+    manager.path(CONFIG).unlink()
+    manager.command(PWGRID, "uninstall", "systemd", "--yes", "--purge")
+    manager.path("/etc/pwgrid").rmdir()
+    assert files_of(manager) == before
+    assert "nothing to do" in manager.command(PWGRID, "uninstall", "systemd", "--yes")
+    manager.command("getent", "passwd", "pwgrid", expected=[2])
+
+
+def test_the_unit_is_hardened_and_clean(service: Service) -> None:
+    manager = service.manager
+    assert manager.command("systemd-analyze", "verify", "pwgrid.service", "pwgrid.socket") == ""
+    # 40 stands for 4.0; a unit that is more exposed ends it with a failure.
+    manager.command("systemd-analyze", "security", "--threshold=40", "pwgrid.service")
+    shown = manager.show("pwgrid.service")
+    for name, value in {
+        "User": "pwgrid",
+        "OOMPolicy": "continue",
+        "TasksMax": "16384",
+        "LimitCORE": "0",
+        "NoNewPrivileges": "yes",
+        "RestartPreventExitStatus": "2",
+    }.items():
+        assert shown[name] == value, name
+    for limit in ("MemoryHigh", "MemoryMax"):
+        assert 0 < int(shown[limit]) < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 async def test_the_first_client_starts_the_grid_and_is_served(service: Service, playwright: Playwright) -> None:
-    assert service.main() == ("inactive", "0")
+    service.manager.systemctl("stop", "pwgrid.service")
+    service.is_gone()
     browser = await playwright.chromium.connect(service.endpoint)
     assert await (await browser.new_page()).evaluate("6 * 7") == 42
     await browser.close()
     eventually(lambda: service.main()[0] == "active", "the grid has said that it is ready")
 
 
-async def test_a_stop_may_drain_for_longer_than_systemd_gives_it(service: Service, playwright: Playwright) -> None:
-    """TimeoutStopSec is 2 s here; killed by it, the unit would have failed, and Node and Chromium be left."""
-    service.configure(workers=1, drain_timeout_s=5)
-    service.manager.systemctl("start", "pwgrid.service")
-    browser = await playwright.chromium.connect(service.endpoint)
-    page = await browser.new_page()
-    await asyncio.to_thread(service.manager.systemctl, "stop", "pwgrid.socket", "pwgrid.service")
-    with pytest.raises(Error, match="the grid was stopping and DRAIN_TIMEOUT="):
-        await page.title()
-    assert (service.main(), service.manager.show("pwgrid.service")["Result"]) == (("inactive", "0"), "success")
-    assert service.manager.processes() == {}
-
-
-async def test_reload_restart_upgrade_and_a_killed_master_lose_no_session_and_refuse_nobody(
-    service: Service, playwright: Playwright
+async def test_a_user_of_its_own_in_chromium_s_sandbox_and_a_token_that_only_root_can_read(
+    running: Service, playwright: Playwright
 ) -> None:
-    systemctl = service.manager.systemctl
-    systemctl("start", "pwgrid.service")
-    assert len(service.available()) == 2  # it has waited for them
-    assert service.manager.show("pwgrid.service")["StatusText"] == "chromium 2 x 5 slots"
-    async with under_load(service, playwright) as load:
-        first, main = service.status(), service.main()
+    with pytest.raises(Error, match="401"):
+        await playwright.chromium.connect(running.endpoint.partition("?")[0])
+    browser = await playwright.chromium.connect(running.endpoint)
+    page = await browser.new_page()
+    await page.goto("data:text/html,<title>here</title>")
+    assert await page.title() == "here"
 
-        service.configure(workers=3)
+    grid = running.manager.processes()
+    users = {Path(f"/proc/{pid}").stat().st_uid for pid in grid}
+    assert users == {int(running.manager.command("id", "-u", "pwgrid"))}
+    own = os.readlink(f"/proc/{running.manager.pid}/ns/user")
+    renderers = [pid for pid, command in grid.items() if "--type=renderer" in command]
+    assert renderers
+    assert not any("--no-sandbox" in command for command in grid.values())
+    assert own not in {os.readlink(f"/proc/{pid}/ns/user") for pid in renderers}
+    token = running.manager.path(TOKEN).read_text().strip()
+    assert not any(token.encode() in Path(f"/proc/{pid}/environ").read_bytes() for pid in grid)
+    await browser.close()
+    # Root finds it without a word of where it is.
+    assert json.loads(running.manager.command(PWGRID, "status", "--json"))["ready"]
+
+
+async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_master_lose_no_session_and_refuse_nobody(
+    running: Service, playwright: Playwright
+) -> None:
+    systemctl = running.manager.systemctl
+    assert len(running.available()) == WORKERS
+    assert running.manager.show("pwgrid.service")["StatusText"] in ("chromium 2 x 5 slots", "serving")
+    async with under_load(running, playwright) as load:
+        first, main = running.status(), running.main()
+
+        running.configure(workers=3)
         await asyncio.to_thread(systemctl, "reload", "pwgrid.service")
-        await eventually_async(lambda: len(service.available()) == 3, "the third worker serves")
-        assert service.main() == main
-        workers = service.available()
+        await eventually_async(lambda: len(running.available()) == 3, "the third worker serves")
+        assert running.main() == main
+        workers = running.available()
         assert workers.keys() > {each["id"] for each in first["workers"]}
 
         await asyncio.to_thread(systemctl, "restart", "pwgrid.service")
         await load.goes_on()
-        restarted = service.main()
+        restarted = running.main()
         assert restarted[0] == "active"
         assert restarted != main
-        assert service.available() == workers
+        assert running.available() == workers
+
+        unit = running.manager.path("/etc/systemd/system/pwgrid.service")
+        shipped = unit.read_text()
+        unit.write_text(shipped.replace("LimitCORE=0", "LimitCORE=1"))
+        said = await asyncio.to_thread(running.install, "--yes")
+        assert "-LimitCORE=1" in said
+        assert "+LimitCORE=0" in said
+        assert unit.read_text() == shipped
+        await load.goes_on()
+        installed = running.main()
+        assert installed[0] == "active"
+        assert installed != restarted
+        assert running.available() == workers
 
         systemctl("kill", "--kill-who=main", "--signal=KILL", "pwgrid.service")
         await eventually_async(
-            lambda: service.main()[0] == "active" and service.main()[1] not in ("0", restarted[1]),
+            lambda: running.main()[0] == "active" and running.main()[1] not in ("0", installed[1]),
             "systemd has started it again",
         )
         await load.goes_on()
-        assert service.available() == workers
-        assert service.status()["proxy"]["pid"] == first["proxy"]["pid"]
+        assert running.available() == workers
+        assert running.status()["proxy"]["pid"] == first["proxy"]["pid"]
 
-        main = service.main()
-        systemctl("kill", "--kill-who=main", "--signal=USR2", "pwgrid.service")
-        await eventually_async(lambda: service.available().keys() - workers.keys(), "a new worker serves")
-        await load.goes_on()
-        assert service.main() == main
+        # By the unit's own WatchdogSec. The next master adopts what the frozen one had.
+        assert running.manager.show("pwgrid.service")["WatchdogUSec"] == "10s"
+        frozen = running.main()
+        systemctl("kill", "--kill-who=main", "--signal=STOP", "pwgrid.service")
         await eventually_async(
-            lambda: service.status()["proxy"]["pid"] not in (None, first["proxy"]["pid"]), "another proxy serves"
+            lambda: running.main()[0] == "active" and running.main()[1] not in ("0", frozen[1]), "another one runs"
+        )
+        await load.goes_on()
+        assert running.available() == workers
+        assert running.status()["proxy"]["pid"] == first["proxy"]["pid"]
+
+        main = running.main()
+        systemctl("kill", "--kill-who=main", "--signal=USR2", "pwgrid.service")
+        await eventually_async(lambda: running.available().keys() - workers.keys(), "a new worker serves")
+        await load.goes_on()
+        assert running.main() == main
+        await eventually_async(
+            lambda: running.status()["proxy"]["pid"] not in (None, first["proxy"]["pid"]), "another proxy serves"
         )
     assert (load.lost, load.refused) == ({}, [])
     # One after the other: the one with the sessions has kept the rest waiting.
-    await eventually_async(lambda: service.are_all_new(workers, 3), "every worker is new")
+    await eventually_async(lambda: running.are_all_new(workers, 3), "every worker is new")
 
 
-async def test_a_frozen_master_is_replaced_and_no_session_is_lost(service: Service, playwright: Playwright) -> None:
-    """By the unit's own WatchdogSec. The next master adopts what the frozen one had."""
-    systemctl = service.manager.systemctl
-    systemctl("start", "pwgrid.service")
-    async with under_load(service, playwright) as load:
-        first, workers, frozen = service.status(), service.available(), service.main()
-        systemctl("kill", "--kill-who=main", "--signal=STOP", "pwgrid.service")
-        await eventually_async(
-            lambda: service.main()[0] == "active" and service.main()[1] not in ("0", frozen[1]), "another one runs"
-        )
-        await load.goes_on()
-        assert service.available() == workers
-        assert service.status()["proxy"]["pid"] == first["proxy"]["pid"]
-    assert (load.lost, load.refused) == ({}, [])
+async def test_the_journal_has_fields_and_the_level_of_each_line(running: Service, playwright: Playwright) -> None:
+    await (await playwright.chromium.connect(running.endpoint)).close()
+    levels = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
+
+    def said() -> list[tuple[dict[str, Any], str]]:
+        entries = running.manager.journal("pwgrid.service")
+        ours = [(each["MESSAGE"], each["PRIORITY"]) for each in entries if each.get("_TRANSPORT") == "stdout"]
+        # ExecReload= is a command, which answers like one.
+        reloads = ("nothing has changed", "changed: ")
+        return [(json.loads(text), level) for text, level in ours if not text.startswith(reloads)]
+
+    await eventually_async(
+        lambda: any(each["event"] == "session_started" for each, _ in said()), "it is in the journal"
+    )
+    events = said()
+    assert {"time", "level", "event", "role"} <= set.intersection(*(set(each) for each, _ in events))
+    assert all(priority == levels[each["level"]] for each, priority in events)
+    assert {"master", "proxy", "worker"} <= {each["role"] for each, _ in events}
+
+
+async def test_a_stop_may_drain_for_longer_than_systemd_gives_it(running: Service, playwright: Playwright) -> None:
+    """TimeoutStopSec is 2 s here; killed by it, the unit would have failed, and Node and Chromium be left."""
+    running.configure(workers=1, drain_timeout_s=4)
+    running.manager.systemctl("reload", "pwgrid.service")
+    await eventually_async(lambda: len(running.status()["workers"]) == 1, "one worker is left")
+    browser = await playwright.chromium.connect(running.endpoint)
+    page = await browser.new_page()
+    await asyncio.to_thread(running.stop)
+    with pytest.raises(Error, match=DRAIN):
+        await page.title()
+
+
+async def test_the_end_of_an_installation_ends_the_grid(running: Service, playwright: Playwright) -> None:
+    running.configure(workers=1, drain_timeout_s=0)
+    running.manager.systemctl("reload", "pwgrid.service")
+    browser = await playwright.chromium.connect(running.endpoint)
+    page = await browser.new_page()
+    await asyncio.to_thread(running.manager.command, PWGRID, "uninstall", "systemd", "--yes", "--purge")
+    with pytest.raises(Error, match=DRAIN):
+        await page.title()
+    assert running.manager.processes() == {}
+    assert not running.manager.path("/etc/pwgrid").exists()
+    assert running.main() == ("inactive", "0")
+    assert running.manager.show("pwgrid.socket")["LoadState"] == "not-found"
+    running.manager.command("getent", "passwd", "pwgrid", expected=[2])

@@ -1,11 +1,13 @@
 """A real systemd as pid 1 of namespaces of its own. It knows the units that a test gives it, and nothing of the host.
 
-/opt/pwgrid is there what our units expect: this working copy with the virtual environment that runs the tests. The disk
-and the kernel's settings are read-only, /run and /tmp are new, the cgroup is one below ours. The network is the host's,
-so that clients reach what runs there.
+/opt/pwgrid is there an installation of pwgrid: this working copy with the virtual environment that runs the tests. The
+disk and the kernel's settings are read-only; /etc is a copy without units, /run, /tmp, /var/lib and /var/log are new,
+the cgroup is one below ours. A journal of its own has what services say. The network is the host's, so that clients
+reach what runs there.
 """
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -15,15 +17,20 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.support.grid import ROOT, eventually
 
 INSTALLED = Path("/opt/pwgrid")
 _SYSTEMD = ("/lib/systemd/systemd", "/usr/lib/systemd/systemd")
-_TOOLS = ("unshare", "nsenter", "mount", "systemctl")
+_TOOLS = ("unshare", "nsenter", "mount", "systemctl", "journalctl")
 _UNITS = "/run/units"
 # What units without "DefaultDependencies=no" hang on. All are empty: nothing of the host is started.
 _TARGETS = ("all-there-is", "sysinit", "basic", "network", "sockets", "multi-user", "shutdown")
+_JOURNAL = ("systemd-journald.service", "systemd-journald.socket")
+_UNIT_DIRECTORIES = ("/lib/systemd/system", "/usr/lib/systemd/system")
+# Nothing of the kernel's log, and no change of the kernel's audit.
+_JOURNAL_SETTINGS = "[Journal]\\nStorage=volatile\\nReadKMsg=no\\nAudit=\\nForwardToSyslog=no\\nForwardToWall=no\\n"
 _SPACES = "--fork --pid --mount --mount-proc --uts --ipc --cgroup --kill-child=SIGKILL"
 _STOP_S = 20
 
@@ -51,6 +58,8 @@ def why_not() -> str:
         return "only root can give systemd namespaces of its own"
     if not _systemd():
         return "systemd is not installed"
+    if missing := [name for name in _JOURNAL if not _unit_of_the_host(name)]:
+        return f"systemd has no {', '.join(missing)}"
     if missing := [tool for tool in _TOOLS if not shutil.which(tool)]:
         return f"not installed: {', '.join(missing)}"
     name = f"pwgrid-probe-{os.getpid()}"
@@ -63,13 +72,15 @@ class ServiceManager:
     """The running systemd. `units` are the texts of its unit files (and drop-ins) by name; `visible` are the files of
     the host that its services use, wherever they are: a service's user is not root."""
 
-    def __init__(self, units: Mapping[str, str], visible: Iterable[Path] = ()) -> None:
+    def __init__(self, units: Mapping[str, str] = {}, visible: Iterable[Path] = ()) -> None:
         self._name = f"pwgrid-{os.getpid()}"
         self._directory = tempfile.TemporaryDirectory(prefix="pg-sd-", dir="/tmp")
         self._log = Path(self._directory.name) / "systemd.log"
         sources = Path(self._directory.name) / "units"
         empty = {f"{name}.target": "[Unit]\nDefaultDependencies=no\n" for name in _TARGETS}
-        for name, text in {**empty, **units}.items():
+        empty["all-there-is.target"] += "Wants=systemd-journald.socket\n"
+        journal = {name: _unit_of_the_host(name) for name in _JOURNAL}
+        for name, text in {**empty, **journal, **units}.items():
             (sources / name).parent.mkdir(parents=True, exist_ok=True)
             (sources / name).write_text(text)
         inner = "\n".join(_inside(sources, [Path(sys.base_prefix), *visible]))
@@ -98,34 +109,40 @@ class ServiceManager:
 
     def command(self, *argv: str, expected: Collection[int] = (0,)) -> str:
         """Runs it as root beside the services: what it printed. Raises AssertionError for another exit code."""
-        done = subprocess.run(
-            ["nsenter", "--target", str(self.pid), "--all", *argv],
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = self._run(*argv)
         assert done.returncode in expected, f"{argv}: {done.stdout}{done.stderr}\n{self.output()}"
         return done.stdout
+
+    def complaint(self, *argv: str) -> str:
+        """What a command that fails says on stderr."""
+        done = self._run(*argv)
+        assert done.returncode != 0, f"{argv}: {done.stdout}"
+        return done.stderr
 
     def show(self, unit: str) -> dict[str, str]:
         """The unit's properties, as `systemctl show` has them."""
         lines = self.systemctl("show", unit).splitlines()
         return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
+    def journal(self, unit: str) -> list[dict[str, Any]]:
+        """What the unit has said, and what was said of it, as `journalctl --output json` has it."""
+        lines = self.command("journalctl", "--unit", unit, "--output", "json", "--no-pager").splitlines()
+        return [json.loads(line) for line in lines]
+
     def path(self, inside: str) -> Path:
         """A path of there, from here."""
         return Path(f"/proc/{self.pid}/root{inside}")
 
     def processes(self) -> dict[int, str]:
-        """All that runs there, systemd excepted: pid (the host's) and command line."""
-        space = os.readlink(f"/proc/{self.pid}/ns/pid")
+        """All that runs there, also in namespaces of its own, systemd and its journal excepted: pid (the host's) and
+        command line."""
         found = {}
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != self.pid:
+            if entry.name.isdigit():
                 with contextlib.suppress(OSError):
-                    if os.readlink(entry / "ns/pid") == space and (command := (entry / "cmdline").read_bytes()):
+                    group = (entry / "cgroup").read_text().rpartition("0::/")[2].split("/")
+                    is_own = group[-1].strip() in ("init.scope", "systemd-journald.service")
+                    if group[0] == self._name and not is_own and (command := (entry / "cmdline").read_bytes()):
                         found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
         return found
 
@@ -140,6 +157,17 @@ class ServiceManager:
         self._process.wait(_STOP_S)
         eventually(self._cgroup_is_gone, "its cgroup is gone", _STOP_S)
         self._directory.cleanup()
+
+    def _run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["nsenter", "--target", str(self.pid), "--all", *argv],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     def _find_pid(self) -> int:
         """unshare's child, once it has become systemd."""
@@ -157,6 +185,12 @@ def _systemd() -> str:
     return next((path for path in _SYSTEMD if os.access(path, os.X_OK)), "")
 
 
+def _unit_of_the_host(name: str) -> str:
+    """Its text, empty for none."""
+    files = (Path(directory) / name for directory in _UNIT_DIRECTORIES)
+    return next((file.read_text() for file in files if file.is_file()), "")
+
+
 def _in_mounts_of_its_own(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["unshare", "--mount", "bash", "-euc", script], capture_output=True, text=True, timeout=60, check=False
@@ -170,6 +204,11 @@ def _inside(units: Path, visible: Iterable[Path]) -> Iterator[str]:
     for setting in ("/proc/sys", "/sys"):
         yield f"mount --rbind {setting} {setting}; mount -o remount,bind,ro {setting}"
     yield "mount -t tmpfs -o mode=755 tmpfs /run"
+    yield "cp -a /etc /run/etc; rm -rf /run/etc/systemd/system; mkdir /run/etc/systemd/system"
+    yield "mkdir -p /run/systemd/journald.conf.d"
+    yield f"printf '{_JOURNAL_SETTINGS}' > /run/systemd/journald.conf.d/test.conf"
+    yield "mount --bind /run/etc /etc"
+    yield from (f"mount -t tmpfs -o mode=755 tmpfs {directory}" for directory in ("/var/lib", "/var/log"))
     yield f"cp -r {units} {_UNITS}"
     yield f"mkdir /run/kept; cat > /run/program <<'END'\n{_PROGRAM}END\nchmod 755 /run/program"
     covers: dict[Path, list[Path]] = {INSTALLED.parent: []}
@@ -192,7 +231,10 @@ def _inside(units: Path, visible: Iterable[Path]) -> Iterator[str]:
     for directory in ("/tmp", "/var/tmp"):
         yield f"mount -t tmpfs -o mode=1777 tmpfs {directory}"
     yield "mount -o remount,bind,ro /"
-    environment = f"PATH=/usr/sbin:/usr/bin:/sbin:/bin container=pwgrid-test SYSTEMD_UNIT_PATH={_UNITS}"
+    yield "mount --make-rshared /"  # as systemd finds it where it boots: credentials come to a service that way
+    environment = (
+        f"PATH=/usr/sbin:/usr/bin:/sbin:/bin container=pwgrid-test SYSTEMD_UNIT_PATH={_UNITS}:/etc/systemd/system"
+    )
     yield f"exec env -i {environment} {_systemd()} --system --unit=all-there-is.target --log-target=console"
 
 

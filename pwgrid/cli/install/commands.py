@@ -1,0 +1,172 @@
+"""The commands `pwgrid install` and `pwgrid uninstall`: they show what they will do, ask, and do it."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from pwgrid.common.errors import GridError
+
+if TYPE_CHECKING:  # these load the settings' model, which most commands do without
+    from pwgrid.cli.install.installation import Asked, Installation
+    from pwgrid.cli.install.plan import Record
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_MANAGERS: Final = ("systemd", "supervisor")
+
+
+def _with(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+_asking = _with(
+    click.option("--user", is_flag=True, help="In your own directories, as yourself, without root."),
+    click.option("--dry-run", is_flag=True, help="Only show what would be done, with the texts of all files."),
+    click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+)
+_listening = _with(
+    click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [8080]"),
+    click.option("--host", help="Address to listen on; 0.0.0.0 means all. [127.0.0.1]"),
+    click.option("--token/--no-token", default=None, help="Whether clients need a token, which is made. [they do]"),
+    click.option("--no-start", is_flag=True, help="Put everything in place, start nothing."),
+)
+
+
+@click.group()
+def install() -> None:
+    """Installs the grid as a service that starts with the host.
+
+    Shows first what it will do. What is as it should be is left alone, and settings that are there are yours: a second
+    time changes nothing but what another version of pwgrid, or another option, changes.
+    """
+
+
+@install.command("systemd")
+@_asking
+@_listening
+def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
+    """Unit, socket, system user, settings and token for systemd, and the start.
+
+    \b
+    sudo pwgrid install systemd --host 0.0.0.0 --port 9000
+    """
+    from pwgrid.cli.install import systemd
+    from pwgrid.cli.install.installation import Asked
+
+    _install(systemd.NAME, systemd.installation, Asked(**asked, start=not no_start), dry_run=dry_run, yes=yes)
+
+
+@install.command("supervisor")
+@_asking
+@_listening
+@click.option(
+    "--conf", type=click.Path(path_type=Path), help="supervisord's own configuration, if not in a usual place."
+)
+def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
+    """Program, system user, settings, token, log and its rotation for supervisord, and the start."""
+    from pwgrid.cli.install import supervisor
+    from pwgrid.cli.install.installation import Asked
+
+    _install(supervisor.NAME, supervisor.installation, Asked(**asked, start=not no_start), dry_run=dry_run, yes=yes)
+
+
+@click.command()
+@click.argument("manager", type=click.Choice(_MANAGERS))
+@click.option("--purge", is_flag=True, help="Also what was changed since, and what the grid has written.")
+@_asking
+def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -> None:
+    """Ends the grid and removes exactly what `pwgrid install` has made.
+
+    Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
+    """
+    from pwgrid.cli.install import do, plan, supervisor, systemd
+    from pwgrid.cli.install.installation import Asked, Places
+
+    asked, places = Asked(user=user), Places.of(user=user)
+    record = do.read_record(places.config)
+    if record is None or record.under != manager:
+        click.echo(f"nothing to do: no grid was installed here under {manager}")
+        return
+    removal = plan.removal(record, do.contents(map(Path, record.files)), purge=purge)
+    ending = systemd.stop(asked) if manager == systemd.NAME else supervisor.stop(asked, record)
+    afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisor.forget(record)
+    lines = [str(each) for each in ending]
+    lines += [f"remove {each}" for each in (*removal.files, *removal.trees)]
+    lines += [f"remove the user {removal.user}"] if removal.user else []
+    lines += [f"remove {each}{'' if purge else ', if it is empty'}" for each in removal.directories]
+    lines += [f"leave {path}: {why}" for path, why in removal.kept.items()]
+    lines += [str(each) for each in afterwards]
+    if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], user=user, dry_run=dry_run, yes=yes):
+        return
+    for each in ending:
+        click.echo(str(each))  # it may take DRAIN_TIMEOUT
+        do.run(each)
+    do.remove_files(removal)
+    for each in afterwards:
+        do.run(each)
+    (places.config / do.RECORD).unlink()
+    do.remove_rest(removal, purge=purge, say=click.echo)
+    click.echo("removed")
+
+
+def _install(
+    manager: str,
+    installation: "Callable[[Asked, Record | None], Installation]",
+    asked: "Asked",
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    from pwgrid.cli.install import do, plan
+    from pwgrid.cli.install.installation import Places
+
+    before = do.read_record(Places.of(user=asked.user).config)
+    if before is not None and before.under != manager:
+        raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
+    found = installation(asked, before)
+    present = do.present(found.wanted)
+    steps = plan.steps(found.wanted, present)
+    commands = found.start([each.path for each in steps if isinstance(each, plan.TextFile)])
+    lines = list(plan.described([*steps, *commands], present, in_full=dry_run))
+    record = plan.record(found.wanted, present, before, found.fresh)
+    if not lines and record == before:
+        click.echo("nothing to do: it is installed, and runs" if asked.start else "nothing to do: it is installed")
+    elif asked.start and found.obstacle and not dry_run:
+        raise GridError(found.obstacle)
+    elif not _agreed(f"pwgrid install {manager}", lines, user=asked.user, dry_run=dry_run, yes=yes):
+        return
+    else:
+        do.make_all(steps, found.places.config, record)
+        for command in commands:
+            click.echo(str(command))
+            try:
+                do.run(command)
+            except GridError as error:
+                raise GridError(f"{error.sentence}\n{do.run(found.why_not_running).rstrip()}") from None
+    for note in found.notes:
+        click.echo(note)
+
+
+def _agreed(what: str, lines: Sequence[str], *, user: bool, dry_run: bool, yes: bool) -> bool:
+    """Whether to go on. Raises GridError where nobody can be asked, or root has to do it."""
+    click.echo(f"{what} will:")
+    for line in lines:
+        click.echo(line)
+    if dry_run:
+        return False
+    if not user and os.geteuid() != 0:
+        raise GridError(f"it takes root: sudo {' '.join(sys.argv)}; or --user, for a service of your own")
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise GridError("nobody can be asked here: say --yes")
+    return click.confirm("go on?")

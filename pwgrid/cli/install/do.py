@@ -1,0 +1,162 @@
+"""Looks at what is there, makes what is wanted, and removes what was made. Decides nothing."""
+
+import grp
+import json
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from pwgrid.cli.install.plan import Command, Directory, Present, Record, Removal, Step, TextFile, User, Wanted
+from pwgrid.common.errors import GridError
+
+RECORD: Final = "installed.json"
+"""In the configuration's directory, which belongs to who installs: nobody else says what is removed."""
+
+Say = Callable[[str], None]
+
+
+def present(wanted: Wanted) -> Present:
+    """What is there already."""
+    return Present(
+        files=contents(each.path for each in wanted.files),
+        directories={each.path for each in wanted.directories if each.path.is_dir()},
+        has_user=wanted.user is not None and _has_user(wanted.user.name),
+    )
+
+
+def contents(paths: Iterable[Path]) -> dict[Path, str]:
+    """The texts of those files that are there. Raises GridError for one that cannot be read."""
+    found = {}
+    for path in paths:
+        try:
+            found[path] = path.read_text(errors="surrogateescape")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise GridError(f"cannot read {path}: {error.strerror}") from None
+    return found
+
+
+def read_record(directory: Path) -> Record | None:
+    """What the installation before this one has made. Raises GridError for a file that does not say it."""
+    path = directory / RECORD
+    text = contents([path]).get(path)
+    if text is None:
+        return None
+    try:
+        return Record.of(json.loads(text))
+    except (ValueError, TypeError):
+        raise GridError(
+            f"{path} is damaged, so nobody knows what was installed: remove it, and see its manual"
+        ) from None
+
+
+def write_record(directory: Path, made: Record) -> None:
+    """Notes what an installation makes."""
+    _write(directory / RECORD, json.dumps(asdict(made), indent=2) + "\n", 0o644)
+
+
+def make_all(steps: Sequence[Step], config: Path, made: Record) -> None:
+    """Does all steps. From the moment that there is a place for it, the record says what there will be: so an
+    installation that is broken off can be removed, too. Raises GridError."""
+    first = [each for each in steps if isinstance(each, Directory) and not each.owner]
+    for each in first:
+        make(each)
+    write_record(config, made)
+    for step in steps:
+        if step not in first:
+            make(step)
+
+
+def make(step: Step) -> None:
+    """Does one step. Raises GridError."""
+    try:
+        match step:
+            case User(name, home):
+                shell = shutil.which("nologin") or "/usr/sbin/nologin"
+                options = ("--system", "--user-group", "--no-create-home", "--home-dir", str(home), "--shell", shell)
+                run(Command(("useradd", *options, name)))
+            case Directory(path, mode, owner):
+                path.mkdir(parents=True, exist_ok=True)
+                path.chmod(mode)
+                if owner:
+                    shutil.chown(path, owner, owner)
+            case TextFile(path, text, mode):
+                _write(path, text, mode, step.group)
+            case Command():
+                run(step)
+    except OSError as error:
+        raise GridError(f"cannot {step}: {error.strerror}") from None
+
+
+def run(command: Command) -> str:
+    """Runs it and returns what it printed. Raises GridError with what it said."""
+    environment = {**os.environ, **command.environment}
+    try:
+        done = subprocess.run(
+            command.argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise GridError(f"there is no {command.argv[0]} on this host") from None
+    if done.returncode not in command.accepted:
+        said = (done.stderr.strip() or done.stdout.strip()).replace("\n", "\n  ")
+        raise GridError(f"`{str(command).removeprefix('run ')}` failed ({done.returncode}):\n  {said}")
+    return done.stdout
+
+
+def remove_files(removal: Removal) -> None:
+    """Removes files, and what lies in the trees. Raises GridError."""
+    try:
+        for file in removal.files:
+            file.unlink(missing_ok=True)
+        for tree in removal.trees:
+            if tree.is_dir():
+                shutil.rmtree(tree)
+    except OSError as error:
+        raise GridError(f"cannot remove {error.filename}: {error.strerror}") from None
+
+
+def remove_rest(removal: Removal, *, purge: bool, say: Say) -> None:
+    """Removes user and directories, and says what stays. Raises GridError."""
+    if removal.user and _has_user(removal.user):
+        run(Command(("userdel", removal.user)))
+    for path, reason in removal.kept.items():
+        say(f"left: {path}, {reason}")
+    for directory in removal.directories:
+        try:
+            if purge and directory.is_dir():
+                shutil.rmtree(directory)
+            else:
+                directory.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            say(f"left: {directory} ({error.strerror})")
+
+
+def _write(path: Path, text: str, mode: int, group: str = "") -> None:
+    """The whole file or none of it; never readable by more than it shall be."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", errors="surrogateescape") as file:
+        file.write(text)
+        if group:
+            os.fchown(fd, -1, grp.getgrnam(group).gr_gid)
+        os.fchmod(fd, mode)
+        file.flush()
+        os.fsync(fd)
+    draft.replace(path)
+
+
+def _has_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""What an installation is told by this host: how pwgrid is called, where it lies, and what a service cannot reach."""
+
+import os
+import socket
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pwgrid
+from pwgrid.common.errors import BrowserMissing, GridError
+from pwgrid.common.types import BrowserType
+from pwgrid.settings.model import Settings
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
+
+_HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
+"""What ProtectHome= takes away."""
+_PRIVATE: Final = (Path("/tmp"), Path("/var/tmp"))
+"""What PrivateTmp= takes away."""
+
+
+def command() -> tuple[str, ...]:
+    """How this very pwgrid is called by its true path."""
+    script = Path(sys.executable).parent / "pwgrid"
+    return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "pwgrid")
+
+
+def missing_browsers(settings: Settings, browsers: Path | None) -> list[BrowserType]:
+    """The types of which workers are wanted and no browser is here. `browsers` is where downloaded ones lie."""
+    return list(dict.fromkeys(of_type for of_type, found in _wanted(settings, browsers) if found is None))
+
+
+def parts(settings: Settings, browsers: Path | None) -> list[Path]:
+    """Every directory that the grid is made of: code, Python, packages, browsers."""
+    found = [Path(pwgrid.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent]
+    found.append(Path(sys.executable).resolve().parent)
+    found += [Path(each.executable).resolve().parent for _, each in _wanted(settings, browsers) if each]
+    if browsers and browsers.is_dir():
+        found.append(browsers)
+    return found
+
+
+def _wanted(settings: Settings, browsers: Path | None) -> Iterator[tuple[BrowserType, FoundBrowser | None]]:
+    """The browser of each pool with workers; None for one that is missing."""
+    environment = {**os.environ, **({"PLAYWRIGHT_BROWSERS_PATH": str(browsers)} if browsers else {})}
+    places = SearchPaths(environ=environment)
+    for pool in settings.pools_wanted().values():
+        if pool.workers:
+            try:
+                yield pool.browser_type, find_browser(pool.browser_type, settings.of_pool(pool), places)
+            except BrowserMissing:
+                yield pool.browser_type, None
+
+
+def hidden(found: Iterable[Path]) -> tuple[Path, ...]:
+    """Those that lie in somebody's home, none inside another. Raises GridError for what no service can be shown."""
+    in_homes = []
+    for path in found:
+        if any(path.is_relative_to(each) for each in _PRIVATE):
+            raise GridError(f"{path} is a temporary place, which services do not see: install pwgrid elsewhere first")
+        if any(path.is_relative_to(each) for each in _HOMES):
+            in_homes.append(path)
+    inside = {path for path in in_homes for other in in_homes if path != other and path.is_relative_to(other)}
+    return tuple(dict.fromkeys(path for path in in_homes if path not in inside))
+
+
+def closed(found: Iterable[Path], *, shown: Iterable[Path] = ()) -> Iterator[Path]:
+    """The directories on the way to these that another user may not pass; none of those above what is `shown`."""
+    known = set()
+    for path in found:
+        above = next((each for each in shown if path.is_relative_to(each)), None)
+        for each in (path, *path.parents):
+            if each not in known and not each.stat().st_mode & stat.S_IXOTH:
+                yield each
+            known.add(each)
+            if each == above:
+                break
+
+
+def is_run_by_systemd() -> bool:
+    """Whether systemd is pid 1 here (sd_booted)."""
+    return Path("/run/systemd/system").is_dir()
+
+
+def why_no_listening(host: str, port: int) -> str:
+    """Why nobody can listen there now; empty when somebody can."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            return f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}; choose another --port"
+    return ""

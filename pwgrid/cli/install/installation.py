@@ -1,0 +1,152 @@
+"""One way to install a grid: what it wants, and which commands go with it. What both ways have in common."""
+
+import ipaddress
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pwgrid.cli.install import facts
+from pwgrid.cli.install.plan import Command, Directory, Record, TextFile, User, Wanted
+from pwgrid.cli.install.texts import Service
+from pwgrid.common.errors import GridError
+from pwgrid.common.resources import resource_dir
+from pwgrid.settings.load import load
+from pwgrid.settings.model import Settings, is_loopback
+
+SERVICE_USER: Final = "pwgrid"
+_TOKEN_BYTES: Final = 16
+
+Commands = Callable[[Collection[Path]], Sequence[Command]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says. None: what the installation before this one was asked for, else the default."""
+
+    user: bool = False
+    host: str | None = None
+    port: int | None = None
+    token: bool | None = None
+    start: bool = True
+    conf: Path | None = None
+
+    def after(self, before: Record | None) -> dict[str, Any]:
+        """All options with a value. Raises GridError for an address that is none."""
+        old = before.options if before else {}
+        named = str(self.host or old.get("host", Settings().host))
+        host = "127.0.0.1" if named == "localhost" else named
+        token = bool(old.get("token", True) if self.token is None else self.token)
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise GridError(f"--host: {host!r} is no address; 0.0.0.0 and :: mean all of this host") from None
+        if not token and not is_loopback(host):
+            raise GridError(f"--no-token: other hosts can reach {host}, so clients need one")
+        return {"host": host, "port": self.port or old.get("port", Settings().port), "token": token}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things go: of the system, or in a user's own directories."""
+
+    config: Path
+    units: Path
+    home: Path
+    log: Path
+    top: Path
+    """What is there before any installation: above it nothing is made or removed."""
+
+    @classmethod
+    def of(cls, *, user: bool, environ: Mapping[str, str] = os.environ) -> "Places":
+        """The usual ones."""
+        if not user:
+            etc, var = Path("/etc"), Path("/var")
+            return cls(
+                etc / "pwgrid", etc / "systemd/system", var / "lib/pwgrid", var / "log/pwgrid/grid.log", Path("/")
+            )
+        home = Path.home()
+        config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+        state = Path(environ.get("XDG_STATE_HOME") or home / ".local/state")
+        return cls(config / "pwgrid", config / "systemd/user", home, state / "pwgrid/grid.log", home)
+
+    def directories(self, *paths: Path, mode: int) -> list[Directory]:
+        """These with all above them, the outermost first; `mode` is that of these themselves."""
+        above = {each for path in paths for each in path.parents if each != self.top and each.is_relative_to(self.top)}
+        found = [Directory(each) for each in sorted(above - set(paths), key=lambda each: len(each.parts))]
+        return [*found, *(Directory(path, mode) for path in paths)]
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is wanted, and what to run for it."""
+
+    places: Places
+    service: Service
+    wanted: Wanted
+    fresh: Record
+    start: Commands
+    """What to run once these files have been written."""
+    why_not_running: Command
+    """What tells why the start failed."""
+    notes: tuple[str, ...]
+    """What to say when it is done."""
+    obstacle: str = ""
+    """Why it cannot be started here; empty when it can."""
+
+
+def service(asked: Asked, options: Mapping[str, Any], places: Places) -> tuple[Service, list[Command]]:
+    """What the texts need to know, and what gets the browsers that are missing. Raises GridError for an installation
+    that a service's user cannot reach."""
+    file = places.config / "grid.toml"
+    settings = load(file, {}, {}).settings if file.exists() else Settings()
+    browsers = None if asked.user else places.home / "browsers"
+    missing = facts.missing_browsers(settings, browsers)
+    parts = facts.parts(settings, browsers)
+    hidden = () if asked.user else facts.hidden(parts)
+    if not asked.user and (closed := list(facts.closed(parts, shown=hidden))):
+        raise GridError(
+            f"the user {SERVICE_USER} may not enter {', '.join(map(str, closed))}: chmod o+x it, or install elsewhere"
+        )
+    found = Service(
+        command=facts.command(),
+        host=options["host"],
+        port=options["port"],
+        config=file,
+        token=places.config / "token" if options["token"] else None,
+        browsers=browsers,
+        user="" if asked.user else SERVICE_USER,
+        home=places.home,
+        log=places.log,
+        hidden=hidden,
+        sandbox=not asked.user or os.geteuid() != 0,
+    )
+    if not missing:
+        return found, []
+    environment = {"PLAYWRIGHT_BROWSERS_PATH": str(browsers)} if browsers else {}
+    return found, [Command((*found.command, "setup", "--config", str(file)), environment)]
+
+
+def user_of(asked: Asked, places: Places) -> User | None:
+    """Who the grid runs as, if not who installs it."""
+    return None if asked.user else User(SERVICE_USER, places.home)
+
+
+def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]:
+    """The configuration and the token: the operator's from the moment that they are there."""
+    config = (resource_dir("config") / "grid.toml").read_text()
+    files = [TextFile(service.config, config, operators=True)]
+    if service.token:
+        token = secrets.token_hex(_TOKEN_BYTES) + "\n"
+        mode = 0o640 if token_group else 0o600
+        files.append(TextFile(service.token, token, mode, operators=True, group=token_group, is_secret=True))
+    return files
+
+
+def status_note(service: Service) -> str:
+    """How to ask the grid."""
+    name = shutil.which("pwgrid") or " ".join(service.command)
+    return f"status     {'sudo ' if service.user else ''}{name} status"

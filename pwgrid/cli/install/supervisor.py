@@ -1,0 +1,147 @@
+"""`pwgrid install supervisor`: what a grid under supervisord consists of, and the commands of supervisorctl for it."""
+
+import configparser
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from pwgrid.cli.install.installation import (
+    Asked,
+    Installation,
+    Places,
+    service,
+    settings_files,
+    status_note,
+    user_of,
+)
+from pwgrid.cli.install.plan import Command, Directory, Record, TextFile, Wanted
+from pwgrid.cli.install.texts import Service, rotation, supervisor_program
+from pwgrid.common.errors import GridError
+from pwgrid.common.resources import resource_dir
+
+NAME: Final = "supervisor"
+_USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")
+_ROTATION: Final = Path("/etc/logrotate.d/pwgrid")
+_PROGRAM: Final = "pwgrid"
+
+
+def installation(asked: Asked, before: Record | None) -> Installation:
+    """What it takes here. Raises GridError for a supervisord that cannot be found, or includes nothing."""
+    conf = _conf(asked, before)
+    options = asked.after(before) | {"conf": str(conf)}
+    places = Places.of(user=asked.user)
+    about, setup = service(asked, options, places)
+    shipped = resource_dir("config")
+    files = settings_files(about, token_group=about.user)
+    program = TextFile(
+        _program_file(conf), supervisor_program((shipped / "supervisord.conf").read_text(), about), mode=0o600
+    )
+    files.append(program)
+    rule = places.config / "logrotate.conf" if asked.user else _ROTATION
+    if asked.user or rule.parent.is_dir():
+        files.append(TextFile(rule, rotation((shipped / "logrotate.conf").read_text(), about)))
+    made = [places.config] if asked.user else [places.config, places.home]
+    log = Directory(places.log.parent, 0o750, about.user)
+    directories = [*places.directories(*made, mode=0o755), *places.directories(log.path, mode=log.mode)[:-1], log]
+    return Installation(
+        places=places,
+        service=about,
+        wanted=Wanted(user_of(asked, places), tuple(dict.fromkeys(directories)), tuple(files)),
+        fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
+        start=lambda written: [*setup, *_start(conf, program.path, written, start=asked.start)],
+        why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),
+        notes=tuple(_notes(asked, about, conf)),
+        obstacle=_obstacle(conf),
+    )
+
+
+def stop(asked: Asked, before: Record) -> list[Command]:
+    """Drains and ends the grid: its end is no reason for supervisord to start it again."""
+    about = before.options
+    conf = Path(about["conf"])
+    if not _program_file(conf).exists():
+        return []
+    command = shutil.which("pwgrid") or str(Path(sys.executable).parent / "pwgrid")
+    return [Command((command, "stop", "--port", str(about["port"]), *_base(asked)), accepted=range(256))]
+
+
+def forget(before: Record) -> list[Command]:
+    """Once its file is gone. What supervisord has never heard of, or without a supervisord, is forgotten already."""
+    return [Command((*_supervisorctl(Path(before.options["conf"])), "update", _PROGRAM), accepted=range(256))]
+
+
+def _base(asked: Asked) -> tuple[str, ...]:
+    """Root asks another user's grid only where it names its place."""
+    if asked.user:
+        return ()
+    with_uid = Path(tempfile.gettempdir()) / f"pwgrid-{pwd.getpwnam(_PROGRAM).pw_uid}"
+    return ("--runtime-dir", str(with_uid))
+
+
+def _conf(asked: Asked, before: Record | None) -> Path:
+    named = asked.conf or (before and before.options.get("conf"))
+    candidates = [Path(named)] if named else [Path(each) for each in _USUAL]
+    for each in candidates:
+        if each.is_file():
+            return each.resolve()
+    raise GridError(f"no configuration of supervisord in {', '.join(map(str, candidates))}: name it with --conf FILE")
+
+
+def _program_file(conf: Path) -> Path:
+    """Where supervisord looks for programs: the first pattern of its [include]."""
+    parser = configparser.RawConfigParser(strict=False, inline_comment_prefixes=(";",))
+    try:
+        parser.read(conf)
+        pattern = parser.get("include", "files").split()[0]
+    except (configparser.Error, IndexError, OSError):
+        raise GridError(f"{conf} has no [include] with files: add one, like files = conf.d/*.conf") from None
+    place = (conf.parent / pattern.replace("%(here)s", str(conf.parent))).absolute()
+    return place.with_name(place.name.replace("*", _PROGRAM, 1))
+
+
+def _supervisorctl(conf: Path) -> tuple[str, ...]:
+    beside = Path(sys.executable).parent / "supervisorctl"
+    return (shutil.which("supervisorctl") or str(beside), "-c", str(conf))
+
+
+def _start(conf: Path, program: Path, written: Collection[Path], *, start: bool) -> Sequence[Command]:
+    if not start or (program not in written and "no such" not in _said(conf, "status", _PROGRAM)[1]):
+        return []
+    return [Command((*_supervisorctl(conf), "update", _PROGRAM))]
+
+
+def _obstacle(conf: Path) -> str:
+    code, said = _said(conf, "pid")
+    return (
+        "" if code == 0 else f"the supervisord of {conf} does not answer ({said.strip()}): start it, or say --no-start"
+    )
+
+
+def _said(conf: Path, *arguments: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run([*_supervisorctl(conf), *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        return 1, f"{error.filename} is not there"
+    return done.returncode, done.stdout
+
+
+def _notes(asked: Asked, about: Service, conf: Path) -> list[str]:
+    ctl = " ".join(_supervisorctl(conf))
+    found = [f"endpoint   ws://{about.address}"]
+    if about.token:
+        found.append(f"token      in {about.token}; docs/connect.md says how clients give it")
+    found += [
+        f"settings   {about.config}, then {ctl} signal HUP pwgrid",
+        f"log        {about.log}, or {ctl} tail -f pwgrid",
+        status_note(about) if asked.user else f"status     sudo -u {about.user} {' '.join(about.command)} status",
+    ]
+    if asked.user:
+        found.append(
+            f"rotation   logrotate --state {about.log.parent}/rotated {about.config.parent}/logrotate.conf, daily"
+        )
+    return found

@@ -1,0 +1,131 @@
+"""`pwgrid install systemd`: what a grid under systemd consists of, and the commands of systemctl for it."""
+
+import subprocess
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from pwgrid.cli.install import facts
+from pwgrid.cli.install.installation import (
+    Asked,
+    Installation,
+    Places,
+    service,
+    settings_files,
+    status_note,
+    user_of,
+)
+from pwgrid.cli.install.plan import Command, Record, TextFile, Wanted
+from pwgrid.cli.install.texts import Service, service_unit, socket_unit
+from pwgrid.common.resources import resource_dir
+
+NAME: Final = "systemd"
+_SERVICE: Final = "pwgrid.service"
+_SOCKET: Final = "pwgrid.socket"
+
+
+def installation(asked: Asked, before: Record | None) -> Installation:
+    """What it takes here. Raises GridError for a place that no service can reach."""
+    systemctl = _systemctl(asked)
+    options = asked.after(before)
+    places = Places.of(user=asked.user)
+    about, setup = service(asked, options, places)
+    shipped = resource_dir("systemd")
+    units = [
+        TextFile(places.units / _SOCKET, socket_unit((shipped / _SOCKET).read_text(), about)),
+        TextFile(places.units / _SERVICE, service_unit((shipped / _SERVICE).read_text(), about)),
+    ]
+    made = (places.units, places.config) if asked.user else (places.units, places.config, places.home)
+    return Installation(
+        places=places,
+        service=about,
+        wanted=Wanted(
+            user_of(asked, places), tuple(places.directories(*made, mode=0o755)), (*settings_files(about), *units)
+        ),
+        fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
+        start=lambda written: [*setup, *_start(systemctl, places, written, start=asked.start)],
+        why_not_running=Command(
+            (
+                "journalctl",
+                *(("--user",) if asked.user else ()),
+                "--unit",
+                _SERVICE,
+                "--lines",
+                "10",
+                "--output",
+                "cat",
+            ),
+            accepted=range(256),
+        ),
+        notes=tuple(_notes(asked, about)),
+        obstacle=_obstacle(systemctl, about),
+    )
+
+
+def stop(asked: Asked) -> list[Command]:
+    """Ends the grid and its socket, and has systemd start neither again."""
+    systemctl = _systemctl(asked)
+    places = Places.of(user=asked.user)
+    if not (places.units / _SERVICE).exists():
+        return []
+    return [Command((*systemctl, "disable", "--now", _SOCKET, _SERVICE))]
+
+
+def forget(asked: Asked) -> list[Command]:
+    """Once the units are gone."""
+    systemctl = _systemctl(asked)
+    return [
+        Command((*systemctl, "daemon-reload")),
+        Command((*systemctl, "reset-failed", _SERVICE), accepted=range(256)),
+    ]
+
+
+def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path], *, start: bool) -> Sequence[Command]:
+    units = {places.units / _SERVICE, places.units / _SOCKET}
+    found = []
+    if units & set(written) and facts.is_run_by_systemd():
+        found.append(Command((*systemctl, "daemon-reload")))
+    if not all(_is(systemctl, "enabled", unit) for unit in (_SOCKET, _SERVICE)):
+        found.append(Command((*systemctl, "enable", _SOCKET, _SERVICE)))
+    if not start:
+        return found
+    is_running = _is(systemctl, "active", _SERVICE)
+    listens = _is(systemctl, "active", _SOCKET)
+    if is_running and (not listens or places.units / _SOCKET in written):
+        found.append(Command((*systemctl, "stop", _SOCKET, _SERVICE)))  # it drains: the address is another one
+        is_running = listens = False
+    if not (is_running and listens):
+        found.append(Command((*systemctl, "start", _SOCKET, _SERVICE)))
+    elif written:
+        found.append(Command((*systemctl, "restart", _SERVICE)))
+    return found
+
+
+def _obstacle(systemctl: tuple[str, ...], about: Service) -> str:
+    if not facts.is_run_by_systemd():
+        return "this host is not run by systemd: see `pwgrid install supervisor`, or start `pwgrid serve`"
+    return "" if _is(systemctl, "active", _SOCKET) else facts.why_no_listening(about.host, about.port)
+
+
+def _systemctl(asked: Asked) -> tuple[str, ...]:
+    return ("systemctl", "--user") if asked.user else ("systemctl",)
+
+
+def _is(systemctl: tuple[str, ...], state: str, unit: str) -> bool:
+    try:
+        done = subprocess.run([*systemctl, f"is-{state}", unit], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return False
+    return done.stdout.strip() == state
+
+
+def _notes(asked: Asked, about: Service) -> list[str]:
+    ctl = "systemctl --user" if asked.user else "sudo systemctl"
+    journal = "journalctl --user -u pwgrid -f" if asked.user else "sudo journalctl -u pwgrid -f"
+    found = [f"endpoint   ws://{about.address}"]
+    if about.token:
+        found.append(f"token      in {about.token}; docs/connect.md says how clients give it")
+    found += [f"settings   {about.config}, then {ctl} reload pwgrid", f"log        {journal}", status_note(about)]
+    if asked.user:
+        found.append("boot       loginctl enable-linger has it run also while you are not logged in")
+    return found

@@ -1,0 +1,160 @@
+"""The texts of an installation, made from the shipped ones: true paths in place of those of a clone in /opt/pwgrid."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final
+
+_NEED_ROOT: Final = (
+    "After=",
+    "CapabilityBoundingSet=",
+    "LoadCredential=",
+    "Private",
+    "Protect",
+    "RemoveIPC=",
+    "User=",
+)
+"""What a user's own systemd cannot do, or does not need: these begin the lines that its unit lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the shipped texts cannot know. `command` is how pwgrid is called here."""
+
+    command: tuple[str, ...]
+    host: str
+    port: int
+    config: Path
+    token: Path | None
+    """None: clients need none."""
+    browsers: Path | None
+    """Where Playwright's browsers lie; None: where Playwright itself looks for them."""
+    user: str = ""
+    """Who the grid runs as; empty: who installs it."""
+    home: Path = Path("/")
+    log: Path = Path("/dev/null")
+    """For supervisord: the log file."""
+    hidden: tuple[Path, ...] = ()
+    """What of the installation lies where the service sees nothing unless it is told so: in somebody's home."""
+    sandbox: bool = True
+
+    @property
+    def address(self) -> str:
+        """As ListenStream= has it."""
+        try:
+            return f"[{IPv6Address(self.host)}]:{self.port}"
+        except ValueError:
+            return f"{self.host}:{self.port}"
+
+
+def service_unit(shipped: str, service: Service) -> str:
+    """pwgrid.service, of the system or (without a user) of a user's own systemd."""
+    command = " ".join(map(_unit_word, service.command))
+    environment = [("PWGRID_HOST", service.host), ("PWGRID_PORT", str(service.port))]
+    environment += [("PWGRID_CONFIG", str(service.config))]
+    if service.token and not service.user:
+        environment.append(("PWGRID_TOKEN_FILE", str(service.token)))
+    if not service.sandbox:
+        shipped = _without(shipped, ("Environment=CHROMIUM_SANDBOX=",))
+    text = _set(shipped, "ExecStart=", [f"ExecStart={command} serve"])
+    text = _set(text, "ExecReload=", [f"ExecReload={command} reload"])
+    text = _set(
+        text, "Environment=LOG_FORMAT=json", ["Environment=LOG_FORMAT=json", *map(_unit_environment, environment)]
+    )
+    text = _set(text, "EnvironmentFile=", [f"EnvironmentFile=-{service.config.with_name('env')}"])
+    if service.browsers:
+        line = _unit_environment(("PLAYWRIGHT_BROWSERS_PATH", str(service.browsers)))
+        text = _set(text, "Environment=PLAYWRIGHT_BROWSERS_PATH=", [line])
+    else:
+        text = _without(text, ("Environment=PLAYWRIGHT_BROWSERS_PATH=",))
+    if not service.user:
+        text = _without(text, _NEED_ROOT)
+        return _set(text, "WantedBy=", ["WantedBy=default.target"])
+    text = _set(text, "User=", [f"User={service.user}"])
+    if service.token:
+        text = _set(text, "#LoadCredential=", [f"LoadCredential=pwgrid.token:{_unit_word(str(service.token))}"])
+    bound = [f"BindReadOnlyPaths={_unit_word(str(path))}" for path in service.hidden]
+    return _set(text, "ProtectHome=", ["ProtectHome=tmpfs", *bound])
+
+
+def socket_unit(shipped: str, service: Service) -> str:
+    """pwgrid.socket."""
+    return _set(shipped, "ListenStream=", [f"ListenStream={service.address}"])
+
+
+def supervisor_program(shipped: str, service: Service) -> str:
+    """[program:pwgrid] for supervisord."""
+    environment = {
+        "LOG_FORMAT": "json",
+        "LOG_FILE": service.log,
+        "PWGRID_CONFIG": service.config,
+        "PWGRID_HOST": service.host,
+        "PWGRID_PORT": service.port,
+        "HOME": service.home,
+    }
+    if service.user:
+        environment |= {"USER": service.user, "LOGNAME": service.user}
+    if service.token:
+        environment["PWGRID_TOKEN_FILE"] = service.token
+    if service.browsers:
+        environment["PLAYWRIGHT_BROWSERS_PATH"] = service.browsers
+    if service.sandbox:
+        environment["CHROMIUM_SANDBOX"] = "true"
+    pairs = ",".join(f"{name}={_supervisor_word(str(value))}" for name, value in environment.items())
+    command = " ".join(map(_supervisor_plain, (*map(shlex.quote, service.command), "serve")))
+    text = _set(shipped, "command=", [f"command={command}", *([f"user={service.user}"] if service.user else [])])
+    text = _set(text, "environment=", [f"environment={pairs}"])
+    return _set(text, "stdout_logfile=", [f"stdout_logfile={_supervisor_plain(str(service.log))}"])
+
+
+def rotation(shipped: str, service: Service) -> str:
+    """The rule for logrotate."""
+    owner = f"    su {service.user} {service.user}" if service.user else ""
+    text = _set(shipped, "/var/log/pwgrid/grid.log", [f'"{service.log}" {{'])
+    return _set(text, "    su ", [owner]) if owner else _without(text, ("    su ",))
+
+
+def _set(text: str, start: str, lines: Sequence[str]) -> str:
+    """The text with `lines` in place of its one line that begins so. Raises ValueError where there is not one."""
+    old = text.splitlines()
+    places = [number for number, line in enumerate(old) if line.startswith(start)]
+    if len(places) != 1:
+        raise ValueError(f"the shipped text has {len(places)} lines that begin with {start!r}, not one")
+    return "\n".join([*old[: places[0]], *lines, *old[places[0] + 1 :]]) + "\n"
+
+
+def _without(text: str, starts: Iterable[str]) -> str:
+    """The text without the lines that begin so, and without the comments that are theirs alone."""
+    kept: list[str] = []
+    comments: list[str] = []
+    for line in text.splitlines():
+        is_comment = line.startswith("# ")
+        if is_comment:
+            comments.append(line)
+            continue
+        if not line.removeprefix("#").startswith(tuple(starts)):
+            kept += [*comments, line]
+        comments = []
+    return "\n".join([*kept, *comments]) + "\n"
+
+
+def _unit_word(word: str) -> str:
+    """As a unit has it: % and $ are its own, blanks divide."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if set(escaped) & set(" \t'\"") else escaped
+
+
+def _unit_environment(pair: tuple[str, str]) -> str:
+    name, value = pair
+    return f"Environment={_unit_word(f'{name}={value}').replace('$$', '$')}"
+
+
+def _supervisor_plain(word: str) -> str:
+    return word.replace("%", "%%")
+
+
+def _supervisor_word(word: str) -> str:
+    escaped = _supervisor_plain(word).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,240 @@
+"""What `pwgrid install` decides to make and to remove, and the texts that it makes from the shipped ones."""
+
+import configparser
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pwgrid.cli.install import facts
+from pwgrid.cli.install.installation import Asked
+from pwgrid.cli.install.plan import (
+    Command,
+    Directory,
+    Present,
+    Record,
+    TextFile,
+    User,
+    Wanted,
+    described,
+    digest,
+    record,
+    removal,
+    steps,
+)
+from pwgrid.cli.install.texts import Service, rotation, service_unit, socket_unit, supervisor_program
+from pwgrid.common.errors import GridError
+from pwgrid.common.resources import resource_dir
+
+ETC, HOME = Path("/etc/grid"), Path("/var/lib/grid")
+UNIT = TextFile(ETC / "unit", "new\n")
+SETTINGS = TextFile(ETC / "toml", "shipped\n", operators=True)
+SECRET = TextFile(ETC / "token", "s3cret\n", 0o600, operators=True, is_secret=True)
+WANTED = Wanted(User("grid", HOME), (Directory(ETC), Directory(HOME)), (SETTINGS, SECRET, UNIT))
+NOTHING = Present({}, (), has_user=False)
+FRESH = Record("systemd", {"port": 1})
+
+
+def after(done: Wanted, **changed: str) -> Present:
+    """What is there once it was installed, with some files changed (by name)."""
+    files = {each.path: changed.get(each.path.name, each.text) for each in done.files}
+    return Present(files, {each.path for each in done.directories}, has_user=True)
+
+
+def test_everything_is_made_where_nothing_is_and_nothing_where_all_is() -> None:
+    assert steps(WANTED, NOTHING) == [WANTED.user, *WANTED.directories, *WANTED.files]
+    assert steps(WANTED, after(WANTED)) == []
+
+
+def test_what_is_the_operator_s_stays_and_what_is_ours_is_renewed() -> None:
+    assert steps(WANTED, after(WANTED, toml="mine\n", token="mine\n", unit="old\n")) == [UNIT]
+
+
+def test_a_repeated_installation_keeps_the_record_of_the_first() -> None:
+    first = record(WANTED, NOTHING, None, FRESH)
+    assert first.user == "grid"
+    assert first.directories == (str(ETC), str(HOME))
+    assert first.files == {str(each.path): digest(each.text) for each in WANTED.files}
+    assert record(WANTED, after(WANTED), first, FRESH) == first
+    newer = replace(UNIT, text="newer\n")
+    second = record(replace(WANTED, files=(SETTINGS, SECRET, newer)), after(WANTED, toml="mine\n"), first, FRESH)
+    assert second.files == {**first.files, str(UNIT.path): digest("newer\n")}
+
+
+def test_what_was_there_before_is_not_removed() -> None:
+    there = Present({SETTINGS.path: "mine\n", UNIT.path: UNIT.text}, {ETC}, has_user=True)
+    made = record(WANTED, there, None, FRESH)
+    assert (made.user, made.directories, set(made.files)) == ("", (str(HOME),), {str(SECRET.path)})
+
+
+def test_a_file_of_the_same_name_that_gives_way_is_ours() -> None:
+    made = record(WANTED, after(WANTED, unit="another's\n"), None, FRESH)
+    assert made.files == {str(UNIT.path): digest(UNIT.text)}
+
+
+def test_what_was_changed_since_is_left_unless_everything_is_to_go() -> None:
+    made = record(WANTED, NOTHING, None, replace(FRESH, trees=("/var/lib/grid/browsers",)))
+    there = {SETTINGS.path: "mine\n", UNIT.path: UNIT.text}
+    gentle = removal(made, there, purge=False)
+    assert gentle.files == (UNIT.path,)
+    assert gentle.kept.keys() == {SETTINGS.path}
+    assert gentle.trees == (HOME / "browsers",)
+    assert gentle.directories == (HOME, ETC)
+    assert gentle.user == "grid"
+    thorough = removal(made, there, purge=True)
+    assert (set(thorough.files), thorough.kept) == ({SETTINGS.path, UNIT.path}, {})
+
+
+def test_the_record_survives_json() -> None:
+    import json
+    from dataclasses import asdict
+
+    made = record(WANTED, NOTHING, None, replace(FRESH, trees=("/var/lib/grid/browsers",)))
+    assert Record.of(json.loads(json.dumps(asdict(made)))) == made
+    with pytest.raises(TypeError):
+        Record.of({"what": "ever"})
+
+
+def shown(found: Sequence[TextFile | Command], present: Present = NOTHING, *, in_full: bool = True) -> str:
+    return "\n".join(described(found, present, in_full=in_full))
+
+
+def test_a_plan_shows_what_it_writes_and_no_secret() -> None:
+    text = shown([UNIT, SECRET, SETTINGS, Command(("systemctl", "a b"), {"X": "1"})])
+    assert "  write /etc/grid/unit (0644)\n      new\n" in text
+    assert "s3cret" not in text
+    assert "shipped" not in text
+    assert text.endswith("  run X=1 systemctl 'a b'")
+    assert shown([UNIT], in_full=False) == "  write /etc/grid/unit (0644)"
+    changed = shown([UNIT], after(WANTED, unit="old\n"), in_full=False)
+    assert changed.splitlines()[2:] == ["      -old", "      +new"]
+
+
+SERVICE = Service(
+    command=("/srv/my grid/bin/pwgrid",),
+    host="0.0.0.0",
+    port=9000,
+    config=Path("/etc/pwgrid/grid.toml"),
+    token=Path("/etc/pwgrid/token"),
+    browsers=Path("/var/lib/pwgrid/browsers"),
+    user="pwgrid",
+    home=Path("/var/lib/pwgrid"),
+    log=Path("/var/log/pwgrid/grid.log"),
+    hidden=(Path("/home/ops/100%/grid"),),
+)
+OWN = replace(SERVICE, user="", browsers=None, config=Path("/home/me/.config/pwgrid/grid.toml"), hidden=())
+
+
+def unit(service: Service) -> str:
+    return service_unit((resource_dir("systemd") / "pwgrid.service").read_text(), service)
+
+
+def in_force(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_unit_has_the_true_paths_and_else_the_shipped_lines() -> None:
+    lines = in_force(unit(SERVICE))
+    shipped = in_force((resource_dir("systemd") / "pwgrid.service").read_text())
+    new = [
+        'ExecStart="/srv/my grid/bin/pwgrid" serve',
+        'ExecReload="/srv/my grid/bin/pwgrid" reload',
+        "Environment=PWGRID_HOST=0.0.0.0",
+        "Environment=PWGRID_PORT=9000",
+        "Environment=PWGRID_CONFIG=/etc/pwgrid/grid.toml",
+        "LoadCredential=pwgrid.token:/etc/pwgrid/token",
+        "BindReadOnlyPaths=/home/ops/100%%/grid",
+    ]
+    assert [line for line in lines if line not in shipped] == new
+    gone = [line for line in shipped if line not in lines]
+    assert gone == ["ExecStart=/opt/pwgrid/.venv/bin/pwgrid serve", "ExecReload=/opt/pwgrid/.venv/bin/pwgrid reload"]
+
+
+def test_without_a_token_the_unit_has_no_credential() -> None:
+    assert not [line for line in in_force(unit(replace(SERVICE, token=None))) if "oken" in line]
+
+
+def test_a_user_s_own_unit_has_nothing_that_takes_root() -> None:
+    lines = in_force(unit(OWN))
+    assert not [line for line in lines if re.match(r"(User|Private|Protect|Capability|RemoveIPC|LoadCred|After)", line)]
+    assert "Environment=PWGRID_TOKEN_FILE=/etc/pwgrid/token" in lines
+    assert "WantedBy=default.target" in lines
+    assert "NoNewPrivileges=yes" in lines
+    assert "EnvironmentFile=-/home/me/.config/pwgrid/env" in lines
+    assert not [line for line in lines if "PLAYWRIGHT_BROWSERS_PATH" in line]
+
+
+@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1:80"), ("::", "[::]:80"), ("::1", "[::1]:80")])
+def test_the_socket_listens_where_it_was_asked_to(host: str, address: str) -> None:
+    text = socket_unit((resource_dir("systemd") / "pwgrid.socket").read_text(), replace(SERVICE, host=host, port=80))
+    assert f"\nListenStream={address}\n" in text
+
+
+def program(service: Service) -> dict[str, str]:
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";",))
+    parser.read_string(supervisor_program((resource_dir("config") / "supervisord.conf").read_text(), service))
+    return dict(parser["program:pwgrid"])
+
+
+def test_supervisord_s_program_has_the_true_paths_its_user_and_the_token_s_file() -> None:
+    found = program(replace(SERVICE, home=Path("/srv/100%")))
+    assert found["command"] == "'/srv/my grid/bin/pwgrid' serve"
+    assert found["user"] == "pwgrid"
+    assert found["stopsignal"] == "USR1"
+    assert found["stdout_logfile"] == "/var/log/pwgrid/grid.log"
+    environment = dict(each.split("=") for each in found["environment"].split(","))
+    assert environment["PWGRID_TOKEN_FILE"] == '"/etc/pwgrid/token"'
+    assert environment["LOG_FILE"] == '"/var/log/pwgrid/grid.log"'
+    assert environment["HOME"] == '"/srv/100%%"'
+    assert environment["PWGRID_PORT"] == '"9000"'
+    own = program(OWN)
+    assert "user" not in own
+    assert "USER=" not in own["environment"]
+
+
+def test_the_log_is_rotated_by_its_owner() -> None:
+    shipped = (resource_dir("config") / "logrotate.conf").read_text()
+    assert '"/var/log/pwgrid/grid.log" {\n    su pwgrid pwgrid\n' in rotation(shipped, SERVICE)
+    assert "    su " not in rotation(shipped, OWN)
+
+
+def test_a_shipped_text_that_has_changed_is_noticed() -> None:
+    with pytest.raises(ValueError, match="0 lines that begin with 'ListenStream='"):
+        socket_unit("[Socket]\n", SERVICE)
+
+
+def test_what_lies_in_a_home_is_shown_to_the_service_once_and_a_temporary_place_is_refused() -> None:
+    home = Path("/home/ops")
+    found = [home / "grid", home / "grid/.venv", Path("/usr"), Path("/root/.pyenv/3.11"), home / "grid"]
+    assert facts.hidden(found) == (home / "grid", Path("/root/.pyenv/3.11"))
+    with pytest.raises(GridError, match="/tmp/grid is a temporary place"):
+        facts.hidden([Path("/tmp/grid")])
+
+
+def test_a_directory_that_others_may_not_enter_is_found_but_not_above_what_the_service_is_shown(tmp_path: Path) -> None:
+    closed, inside = tmp_path / "closed", tmp_path / "closed" / "grid"
+    inside.mkdir(parents=True)
+    closed.chmod(0o700)
+    assert closed in set(facts.closed([inside]))
+    assert list(facts.closed([inside], shown=[inside])) == []
+
+
+def test_what_was_asked_for_before_is_asked_for_again() -> None:
+    before = Record("systemd", {"host": "0.0.0.0", "port": 9000, "token": True})
+    assert Asked().after(before) == before.options
+    assert Asked(port=1).after(before) == {**before.options, "port": 1}
+    assert Asked(host="localhost").after(None) == {"host": "127.0.0.1", "port": 8080, "token": True}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (Asked(host="example.org"), "--host: 'example.org' is no address"),
+        (Asked(host="::", token=False), "--no-token: other hosts can reach ::"),
+    ],
+)
+def test_an_address_without_protection_or_that_is_none_is_refused(asked: Asked, sentence: str) -> None:
+    with pytest.raises(GridError, match=re.escape(sentence)):
+        asked.after(None)
