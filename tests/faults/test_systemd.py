@@ -34,6 +34,19 @@ TOKEN = "/etc/pwgrid/token"
 WORKERS = 2
 PLACES = ("/etc", "/var/lib", "/var/log", "/tmp", "/var/tmp")
 """Where an installation could leave something: all else is read-only, or gone with the host's next start."""
+SUPERVISORD = """
+[unix_http_server]
+file=/run/supervisor.sock
+[supervisord]
+logfile=/run/supervisord.log
+pidfile=/run/supervisord.pid
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+[supervisorctl]
+serverurl=unix:///run/supervisor.sock
+[include]
+files=/etc/supervisor/conf.d/*.conf
+"""
 DRAIN = "the grid was stopping and DRAIN_TIMEOUT="
 
 
@@ -364,12 +377,74 @@ async def test_a_stop_may_drain_for_longer_than_systemd_gives_it(running: Servic
     """TimeoutStopSec is 2 s here; killed by it, the unit would have failed, and Node and Chromium be left."""
     running.configure(workers=1, drain_timeout_s=4)
     running.manager.systemctl("reload", "pwgrid.service")
-    await eventually_async(lambda: len(running.status()["workers"]) == 1, "one worker is left")
+    await eventually_async(lambda: len(running.available()) == 1, "one worker serves")
     browser = await playwright.chromium.connect(running.endpoint)
     page = await browser.new_page()
     await asyncio.to_thread(running.stop)
     with pytest.raises(Error, match=DRAIN):
         await page.title()
+
+
+async def test_a_service_of_a_user_s_own_takes_no_root(shared: Service, playwright: Playwright) -> None:
+    manager, port = shared.manager, free_port()
+    with manager.user("ops") as as_user:
+        home = manager.path("/var/lib/ops")
+        (home / ".config/pwgrid").mkdir(parents=True)
+        browser = f"[browsers]\nchromium_executable = '{find_browser('chromium', Settings()).executable}'\n"
+        (home / ".config/pwgrid/grid.toml").write_text(f"[pools]\nchromium_workers = 1\n{browser}")
+        manager.command("chown", "--recursive", "ops", "/var/lib/ops")
+        before = {path.relative_to(home) for path in home.rglob("*")}
+        pwgrid = (*as_user, PWGRID)
+        said = manager.command(*pwgrid, "install", "systemd", "--user", "--port", str(port), "--yes")
+        assert f"endpoint   ws://127.0.0.1:{port}" in said
+        token = (home / ".config/pwgrid/token").read_text().strip()
+        client = await playwright.chromium.connect(f"ws://127.0.0.1:{port}/?token={token}")
+        assert await (await client.new_page()).evaluate("6 * 7") == 42
+        grid = manager.processes("of-ops.service")
+        assert any("--type=renderer" in command for command in grid.values())
+        assert not any("--no-sandbox" in command for command in grid.values())
+        await client.close()
+        assert f"ws://127.0.0.1:{port}  serving" in manager.command(*pwgrid, "status")
+        manager.command(*pwgrid, "uninstall", "systemd", "--user", "--yes")
+        assert not any("pwgrid" in command for command in manager.processes("of-ops.service").values())
+        assert {path.relative_to(home) for path in home.rglob("*")} == before
+
+
+async def test_the_system_s_supervisord_runs_it_as_a_user_of_its_own(shared: Service, playwright: Playwright) -> None:
+    manager, port = shared.manager, free_port()
+    if shared.is_installed:
+        manager.command(PWGRID, "uninstall", "systemd", "--yes", "--purge")
+    conf = "/etc/supervisor/supervisord.conf"
+    manager.path("/etc/supervisor/conf.d").mkdir(parents=True)
+    manager.path(conf).write_text(SUPERVISORD)
+    manager.path("/etc/systemd/system/supervisord.service").write_text(
+        f"[Service]\nExecStart={INSTALLED}/.venv/bin/python -m supervisor.supervisord --nodaemon -c {conf}\n"
+        f"Environment=PLAYWRIGHT_BROWSERS_PATH=/var/lib/pwgrid/browsers\nKillMode=process\n"
+    )
+    manager.systemctl("daemon-reload")
+    manager.systemctl("start", "supervisord.service")
+    try:
+        eventually(manager.path("/run/supervisor.sock").exists, "supervisord listens")
+        before = files_of(manager)
+        said = manager.command(PWGRID, "install", "supervisor", "--port", str(port), "--yes")
+        assert "make the user pwgrid" in said
+        token = manager.path(TOKEN).read_text().strip()
+        uid = int(manager.command("id", "-u", "pwgrid"))
+        assert stat.S_IMODE(manager.path(TOKEN).stat().st_mode) == 0o640
+        log = manager.path("/var/log/pwgrid/grid.log")
+        await eventually_async(lambda: "grid_ready" in log.read_text(), "the grid is ready")
+        browser = await playwright.chromium.connect(f"ws://127.0.0.1:{port}/?token={token}")
+        assert await (await browser.new_page()).evaluate("6 * 7") == 42
+        commands = manager.processes("supervisord.service")
+        grid = [pid for pid, command in commands.items() if "supervisord" not in command]
+        assert {Path(f"/proc/{pid}").stat().st_uid for pid in grid} == {uid}
+        assert not any("--no-sandbox" in command for command in commands.values())
+        await browser.close()
+        manager.command(PWGRID, "uninstall", "supervisor", "--yes", "--purge")
+        assert files_of(manager) == before
+        assert all("supervisord" in command for command in manager.processes("supervisord.service").values())
+    finally:
+        manager.systemctl("kill", "--signal=KILL", "supervisord.service")
 
 
 async def test_the_end_of_an_installation_ends_the_grid(running: Service, playwright: Playwright) -> None:

@@ -103,6 +103,29 @@ class ServiceManager:
             self.close()
             raise
 
+    @contextlib.contextmanager
+    def user(self, name: str) -> Iterator[tuple[str, ...]]:
+        """A new user with a systemd of its own for the length of the block: what goes before that user's commands."""
+        home, runtime, units = f"/var/lib/{name}", f"/run/user/{name}", f"/run/units-of-{name}"
+        self.command("useradd", "--create-home", "--home-dir", home, name)
+        self.command("install", "--directory", "--owner", name, "--mode", "0700", runtime, units)
+        for target in ("basic", "sockets", "default", "shutdown"):
+            self.path(f"{units}/{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
+        search = f"{home}/.config/systemd/user:{units}"
+        environment = (f"XDG_RUNTIME_DIR={runtime}", f"HOME={home}", f"SYSTEMD_UNIT_PATH={search}")
+        self.path(f"{_UNITS}/of-{name}.service").write_text(
+            f"[Service]\nType=notify\nUser={name}\nDelegate=yes\nEnvironment={' '.join(environment)}\n"
+            f"ExecStart={_systemd()} --user --unit=basic.target\n"
+            "KillMode=mixed\nKillSignal=SIGKILL\n"  # its units have been stopped when it is
+        )
+        self.systemctl("daemon-reload")
+        self.systemctl("start", f"of-{name}.service")
+        try:
+            yield ("setpriv", f"--reuid={name}", f"--regid={name}", "--init-groups", "env", *environment)
+        finally:
+            self.systemctl("stop", f"of-{name}.service")
+            self.command("userdel", "--remove", name)
+
     def systemctl(self, *arguments: str) -> str:
         """`systemctl ARGUMENTS`: what it printed. Raises AssertionError when it failed."""
         return self.command("systemctl", *arguments)
@@ -133,16 +156,18 @@ class ServiceManager:
         """A path of there, from here."""
         return Path(f"/proc/{self.pid}/root{inside}")
 
-    def processes(self) -> dict[int, str]:
-        """All that runs there, also in namespaces of its own, systemd and its journal excepted: pid (the host's) and
-        command line."""
+    def processes(self, unit: str = "") -> dict[int, str]:
+        """All that runs there, or in that unit, also in namespaces of its own, systemd and its journal excepted: pid
+        (the host's) and command line."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
-                    group = (entry / "cgroup").read_text().rpartition("0::/")[2].split("/")
-                    is_own = group[-1].strip() in ("init.scope", "systemd-journald.service")
-                    if group[0] == self._name and not is_own and (command := (entry / "cmdline").read_bytes()):
+                    group = (entry / "cgroup").read_text().rpartition("0::/")[2].strip().split("/")
+                    is_own = group[-1] in ("init.scope", "systemd-journald.service")
+                    # unshare itself, outside, has no group below ours.
+                    is_meant = group[0] == self._name and len(group) > 1 and (not unit or unit in group)
+                    if is_meant and not is_own and (command := (entry / "cmdline").read_bytes()):
                         found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
         return found
 

@@ -194,10 +194,9 @@ def test_supervisord_s_program_has_the_true_paths_its_user_and_the_token_s_file(
     assert "USER=" not in own["environment"]
 
 
-def test_the_log_is_rotated_by_its_owner() -> None:
+def test_the_log_that_is_rotated_is_the_one_that_is_written() -> None:
     shipped = (resource_dir("config") / "logrotate.conf").read_text()
-    assert '"/var/log/pwgrid/grid.log" {\n    su pwgrid pwgrid\n' in rotation(shipped, SERVICE)
-    assert "    su " not in rotation(shipped, OWN)
+    assert '\n"/srv/my log" {\n' in rotation(shipped, replace(SERVICE, log=Path("/srv/my log")))
 
 
 def test_a_shipped_text_that_has_changed_is_noticed() -> None:

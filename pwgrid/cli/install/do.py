@@ -64,12 +64,12 @@ def write_record(directory: Path, made: Record) -> None:
 def make_all(steps: Sequence[Step], config: Path, made: Record) -> None:
     """Does all steps. From the moment that there is a place for it, the record says what there will be: so an
     installation that is broken off can be removed, too. Raises GridError."""
-    first = [each for each in steps if isinstance(each, Directory) and not each.owner]
-    for each in first:
-        make(each)
+    for step in steps:
+        if isinstance(step, Directory):
+            make(step)
     write_record(config, made)
     for step in steps:
-        if step not in first:
+        if not isinstance(step, Directory):
             make(step)
 
 
@@ -81,13 +81,11 @@ def make(step: Step) -> None:
                 shell = shutil.which("nologin") or "/usr/sbin/nologin"
                 options = ("--system", "--user-group", "--no-create-home", "--home-dir", str(home), "--shell", shell)
                 run(Command(("useradd", *options, name)))
-            case Directory(path, mode, owner):
+            case Directory(path, mode):
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(mode)
-                if owner:
-                    shutil.chown(path, owner, owner)
             case TextFile(path, text, mode):
-                _write(path, text, mode, step.group)
+                _write(path, text, mode, step.owner, step.group)
             case Command():
                 run(step)
     except OSError as error:
@@ -139,15 +137,15 @@ def remove_rest(removal: Removal, *, purge: bool, say: Say) -> None:
             say(f"left: {directory} ({error.strerror})")
 
 
-def _write(path: Path, text: str, mode: int, group: str = "") -> None:
+def _write(path: Path, text: str, mode: int, owner: str = "", group: str = "") -> None:
     """The whole file or none of it; never readable by more than it shall be."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w", errors="surrogateescape") as file:
         file.write(text)
-        if group:
-            os.fchown(fd, -1, grp.getgrnam(group).gr_gid)
+        uid = pwd.getpwnam(owner).pw_uid if owner else -1
+        os.fchown(fd, uid, grp.getgrnam(group).gr_gid if group else -1)
         os.fchmod(fd, mode)
         file.flush()
         os.fsync(fd)

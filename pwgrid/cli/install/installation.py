@@ -98,15 +98,18 @@ class Installation:
     """Why it cannot be started here; empty when it can."""
 
 
-def service(asked: Asked, options: Mapping[str, Any], places: Places) -> tuple[Service, list[Command]]:
-    """What the texts need to know, and what gets the browsers that are missing. Raises GridError for an installation
-    that a service's user cannot reach."""
+def service(
+    asked: Asked, options: Mapping[str, Any], places: Places, *, shows_homes: bool
+) -> tuple[Service, list[Command]]:
+    """What the texts need to know, and what gets the browsers that are missing. `shows_homes`: the service manager can
+    show a service what lies in somebody's home. Raises GridError for an installation that a service's user cannot
+    reach."""
     file = places.config / "grid.toml"
     settings = load(file, {}, {}).settings if file.exists() else Settings()
     browsers = None if asked.user else places.home / "browsers"
     missing = facts.missing_browsers(settings, browsers)
     parts = facts.parts(settings, browsers)
-    hidden = () if asked.user else facts.hidden(parts)
+    hidden = facts.hidden(parts) if shows_homes and not asked.user else ()
     if not asked.user and (closed := list(facts.closed(parts, shown=hidden))):
         raise GridError(
             f"the user {SERVICE_USER} may not enter {', '.join(map(str, closed))}: chmod o+x it, or install elsewhere"

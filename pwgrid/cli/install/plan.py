@@ -24,29 +24,31 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory; `owner` is a user's name, empty for whoever installs."""
+    """A directory, of whoever installs."""
 
     path: Path
     mode: int = _DIRECTORY_MODE
-    owner: str = ""
 
     def __str__(self) -> str:
-        return f"make the directory {self.path} ({self.mode:04o}{f', {self.owner}' if self.owner else ''})"
+        return f"make the directory {self.path} ({self.mode:04o})"
 
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file of ours. One that is the `operators` is written only where there is none yet. `group` may read it."""
+    """A file of ours. One that is the `operators` is written only where there is none yet. `owner` and `group` are
+    names; without them it belongs to whoever installs."""
 
     path: Path
     text: str = field(repr=False)
     mode: int = 0o644
     operators: bool = False
+    owner: str = ""
     group: str = ""
     is_secret: bool = False
 
     def __str__(self) -> str:
-        return f"write {self.path} ({self.mode:04o}{f', group {self.group}' if self.group else ''})"
+        whose = f", {self.owner}" if self.owner else f", group {self.group}" if self.group else ""
+        return f"write {self.path} ({self.mode:04o}{whose})"
 
 
 @dataclass(frozen=True, slots=True)

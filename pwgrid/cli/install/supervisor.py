@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+from pwgrid.cli.install import facts
 from pwgrid.cli.install.installation import (
     Asked,
     Installation,
@@ -19,7 +20,7 @@ from pwgrid.cli.install.installation import (
     status_note,
     user_of,
 )
-from pwgrid.cli.install.plan import Command, Directory, Record, TextFile, Wanted
+from pwgrid.cli.install.plan import Command, Record, TextFile, Wanted
 from pwgrid.cli.install.texts import Service, rotation, supervisor_program
 from pwgrid.common.errors import GridError
 from pwgrid.common.resources import resource_dir
@@ -35,23 +36,24 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     conf = _conf(asked, before)
     options = asked.after(before) | {"conf": str(conf)}
     places = Places.of(user=asked.user)
-    about, setup = service(asked, options, places)
+    about, setup = service(asked, options, places, shows_homes=False)
     shipped = resource_dir("config")
     files = settings_files(about, token_group=about.user)
     program = TextFile(
         _program_file(conf), supervisor_program((shipped / "supervisord.conf").read_text(), about), mode=0o600
     )
     files.append(program)
+    if about.user:
+        # supervisord, which is root, opens it as well: in a directory of root's, for a name that is nobody else's.
+        files.append(TextFile(places.log, "", 0o640, operators=True, owner=about.user, group=about.user))
     rule = places.config / "logrotate.conf" if asked.user else _ROTATION
     if asked.user or rule.parent.is_dir():
         files.append(TextFile(rule, rotation((shipped / "logrotate.conf").read_text(), about)))
-    made = [places.config] if asked.user else [places.config, places.home]
-    log = Directory(places.log.parent, 0o750, about.user)
-    directories = [*places.directories(*made, mode=0o755), *places.directories(log.path, mode=log.mode)[:-1], log]
+    made = [places.config, places.log.parent] if asked.user else [places.config, places.home, places.log.parent]
     return Installation(
         places=places,
         service=about,
-        wanted=Wanted(user_of(asked, places), tuple(dict.fromkeys(directories)), tuple(files)),
+        wanted=Wanted(user_of(asked, places), tuple(places.directories(*made, mode=0o755)), tuple(files)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(conf, program.path, written, start=asked.start)],
         why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),
@@ -66,8 +68,7 @@ def stop(asked: Asked, before: Record) -> list[Command]:
     conf = Path(about["conf"])
     if not _program_file(conf).exists():
         return []
-    command = shutil.which("pwgrid") or str(Path(sys.executable).parent / "pwgrid")
-    return [Command((command, "stop", "--port", str(about["port"]), *_base(asked)), accepted=range(256))]
+    return [Command((*facts.command(), "stop", "--port", str(about["port"]), *_base(asked)), accepted=range(256))]
 
 
 def forget(before: Record) -> list[Command]:
@@ -105,8 +106,8 @@ def _program_file(conf: Path) -> Path:
 
 
 def _supervisorctl(conf: Path) -> tuple[str, ...]:
-    beside = Path(sys.executable).parent / "supervisorctl"
-    return (shutil.which("supervisorctl") or str(beside), "-c", str(conf))
+    found = shutil.which("supervisorctl")
+    return (*((found,) if found else (sys.executable, "-m", "supervisor.supervisorctl")), "-c", str(conf))
 
 
 def _start(conf: Path, program: Path, written: Collection[Path], *, start: bool) -> Sequence[Command]:

@@ -29,7 +29,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     systemctl = _systemctl(asked)
     options = asked.after(before)
     places = Places.of(user=asked.user)
-    about, setup = service(asked, options, places)
+    about, setup = service(asked, options, places, shows_homes=True)
     shipped = resource_dir("systemd")
     units = [
         TextFile(places.units / _SOCKET, socket_unit((shipped / _SOCKET).read_text(), about)),

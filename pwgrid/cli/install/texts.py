@@ -111,9 +111,7 @@ def supervisor_program(shipped: str, service: Service) -> str:
 
 def rotation(shipped: str, service: Service) -> str:
     """The rule for logrotate."""
-    owner = f"    su {service.user} {service.user}" if service.user else ""
-    text = _set(shipped, "/var/log/pwgrid/grid.log", [f'"{service.log}" {{'])
-    return _set(text, "    su ", [owner]) if owner else _without(text, ("    su ",))
+    return _set(shipped, "/var/log/pwgrid/grid.log", [f'"{service.log}" {{'])
 
 
 def _set(text: str, start: str, lines: Sequence[str]) -> str:
