@@ -14,9 +14,13 @@ UPGRADE: Final = "upgrade"
 """Why the master recycles a worker of another version, as the status has it."""
 
 
-def reload(grid: RunningGrid) -> str:
+def reload(grid: RunningGrid) -> dict[str, Any]:
     """Has the configuration read again; what that changed. Raises Refused with all that is wrong with it."""
-    done = ask(grid, "reload", timeout_s=CHECK_TIMEOUT_S)
+    return ask(grid, "reload", timeout_s=CHECK_TIMEOUT_S)
+
+
+def reload_text(done: dict[str, Any]) -> str:
+    """The same in one sentence."""
     if not done["changed"]:
         return "nothing has changed"
     what = [f"changed: {', '.join(done['changed'])}"]
@@ -30,10 +34,10 @@ def reload(grid: RunningGrid) -> str:
     return "; ".join(what)
 
 
-def scale(grid: RunningGrid, figures: dict[str, int]) -> str:
+def scale(grid: RunningGrid, figures: dict[str, int]) -> dict[str, int]:
     """Sets the number of workers of these pools; all numbers that are wanted now. Raises Refused."""
-    wanted = ask(grid, "scale", figures)["wanted"]
-    return ", ".join(f"{name} {workers}" for name, workers in wanted.items())
+    wanted: dict[str, int] = ask(grid, "scale", figures)["wanted"]
+    return wanted
 
 
 def read_scale(pools: Sequence[str]) -> dict[str, int]:

@@ -15,9 +15,9 @@ def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool) -> list[st
     return draining
 
 
-def wait(grid: RunningGrid, workers: Sequence[str], shown: Display) -> bool:
-    """Returns when these workers are gone, and shows how far they are until then. False when a worker was lost, or when
-    its time ran out and it cut sessions."""
+def wait(grid: RunningGrid, workers: Sequence[str], shown: Display) -> dict[str, dict[str, Any] | None]:
+    """Returns when these workers are gone, with what the status says of each end, and shows how far they are until
+    then."""
     outcomes: dict[str, Any] = {}
     pids = [worker["pid"] for worker in status(grid)["workers"] if worker["id"] in workers]
     for found in watch(grid, pids):
@@ -30,7 +30,7 @@ def wait(grid: RunningGrid, workers: Sequence[str], shown: Display) -> bool:
     for worker_id in workers:
         shown.end(worker_id)
         shown.line(describe_end(worker_id, outcomes.get(worker_id)))
-    return all(is_good(outcomes.get(worker_id)) for worker_id in workers)
+    return {worker_id: outcomes.get(worker_id) for worker_id in workers}
 
 
 def progress(worker: dict[str, Any]) -> str:
@@ -55,7 +55,8 @@ def describe_end(worker_id: str, outcome: dict[str, Any] | None) -> str:
 
 
 def is_good(outcome: dict[str, Any] | None) -> bool:
-    """Whether the drain did to no session what nobody wanted."""
+    """Whether the drain did to no session what nobody wanted: False for a worker that was lost, or whose time ran out
+    so that it cut sessions."""
     return outcome is not None and not outcome["lost"] and not (outcome["timedOut"] and outcome["cut"])
 
 

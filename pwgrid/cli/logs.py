@@ -1,35 +1,196 @@
-"""`pwgrid logs`: finds where the log of a grid goes, and the command that shows it; reads none of it."""
+"""`pwgrid logs`: finds where a grid's log goes, and shows it, or what it says of one session or worker."""
 
 import os
 import re
 import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import click
+import orjson
+
+from pwgrid.cli import questions
+from pwgrid.cli.output import compact, printable
+from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 from pwgrid.common.errors import GridError
 
 _OWN_FILE: Final = "set LOG_FILE for a log that is always there"
 _UNIT: Final = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
+_TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)")
+_SESSION: Final = re.compile(rb"""\bsession["']?[=:]""")
+DEFAULT_LINES: Final = 100
+_MOST_BYTES: Final = 1 << 30
+
+Wanted = Callable[[bytes], bool]
 
 
-def command_for(pid: int, lines: int, *, follow: bool) -> list[str]:
-    """The command that shows the last `lines` of what process `pid` of a grid logs. Raises GridError for none."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody wants to see. `lines` None: 100, or all that name the session or worker."""
+
+    session: str | None
+    worker: str | None
+    lines: int | None
+    follow: bool
+    as_json: bool
+
+
+def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
+    """Shows it; returns the exit code. Raises GridError where there is no grid, no log, or nothing of that id."""
+    record = None
+    try:
+        grid = find_grid(port, runtime_dir)
+        pid = grid.pid
+    except WithoutMasterError as error:
+        pid = error.left[0].children[0].pid
+    else:
+        record = questions.session(grid, wanted.session) if wanted.session else None
+    if record is not None:
+        click.echo(compact({"record": record}) if wanted.as_json else record_text(record) + "\n")
+    if wanted.session is None and wanted.worker is None:
+        command = command_for(pid, DEFAULT_LINES if wanted.lines is None else wanted.lines, follow=wanted.follow)
+        return show(command, everything, as_json=wanted.as_json).exit_code
+    is_wanted = naming(*filter(None, (wanted.session, wanted.worker))) if record is None else story(record)
+    last = None if wanted.follow else wanted.lines
+    shown = show(command_for(pid, None, follow=wanted.follow), is_wanted, last, as_json=wanted.as_json)
+    if not shown.lines and record is None:
+        name = f"session {wanted.session}" if wanted.session else f"worker {wanted.worker}"
+        raise GridError(f"the log says nothing of {name}, and there is no record of it (any more)")
+    return shown.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What became of the command that gives the log, and how many of its lines were printed."""
+
+    exit_code: int
+    lines: int
+
+
+def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
+    """The command that shows the last `lines` (None: all) of what process `pid` of a grid logs. Raises GridError for
+    none."""
     try:
         target = os.readlink(f"/proc/{pid}/fd/2")
     except OSError as error:
         raise GridError(f"cannot see where the log of process {pid} goes: {error.strerror}") from None
     if target.startswith("socket:") and (unit := _unit_of(pid)):
-        return ["journalctl", "--unit", unit, "--lines", str(lines), *(["--follow"] if follow else ["--no-pager"])]
+        shown = "all" if lines is None else str(lines)
+        return ["journalctl", "--unit", unit, "--lines", shown, *(["--follow"] if follow else ["--no-pager"])]
     if target.startswith("pipe:") and (supervisord := _supervisord_of(pid)):
         url, name = supervisord
-        return ["supervisorctl", "-s", url, "tail", "-f" if follow else f"-{lines * 200}", name]
+        size = _MOST_BYTES if lines is None else lines * 200
+        return ["supervisorctl", "-s", url, "tail", "-f" if follow else f"-{size}", name]
     if target.startswith(("pipe:", "socket:")):
         raise GridError(f"the log goes to whoever started the grid, through a {target.partition(':')[0]}; {_OWN_FILE}")
     if target.startswith("/dev/"):
         raise GridError(f"the log goes to {target}; {_OWN_FILE}")
     if not os.path.exists(target) or not os.path.samefile(f"/proc/{pid}/fd/2", target):
         raise GridError(f"the log file {target.removesuffix(' (deleted)')} was removed while the grid writes to it")
-    return ["tail", "--lines", str(lines), *(["--follow=name"] if follow else []), target]
+    shown = "+1" if lines is None else str(lines)
+    return ["tail", "--lines", shown, *(["--follow=name"] if follow else []), target]
+
+
+def show(command: Sequence[str], is_wanted: Wanted, last: int | None = None, *, as_json: bool = False) -> Shown:
+    """Prints what `command` gives and is wanted, of that the `last` lines.
+
+    On a terminal nothing in a line can steer it; elsewhere lines are left as they are.
+    """
+    count = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as source:
+        assert source.stdout is not None
+        try:
+            wanted = filter(is_wanted, source.stdout)
+            lines: Iterable[bytes] = wanted if last is None else deque(wanted, last)
+            for line in lines:
+                _write(line, as_json=as_json)
+                count += 1
+        except BaseException:
+            source.terminate()
+            raise
+    return Shown(source.returncode, count)
+
+
+def everything(_line: bytes) -> bool:
+    """Every line is wanted."""
+    return True
+
+
+def naming(*ids: str) -> Wanted:
+    """Lines in which each of these ids is a word."""
+    words = [_word(each) for each in ids]
+    return lambda line: all(word.search(line) for word in words)
+
+
+def story(session: Mapping[str, Any]) -> Wanted:
+    """Lines that name the session (as the API shows it), and in its time those that name its worker and no session."""
+    own, worker = _word(session["id"]), _word(session["workerId"])
+    since, until = session["createdAt"], session["endedAt"]
+
+    def is_wanted(line: bytes) -> bool:
+        if own.search(line):
+            return True
+        if not worker.search(line) or _SESSION.search(line):
+            return False
+        at = _time_of(line)
+        return at is not None and since <= at and (until is None or at <= until)
+
+    return is_wanted
+
+
+def record_text(session: Mapping[str, Any]) -> str:
+    """The record of a session, one field a line."""
+    return "\n".join(printable(f"{name:14} {text}") for name, text in _fields(session) if text not in ("", None))
+
+
+def _fields(session: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    yield "session", session["id"]
+    for name, value in session.items():
+        if name.endswith("At"):
+            yield name, value and _as_in_the_log(value)
+        elif name != "id":
+            yield name, ", ".join(map(str, value)) if isinstance(value, list) else value
+    if session["endedAt"] is not None:
+        yield "lasted", f"{session['endedAt'] - session['createdAt']:.1f} s"
+
+
+def _as_in_the_log(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _write(line: bytes, *, as_json: bool) -> None:
+    output = sys.stdout.buffer
+    if as_json:
+        line = _as_json(line)
+    elif sys.stdout.isatty():
+        line = printable(line.decode(errors="replace").rstrip("\n")).encode() + b"\n"
+    output.write(line)
+    output.flush()
+
+
+def _as_json(line: bytes) -> bytes:
+    """The line as the grid wrote it with LOG_FORMAT=json; any other one as the only field of an object."""
+    text = line.decode(errors="replace").rstrip("\n")
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    return compact(found if isinstance(found, dict) else {"line": text}).encode() + b"\n"
+
+
+def _time_of(line: bytes) -> float | None:
+    found = _TIME.search(line)
+    return None if found is None else datetime.fromisoformat(found[0].decode()).timestamp()
+
+
+def _word(text: str) -> "re.Pattern[bytes]":
+    return re.compile(rb"(?<![\w~-])" + re.escape(text.encode()) + rb"(?![\w~-])")
 
 
 def _unit_of(pid: int) -> str:

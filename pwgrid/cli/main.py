@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -51,6 +51,40 @@ def _with(options: tuple[Any, ...]) -> Callable[[Command], Command]:
         return command
 
     return decorate
+
+
+def _with_json(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="As JSON.")(command)
+
+
+def _say(found: Any, text: str, as_json: bool) -> None:
+    """What came of a command: as JSON, or as a line."""
+    from pwgrid.cli import output
+
+    click.echo(output.as_json(found) if as_json else output.printable(text))
+
+
+def _completing(what: str) -> Any:
+    """What a shell may complete; looked for in the running grid only when a shell asks."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from pwgrid.cli import completion
+
+        found: list[str] = getattr(completion, f"complete_{what}")(context, parameter, incomplete)
+        return found
+
+    return complete
+
+
+@contextlib.contextmanager
+def _until_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is how a user ends what goes on and on; the exit code is a shell's for it."""
+    from pwgrid.cli import exit_codes
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(exit_codes.INTERRUPTED)
 
 
 class _Configured(click.Command):
@@ -204,7 +238,7 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
 
 
 @main.command(cls=_Configured)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_with_json
 def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Looks at all that a grid needs of this host, launches each browser once, and says what to do.
 
@@ -266,7 +300,7 @@ def config() -> None:
 
 
 @config.command("check", cls=_Configured)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_with_json
 def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Shows the pools, totals by browser and the effective capacity, if the configuration is good.
 
@@ -297,7 +331,7 @@ def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 
 @config.command("show", cls=_Configured)
 @click.option("--running", is_flag=True, help="Of the running grid, as its master has them.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_with_json
 def config_show(config_file: Path | None, running: bool, as_json: bool, **flags: Any) -> None:
     """Shows every setting with its value and where that comes from.
 
@@ -322,37 +356,57 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
 
 @main.command()
 @_with(_GRID_OPTIONS)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def status(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
+@click.option(
+    *("--watch", "every_s"),
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[S]",
+    help="Go on, a look every S seconds (2), until Ctrl-C; with --json an object a line.",
+)
+@_with_json
+def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_json: bool) -> None:
     """Shows the pools and workers, sessions and memory of a grid.
 
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away, another problem), 4 when none is running, 1 when it does not answer.
     """
-    from pwgrid.cli import output, questions, tables
-    from pwgrid.cli.running_grid import WithoutMasterError, find_grid
+    from pwgrid.cli import exit_codes, output, questions, watch
 
+    if every_s is not None:
+        with _until_ctrl_c():
+            watch.watch_status(lambda: watch.status(port, runtime_dir), every_s, as_json=as_json)
     try:
-        found = questions.status(find_grid(port, runtime_dir))
-    except WithoutMasterError as error:
-        for grid in error.left:
-            without = questions.status_without_master(grid)
-            click.echo(output.as_json(without) if as_json else tables.without_master_text(without))
-        sys.exit(questions.DEGRADED)
+        found = watch.status(port, runtime_dir)
     except NoGridError as none:
-        none.exit_code = questions.NONE_RUNNING
+        none.exit_code = exit_codes.NONE_RUNNING
         raise
-    click.echo(output.as_json(found) if as_json else tables.status_text(found))
-    sys.exit(questions.exit_code(found))
+    for each in found:
+        click.echo(output.as_json(each) if as_json else watch.status_text([each]))
+    sys.exit(max(map(questions.exit_code, found)))
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
-@click.argument("worker", required=False)
-@click.option("--pool", metavar="NAME", help="Every worker of this pool.")
+@click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="S")
+def top(port: int | None, runtime_dir: str | None, every_s: float) -> None:
+    """Shows a grid on the whole screen: pools, workers, sessions, events, looked at every S seconds.
+
+    Keys drain what is chosen, end a session, filter; `?` tells them all, `q` quits.
+    """
+    from pwgrid.cli.top.app import top
+
+    sys.exit(top(port, runtime_dir, every_s))
+
+
+@main.command()
+@_with(_GRID_OPTIONS)
+@click.argument("worker", required=False, shell_complete=_completing("worker"))
+@click.option("--pool", metavar="NAME", shell_complete=_completing("pool"), help="Every worker of this pool.")
 @click.option("--all", "everything", is_flag=True, help="Every worker.")
 @click.option("--now", is_flag=True, help="End live sessions at once. A second drain of the same worker does that too.")
 @click.option("--wait", is_flag=True, help="Show live sessions and the time left, until the workers are gone.")
+@_with_json
 def drain(
     port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **how: bool
 ) -> None:
@@ -363,7 +417,7 @@ def drain(
     With --wait the exit code is 1 when time ran out and sessions were cut. Ctrl-C ends only the waiting.
     """
     from pwgrid.cli import drain as drain_command
-    from pwgrid.cli.output import printable
+    from pwgrid.cli import exit_codes
     from pwgrid.cli.progress import watching
     from pwgrid.cli.running_grid import find_grid
 
@@ -375,61 +429,77 @@ def drain(
         import pwgrid.registry.reader  # noqa: F401 - takes 0.2 s, and the figures are wanted as soon as the drain begins
     draining = drain_command.drain(grid, selection, now=how["now"])
     if not how["wait"]:
-        click.echo("draining " + (printable(", ".join(draining)) or "nothing: there is no worker"))
+        _say(
+            {"draining": draining}, "draining " + (", ".join(draining) or "nothing: there is no worker"), how["as_json"]
+        )
         return
-    with watching("the drain") as shown:
-        is_good = drain_command.wait(grid, draining, shown)
-    sys.exit(0 if is_good else 1)
+    with watching("the drain", is_silent=how["as_json"]) as shown:
+        outcomes = drain_command.wait(grid, draining, shown)
+    is_good = all(map(drain_command.is_good, outcomes.values()))
+    if how["as_json"]:
+        _say({"draining": draining, "good": is_good, "outcomes": outcomes}, "", as_json=True)
+    sys.exit(exit_codes.DONE if is_good else exit_codes.FAILED)
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
-def reload(port: int | None, runtime_dir: str | None) -> None:
+@_with_json
+def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     """Has a running grid read its configuration file again.
 
     Flags and environment stay those of its start. Exits 2 when the new configuration is refused, with all that is wrong
     with it; then nothing changes.
     """
-    from pwgrid.cli import changes
-    from pwgrid.cli.output import printable
+    from pwgrid.cli import changes, exit_codes
     from pwgrid.cli.running_grid import find_grid
     from pwgrid.common.errors import Refused
 
     try:
-        click.echo(printable(changes.reload(find_grid(port, runtime_dir))))
+        done = changes.reload(find_grid(port, runtime_dir))
     except Refused as refused:
-        refused.exit_code = 2
+        refused.exit_code = exit_codes.REFUSED
         raise
+    _say(done, changes.reload_text(done), as_json)
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
-@click.argument("pools", nargs=-1, required=True, metavar="POOL=N...")
-def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...]) -> None:
+@click.argument("pools", nargs=-1, required=True, metavar="POOL=N...", shell_complete=_completing("scale"))
+@_with_json
+def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_json: bool) -> None:
     """Changes the number of workers of pools until the grid restarts.
 
     \b
     pwgrid scale chromium=4 firefox=1
     """
     from pwgrid.cli import changes
-    from pwgrid.cli.output import printable
     from pwgrid.cli.running_grid import find_grid
 
     figures = changes.read_scale(pools)
-    click.echo(printable(changes.scale(find_grid(port, runtime_dir), figures)))
+    wanted = changes.scale(find_grid(port, runtime_dir), figures)
+    _say({"wanted": wanted}, ", ".join(f"{name} {workers}" for name, workers in wanted.items()), as_json)
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
 @click.option("--status", "wanted", type=click.Choice([each.value for each in SessionStatus]), help="Only these.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, as_json: bool) -> None:
-    """Shows the latest sessions, with the reason of each end."""
-    from pwgrid.cli import output, questions, tables
+@click.option("--follow", "-f", is_flag=True, help="Go on with a line for each that begins or ends, until Ctrl-C.")
+@_with_json
+def sessions(
+    port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, follow: bool, as_json: bool
+) -> None:
+    """Shows the latest sessions, with the reason of each end; with --follow the newest last."""
+    from pwgrid.cli import output, questions, tables, watch
     from pwgrid.cli.running_grid import find_grid
 
-    found = questions.sessions(find_grid(port, runtime_dir), wanted, limit)
+    grid = find_grid(port, runtime_dir)
+    if follow:
+        with _until_ctrl_c():
+            news = questions.follow_sessions(grid)
+            latest = questions.sessions(grid, wanted, limit)
+            watch.follow_sessions(latest, news, status=wanted, as_json=as_json)
+    found = questions.sessions(grid, wanted, limit)
     click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
 
 
@@ -437,50 +507,55 @@ def sessions(port: int | None, runtime_dir: str | None, wanted: str | None, limi
 @_with(_GRID_OPTIONS)
 @click.option("--force", is_flag=True, help="Replace everything, also by what it is already.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
-def upgrade(port: int | None, runtime_dir: str | None, force: bool, no_wait: bool) -> None:
+@_with_json
+def upgrade(port: int | None, runtime_dir: str | None, **how: bool) -> None:
     """Has a running grid go on with the code, the browsers and the settings that are installed now.
 
     Does nothing where these are what it runs with. Shows how far it is. The proxy is replaced first, then one worker
     after the other. Live sessions go on in the old workers until RECYCLE_DRAIN_TIMEOUT; nobody waits for them. Ctrl-C
     ends only the waiting.
     """
-    _replace_everything(port, runtime_dir, force=force, no_wait=no_wait)
+    _replace_everything(port, runtime_dir, **how)
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
 @click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
-def restart(port: int | None, runtime_dir: str | None, no_wait: bool) -> None:
+@_with_json
+def restart(port: int | None, runtime_dir: str | None, **how: bool) -> None:
     """Replaces every process of a running grid by a new one; drops no session and refuses no client.
 
     The master executes itself anew and reads the configuration file again, then it is as with an upgrade.
     """
-    _replace_everything(port, runtime_dir, force=True, no_wait=no_wait)
+    _replace_everything(port, runtime_dir, force=True, **how)
 
 
-def _replace_everything(port: int | None, runtime_dir: str | None, *, force: bool, no_wait: bool) -> None:
+def _replace_everything(
+    port: int | None, runtime_dir: str | None, *, force: bool, no_wait: bool, as_json: bool
+) -> None:
     from pwgrid.cli.changes import VersionChange
-    from pwgrid.cli.output import printable
     from pwgrid.cli.progress import watching
     from pwgrid.cli.running_grid import find_grid
 
     change = VersionChange(find_grid(port, runtime_dir), force=force)
+    is_through = not change.is_needed
     if not change.is_needed:
-        click.echo("nothing to do: the grid runs with the code, browsers and settings that are here now (see --force)")
-        return
-    if no_wait:
-        click.echo("the new code has loaded; the grid replaces its parts one after the other")
-        return
-    with watching("the version change") as shown:
-        done = change.wait(shown)
-    click.echo(printable(done))
+        done = "nothing to do: the grid runs with the code, browsers and settings that are here now (see --force)"
+    elif no_wait:
+        done = "the new code has loaded; the grid replaces its parts one after the other"
+    else:
+        with watching("the version change", is_silent=as_json) as shown:
+            done = change.wait(shown)
+        is_through = True
+    _say({"changed": change.is_needed, "through": is_through, "message": done}, done, as_json)
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
 @click.option("--now", is_flag=True, help="End live sessions at once.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
-def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool) -> None:
+@_with_json
+def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as_json: bool) -> None:
     """Ends a grid: no new sessions, live ones go on until DRAIN_TIMEOUT. Ctrl-C ends only the waiting."""
     from pwgrid.cli import stop as stop_command
     from pwgrid.cli.progress import watching
@@ -492,34 +567,45 @@ def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool) ->
         if len(error.left) > 1:
             raise
         stopping = stop_command.stop_left(error.left[0], now=now)
-    for note in stopping.notes:
-        click.echo(note)
-    if no_wait:
-        return
-    with watching("the stop") as shown:
-        stopping.wait(shown)
-    click.echo("stopped")
+    if not as_json:
+        click.echo("".join(f"{note}\n" for note in stopping.notes), nl=False)
+    if not no_wait:
+        with watching("the stop", is_silent=as_json) as shown:
+            stopping.wait(shown)
+    if as_json or not no_wait:
+        _say({"stopped": not no_wait, "notes": list(stopping.notes)}, "stopped", as_json)
 
 
 @main.command()
 @_with(_GRID_OPTIONS)
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
-@click.option("--lines", "-n", type=click.IntRange(0), default=100, show_default=True, help="So many of the last.")
-def logs(port: int | None, runtime_dir: str | None, follow: bool, lines: int) -> None:
-    """Shows the log of a grid: of LOG_FILE, the journal, supervisord, or the file that its stderr is."""
-    from pwgrid.cli import logs as logs_command
-    from pwgrid.cli.running_grid import WithoutMasterError, find_grid
+@click.option(
+    "--session",
+    metavar="ID",
+    shell_complete=_completing("session"),
+    help="The story of this session: its record, and what is logged about it.",
+)
+@click.option("--worker", metavar="ID", shell_complete=_completing("worker"), help="Only lines that name this worker.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    *("--lines", "-n"),
+    type=click.IntRange(0),
+    help="So many of the last.  [default: 100; with --session or --worker all]",
+)
+@_with_json
+def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool, **what: Any) -> None:
+    """Shows the log of a grid: of LOG_FILE, the journal, supervisord, or the file that its stderr is.
 
-    try:
-        pid = find_grid(port, runtime_dir).pid
-    except WithoutMasterError as error:
-        pid = error.left[0].children[0].pid
-    command = logs_command.command_for(pid, lines, follow=follow)
-    os.execvp(command[0], command)
+    With --session it also has the lines that name the session's worker while that had it. With --json each line is one
+    JSON object, which has the field `line` alone where the grid does not log JSON itself.
+    """
+    from pwgrid.cli import logs as logs_command
+
+    with _until_ctrl_c():
+        sys.exit(logs_command.run(port, runtime_dir, logs_command.Request(**what, follow=follow, as_json=as_json)))
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@_with_json
 def version(as_json: bool) -> None:
     """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
     from pwgrid.cli import output, questions
@@ -537,3 +623,49 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
 
     port = os.environ.get("PWGRID_PORT")
     redis_cli(find_grid(int(port) if port else None, None), arguments)
+
+
+@main.group("completion")
+def completion_group() -> None:
+    """Completes commands, options, workers and sessions in bash, zsh and fish."""
+
+
+_SHELL: tuple[Any, ...] = (click.argument("shell", required=False, type=click.Choice(("bash", "zsh", "fish"))),)
+
+
+@completion_group.command("install")
+@_with(_SHELL)
+def completion_install(shell: str | None) -> None:
+    """Installs completion for SHELL, or for your own one; may be repeated."""
+    from pwgrid.cli import completion
+
+    click.echo("\n".join(completion.install(main, completion.named_or_own(shell))))
+
+
+@completion_group.command("uninstall")
+@_with(_SHELL)
+def completion_uninstall(shell: str | None) -> None:
+    """Removes what `install` has written."""
+    from pwgrid.cli import completion
+
+    click.echo("\n".join(completion.uninstall(completion.named_or_own(shell))))
+
+
+@completion_group.command("show")
+@_with(_SHELL)
+def completion_show(shell: str | None) -> None:
+    """Prints the script that the shell has to read."""
+    from pwgrid.cli import completion
+
+    click.echo(completion.script(main, completion.named_or_own(shell)))
+
+
+@main.command("help")
+@click.argument("topic", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
+    """Shows the help of a command, or a page of the documentation; without TOPIC, which there are."""
+    from pwgrid.cli import topics
+
+    assert context.parent is not None
+    topics.show(context.parent, main, topic)

@@ -17,5 +17,10 @@ def as_json(found: Any) -> str:
     return _escaped(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode(), json.dumps)
 
 
+def compact(found: Any) -> str:
+    """JSON in one line, for a stream of such lines."""
+    return _escaped(orjson.dumps(found).decode(), json.dumps)
+
+
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
     return "".join(each if each.isprintable() or each == "\n" else escape(each)[1:-1] for each in text)

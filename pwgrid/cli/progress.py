@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.output import printable
 from pwgrid.setup.packages import Steps
 
@@ -79,15 +80,22 @@ def display() -> Display:
     return LiveDisplay(console) if console.is_interactive else Display()
 
 
+class Silent(Display):
+    """Shows nothing: what came of it is printed as JSON."""
+
+    def line(self, text: str) -> None:
+        """Nobody reads it."""
+
+
 @contextlib.contextmanager
-def watching(what: str) -> Iterator[Display]:
-    """A display for what the grid does anyway: Ctrl-C ends only the watching, with exit code 130."""
+def watching(what: str, *, is_silent: bool = False) -> Iterator[Display]:
+    """A display for what the grid does anyway: Ctrl-C ends only the watching, with exit code INTERRUPTED."""
     try:
-        with display() as shown:
+        with Silent() if is_silent else display() as shown:
             yield shown
     except KeyboardInterrupt:
-        click.echo(f"{what} goes on; see pwgrid status")
-        sys.exit(130)
+        click.echo(f"{what} goes on; see pwgrid status", err=is_silent)
+        sys.exit(exit_codes.INTERRUPTED)
 
 
 class LiveSteps(Steps):

@@ -1,26 +1,31 @@
 """What commands learn of a running grid from its master and its registry, and redis-cli on its Redis."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import platform
 import select
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pwgrid
 from pwgrid import __version__
+from pwgrid.cli.exit_codes import DEGRADED, HEALTHY
 from pwgrid.cli.running_grid import REPLY_TIMEOUT_S, ask, left_text
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.runtime.find_grids import LeftGrid, RunningGrid, find_elsewhere, find_running
 
+if TYPE_CHECKING:
+    from pwgrid.registry.records import RegistrySnapshot
+
 LOOK_EVERY_S: Final = 0.25
 
-HEALTHY: Final = 0
-DEGRADED: Final = 3
-NONE_RUNNING: Final = 4
-"""The exit codes of `pwgrid status`."""
+FOLLOW_EVERY_S: Final = 0.5
 
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
@@ -29,15 +34,20 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
 
     found = ask(grid, "status", timeout_s=timeout_s)
     try:
-        counters = snapshot(*_redis(grid))  # the address that the status shows has no password
+        counters = snapshot(*redis_of(grid))  # the address that the status shows has no password
     except RegistryUnavailable as error:
         found["redis"]["error"] = str(error)
-        return found
+    else:
+        take_counters(found, counters)
+    return found
+
+
+def take_counters(found: dict[str, Any], counters: RegistrySnapshot) -> None:
+    """Puts the registry's counters into the master's view."""
     for worker in found["workers"]:
         field = f"{worker['browserType']}:{worker['id']}"
         worker["active"] = counters.active.get(field, worker["active"])
         worker["lifetime"] = counters.lifetime.get(field, worker["lifetime"])
-    return found
 
 
 def versions() -> dict[str, Any]:
@@ -109,8 +119,33 @@ def sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str
     """The latest sessions, the newest first, as the API shows them. Raises RegistryUnavailable."""
     from pwgrid.registry.reader import latest_sessions
 
-    url, prefix = _redis(grid)
+    url, prefix = redis_of(grid)
     return [session.as_json() for session in latest_sessions(url, prefix, status=status, limit=limit)]
+
+
+def session(grid: RunningGrid, session_id: str) -> dict[str, Any] | None:
+    """One session, as the API shows it; None if there is none (any more). Raises RegistryUnavailable."""
+    from pwgrid.registry.reader import session
+
+    url, prefix = redis_of(grid)
+    found = session(url, session_id, prefix)
+    return None if found is None else found.as_json()
+
+
+def follow_sessions(grid: RunningGrid) -> Iterator[list[dict[str, Any]]]:
+    """Those that begin and end from now on, the oldest first, every `FOLLOW_EVERY_S`. Raises RegistryUnavailable."""
+    from pwgrid.registry.reader import SessionWatch
+
+    watch = SessionWatch(*redis_of(grid))
+    watch.look(time.time())
+
+    def news() -> Iterator[list[dict[str, Any]]]:
+        never = threading.Event()
+        while True:
+            never.wait(FOLLOW_EVERY_S)
+            yield [session.as_json() for session in watch.look(time.time()).news]
+
+    return news()
 
 
 def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
@@ -124,7 +159,7 @@ def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
     os.execve(binary, [str(binary), *where, *arguments], environment)
 
 
-def _redis(grid: RunningGrid) -> tuple[str, str]:
+def redis_of(grid: RunningGrid) -> tuple[str, str]:
     """Where the registry is, password and all, and the prefix of its keys."""
     found = ask(grid, "redis")
     return found["url"], found["prefix"]

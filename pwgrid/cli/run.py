@@ -13,6 +13,7 @@ from types import FrameType
 from typing import IO, Final
 from uuid import uuid4
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.closing_line import closing_line
 from pwgrid.cli.end_command import MARK_VARIABLE
 from pwgrid.common.errors import GridError
@@ -23,9 +24,6 @@ GRACE_S: Final = 2.0
 
 STOP_S: Final = 30.0
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-NOT_FOUND: Final = 127
-NOT_EXECUTABLE: Final = 126
-NO_BROWSER: Final = 1
 
 # -P: what lies in the directory of the command is none of ours.
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
@@ -175,7 +173,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
 def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen[bytes]":
     """Starts the command, which the guard finds by the mark. Raises NotRun."""
     if ready.reason is not None:
-        raise NotRun(f"{command[0]} was not run: {ready.reason}", NO_BROWSER)
+        raise NotRun(f"{command[0]} was not run: {ready.reason}", exit_codes.FAILED)
     about = {
         "PW_TEST_CONNECT_WS_ENDPOINT": ready.connect,
         "PWGRID_WS_ENDPOINT": ready.connect,
@@ -184,7 +182,8 @@ def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen
     try:
         return subprocess.Popen(command, env={**os.environ, **about})
     except OSError as error:
-        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        is_missing = isinstance(error, FileNotFoundError)
+        code = exit_codes.NOT_FOUND if is_missing else exit_codes.NOT_EXECUTABLE
         raise NotRun(f"{command[0]}: {error.strerror}", code) from None
 
 

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import structlog
 
 from pwgrid.cli.address import url_for_others
+from pwgrid.cli.output import printable
 from pwgrid.cli.welcome import is_wanted, welcome
 from pwgrid.common import systemd
 from pwgrid.runtime.directory import RuntimeDir
@@ -122,7 +123,7 @@ class StartNews:
 def say(text: str) -> None:
     """A line on stdout."""
     try:
-        print(f"pwgrid {text}", flush=True)
+        print(f"pwgrid {printable(text)}", flush=True)
     except OSError:
         # The terminal went away; the grid's own log has the same events.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -131,7 +132,7 @@ def say(text: str) -> None:
 def say_for_now(text: str) -> None:
     """A line that whatever comes next is written over: another one of these, or a line of the log."""
     with suppress(OSError):
-        print(f"\r\x1b[Kpwgrid {text}", end="\r", flush=True)
+        print(f"\r\x1b[Kpwgrid {printable(text)}", end="\r", flush=True)
 
 
 def _connect_url(settings: Settings) -> str:

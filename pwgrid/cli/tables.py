@@ -115,3 +115,13 @@ def _cell(value: object) -> str:
 
 def _problem(error: str | None) -> str:
     return f"  ({error})" if error else ""
+
+
+def session_line(session: dict[str, Any]) -> str:
+    """What has become of a session last, in one line."""
+    at = session["endedAt"] or session["startedAt"] or session["createdAt"]
+    lasted = "" if session["endedAt"] is None else f"after {session['endedAt'] - session['createdAt']:.1f} s"
+    when = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
+    pool = session.get("pool") or session["browserType"]
+    who = (session["id"], pool, session["workerId"], session["client"], session.get("name"))
+    return "  ".join(_cell(each) for each in (when, f"{session['status']:9}", *who, lasted, session["reason"]) if each)

@@ -1,4 +1,4 @@
-"""Finds the files that are shipped beside the code: lua/, config/ and systemd/. Reads nothing itself."""
+"""Finds the files that are shipped beside the code: lua/, config/, systemd/ and docs/. Reads nothing itself."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def resource_dir(name: str) -> Path:
-    """The directory `name` ("lua", "config", "systemd"): inside the wheel, or at the root of a checkout.
+    """The directory `name` ("lua", "config", "systemd", "docs"): inside the wheel, or at the root of a checkout.
 
     Raises FileNotFoundError when the installation is incomplete.
     """

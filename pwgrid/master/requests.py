@@ -10,6 +10,7 @@ import structlog
 
 from pwgrid.common import systemd
 from pwgrid.common.errors import GridError
+from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.systemd import service_manager
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
@@ -48,6 +49,7 @@ class Requests:
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
             "settings": lambda _data: {"settings": self.config.describe_settings(self.config.settings)},
             "drain": self.drain,
+            "end_session": self.end_session,
             "scale": self.scale,
             "reload": lambda _data: self.reload(),
             "upgrade": lambda data: self.upgrade(force=bool(data.get("force"))),
@@ -75,6 +77,14 @@ class Requests:
         for record in records:
             self.workers.drain(record, str(data.get("reason", "operator")), wanted)
         return {"draining": [record.worker_id for record in records]}
+
+    def end_session(self, data: Frame) -> Frame:
+        """Have a worker end one of its sessions. Whether it has it (still), only the worker knows."""
+        worker_id, session_id = str(data.get("worker")), str(data.get("session"))
+        if worker_id not in self.workers.records:
+            raise ValueError(f"there is no worker {worker_id:.40} (any more)")
+        self.workers.end_session(worker_id, session_id, EndReason.ENDED_BY_OPERATOR)
+        return {"ending": session_id}
 
     def scale(self, data: Frame) -> Frame:
         """Want other numbers of workers, until the next reload that changes them."""

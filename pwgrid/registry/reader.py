@@ -1,9 +1,10 @@
-"""Reads the registry for a command that asks one thing and exits, over redis-py's blocking client. Writes nothing."""
+"""Reads the registry for commands: once, or again and again; over redis-py's blocking client. Writes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redis import Redis
@@ -11,12 +12,16 @@ from redis.exceptions import RedisError
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
+from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.registry import records
 from pwgrid.registry.connect import open_blocking
 from pwgrid.registry.records import RegistrySnapshot, SessionRecord
 
 DEFAULT_TIMEOUT_S: Final = 1.0
 _PAGE: Final = 500
+
+_LATE_S: Final = 5.0
+"""A record may be written so long after the time that it bears."""
 
 
 def snapshot(url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> RegistrySnapshot:
@@ -44,6 +49,60 @@ def latest_sessions(
             if len(ids) < _PAGE or len(found) >= limit:
                 return found[:limit]
             start += _PAGE
+
+
+def session(
+    url: str, session_id: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> SessionRecord | None:
+    """One session's record; None if there is none (any more). Raises RegistryUnavailable."""
+    with _connected(url, timeout_s) as redis:
+        (values,) = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}")])
+    return SessionRecord.read(session_id, values) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The registry at one moment, its live sessions, and those that are new or another than at the look before; both
+    the oldest first."""
+
+    snapshot: RegistrySnapshot
+    live: list[SessionRecord]
+    news: list[SessionRecord]
+
+
+class SessionWatch:
+    """Looks at the registry again and again; each look costs Redis as much as there are live and new sessions."""
+
+    def __init__(self, url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._url, self._prefix, self._timeout_s = url, prefix, timeout_s
+        self._known: dict[str, SessionRecord] = {}
+        self._looked_at: float | None = None
+
+    def look(self, now: float) -> Seen:
+        """`now` in Unix seconds. The first look's news are sessions that live, or began just now. Raises
+        RegistryUnavailable."""
+        prefix, since = self._prefix, (now if self._looked_at is None else self._looked_at) - _LATE_S
+        with _connected(self._url, self._timeout_s) as redis:
+            begun = ("ZRANGEBYSCORE", prefix + records.INDEX, f"{since:f}", "+inf")
+            *replies, ids = _pipeline(redis, [*records.snapshot_commands(prefix), begun])
+            fields = records.worker_fields(replies)
+            workers = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
+            live = _pipeline(redis, [("ZRANGE", f"{prefix}sessions:live:{name}", 0, -1) for name in fields])
+            wanted = dict.fromkeys([*self._known, *ids, *(each for of_worker in live for each in of_worker)])
+            hashes = _pipeline(redis, [("HGETALL", f"{prefix}session:{each}") for each in wanted])
+        found = [SessionRecord.read(*each) for each in zip(wanted, hashes, strict=True) if each[1]]
+        found.sort(key=lambda session: session.created_at)
+        before, self._looked_at = self._known, now
+        self._known = {
+            each.session_id: each for each in found if each.status in LIVE or each.created_at >= now - 2 * _LATE_S
+        }
+        return Seen(
+            records.read_snapshot(replies, workers),
+            live=[each for each in found if each.status in LIVE],
+            news=[
+                each for each in found if each.session_id not in before or before[each.session_id].status != each.status
+            ],
+        )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.registry.reader import snapshot
+from pwgrid.registry.reader import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Lifetimes, Registry, Selection
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
@@ -104,6 +104,40 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
 async def test_an_empty_registry_has_an_empty_snapshot(registry: Registry) -> None:
     found = await registry.snapshot()
     assert (found.active, found.workers, found.counter_repairs) == ({}, {}, 0)
+
+
+async def test_a_watch_tells_each_change_once_also_of_what_began_and_ended_between_two_looks(
+    registry: Registry, own_redis: RedisServer, clock: Clock
+) -> None:
+    watch = SessionWatch(own_redis.url, PREFIX)
+
+    def look() -> tuple[list[tuple[str, str]], list[str]]:
+        clock.now += 1
+        seen = watch.look(clock.now)
+        return [(each.session_id, each.status) for each in seen.news], [each.session_id for each in seen.live]
+
+    await registry.register(WORKER)
+    for session_id in ("old", "long"):
+        await select(registry, session_id)
+        await start(registry, session_id)
+    await end(registry, "old", "completed")
+    _, live = look()
+    assert live == ["long"]
+    assert look() == ([], ["long"])
+    await select(registry, "short")
+    await end(registry, "short", "completed")
+    await select(registry, "new")
+    assert look() == ([("new", "pending"), ("short", "completed")], ["long", "new"])
+    await start(registry, "new")
+    assert look() == ([("new", "running")], ["long", "new"])
+    clock.now += 600  # Redis was away, or the command asleep
+    await select(registry, "late")
+    await end(registry, "late", "failed", "memory limit")
+    assert look() == ([("late", "failed")], ["long", "new"])
+    await end(registry, "long", "completed")
+    assert look() == ([("long", "completed")], ["new"])
+    clock.now += 600
+    assert look() == ([], ["new"])
 
 
 async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Registry) -> None:

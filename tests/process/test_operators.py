@@ -1,8 +1,11 @@
 """What an operator's commands do to a grid that runs, without a browser."""
 
+import contextlib
 import json
 import re
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,11 @@ import pytest
 from pwgrid import __version__
 from pwgrid.cli.installed import fingerprint
 from pwgrid.settings.model import NO_POOL
-from tests.support.grid import Grid, processes_marked, running_grid
+from tests.support import raw
+from tests.support.grid import ROOT, Grid, eventually, processes_marked, running_grid
+from tests.support.terminal import on_terminal
+
+HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e"
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +94,84 @@ def test_logs_shows_the_file_that_the_log_goes_to(grid: Grid) -> None:
     done = grid.command("logs", "-n", "3")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == grid.output().splitlines()[-3:]
+
+
+def test_a_session_s_story_is_its_record_and_what_is_logged_in_its_time(grid: Grid, tmp_path: Path) -> None:
+    with contextlib.closing(raw.session(grid.port, "/?browser=chromium")), contextlib.closing(raw.session(grid.port)):
+        first, second = (each.decode() for each in grid.redis("ZRANGE", "sessions:index", -2, -1))
+    eventually(lambda: grid.output().count("session_ended") == 2, "both have ended")
+    done = grid.command("logs", "--session", first)
+    assert done.returncode == 0, done.stderr
+    record, _, lines = done.stdout.partition("\n\n")
+    assert f"session        {first}\n" in record
+    assert "reason         client disconnected\n" in record
+    events = [line.split("]")[1].split()[0] for line in lines.splitlines()]
+    assert (events[0], events[-1]) == ("session_started", "session_ended")
+    assert second not in done.stdout
+    found = [json.loads(line) for line in grid.command("logs", "--session", first, "--json").stdout.splitlines()]
+    assert found[0]["record"]["id"] == first
+    assert [each["line"] for each in found[1:]] == lines.splitlines()
+
+    worker = found[0]["record"]["workerId"]
+    named = grid.command("logs", "--worker", worker, "-n", "2").stdout.splitlines()
+    assert named == [line for line in grid.output().splitlines() if worker in line][-2:]
+    missing = grid.command("logs", "--session", "f" * 16)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert f"says nothing of session {'f' * 16}" in missing.stderr
+
+
+def test_sessions_are_followed_from_their_begin_to_their_end(grid: Grid) -> None:
+    follow = [sys.executable, "-m", "pwgrid", "sessions", "--follow", "--limit", "1", "--json"]
+    with subprocess.Popen(follow, cwd=ROOT, env=grid.environment, stdout=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        last = json.loads(following.stdout.readline())  # the latest, which was there before
+        with contextlib.closing(raw.session(grid.port, "/?browser=chromium")):
+            while (begun := json.loads(following.stdout.readline()))["status"] == "pending":
+                pass
+        ended = json.loads(following.stdout.readline())
+        following.send_signal(signal.SIGINT)
+        assert following.wait(20) == 130
+    assert begun["id"] == ended["id"] != last["id"]
+    assert (begun["status"], ended["status"], ended["reason"]) == ("running", "completed", "client disconnected")
+
+
+def test_what_others_have_said_steers_no_terminal_and_the_log_in_a_pipe_is_left_as_it_is(grid: Grid) -> None:
+    session_id = grid.redis("ZRANGE", "sessions:index", -1, -1)[0].decode()
+    grid.redis("HSET", f"session:{session_id}", "reason", HOSTILE, "client", HOSTILE)
+    with (grid.temporary / "grid.log").open("ab") as log:
+        log.write(f"a browser said session={session_id} {HOSTILE}\n".encode())
+    commands = [("sessions",), ("sessions", "--json"), ("logs", "--session", session_id), ("logs", "-n", "1")]
+    for command in commands:
+        with on_terminal(grid, *command, columns=200) as shown:
+            assert shown.end() == 0
+        said = shown.raw.decode()
+        assert "owned" in said, command
+        assert not any(each in said for each in ("\x1b]", "\x07", "\x9b", "\u202e")), command
+    assert HOSTILE in grid.command("logs", "-n", "1").stdout
+
+
+def test_the_status_is_shown_again_and_again_also_while_there_is_no_grid() -> None:
+    with running_grid("--chromium", "1", fake=True) as grid:
+        watch = ("status", "--port", str(grid.port), "--watch", "0.2")
+        plain = [sys.executable, "-m", "pwgrid", *watch, "--json"]
+        with (
+            on_terminal(grid, *watch) as shown,
+            subprocess.Popen(plain, cwd=ROOT, env=grid.environment, stdout=subprocess.PIPE) as watching,
+        ):
+            shown.until_text("POOL", "Ctrl-C ends it", grid.endpoint)
+            with contextlib.closing(raw.session(grid.port, "/?browser=chromium")):
+                shown.until(lambda: "1/5" in shown.text, "the session")
+            assert grid.command("stop").returncode == 0
+            shown.until_text("is running here on port")
+            shown.press("\x03")
+            assert shown.end() == 130
+            assert shown.is_as_before()
+            assert watching.stdout is not None
+            looks = (json.loads(line) for line in watching.stdout)
+            assert next(looks)["ready"] is True
+            assert "is running here on port" in next(look["error"] for look in looks if "error" in look)
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(20) == 130
 
 
 def test_version_has_what_is_installed_and_what_runs(grid: Grid) -> None:

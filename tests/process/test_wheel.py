@@ -23,7 +23,7 @@ def test_the_wheel_carries_scripts_and_configuration(tmp_path: Path) -> None:
     (entry_points,) = (name for name in names if name.endswith("/entry_points.txt"))
     assert "[console_scripts]\npwgrid = pwgrid.__main__:main\n" in zipfile.ZipFile(wheel).read(entry_points).decode()
     assert "[pytest11]\npwgrid = pwgrid.pytest_plugin\n" in zipfile.ZipFile(wheel).read(entry_points).decode()
-    for folder, suffix in (("lua", "lua"), ("config", "toml"), ("config", "conf")):
+    for folder, suffix in (("lua", "lua"), ("config", "toml"), ("config", "conf"), ("docs", "md")):
         for path in (ROOT / folder).glob(f"*.{suffix}"):
             assert f"pwgrid/_resources/{folder}/{path.name}" in names
     assert {

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pwgrid.cli.output import as_json, printable
+from pwgrid.cli.output import as_json, compact, printable
+from pwgrid.cli.start_news import say, say_for_now
 
 
 def test_control_characters_are_escaped_and_lines_stay() -> None:
@@ -17,3 +18,15 @@ def test_json_is_the_same_json_without_a_control_character(found: object) -> Non
     text = as_json(found)
     assert all(line.isprintable() for line in text.split("\n"))
     assert json.loads(text) == found
+    assert compact(found).isprintable()
+    assert json.loads(compact(found)) == found
+
+
+def test_the_lines_of_a_start_steer_no_terminal_though_a_browser_may_have_said_why_it_is_not_ready(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say("not ready: \x1b]0;owned\x07")
+    say_for_now("launching \x9b2J")
+    assert capsys.readouterr().out == (
+        "pwgrid not ready: \\x1b]0;owned\\x07\n" + "\r\x1b[K" + "pwgrid launching \\x9b2J" + "\r"
+    )

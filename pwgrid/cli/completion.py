@@ -1,0 +1,141 @@
+"""Completion for bash, zsh and fish: click makes it from the commands themselves; here it is put where shells look."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from pwgrid.common.errors import GridError
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_MARK: Final = "# pwgrid completion"
+_ZSH_HEAD: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
+
+
+def script(command: click.Command, shell: str) -> str:
+    """What the shell has to read."""
+    found = get_completion_class(shell)
+    assert found is not None
+    text = found(command, {}, "pwgrid", "_PWGRID_COMPLETE").source()
+    # zsh takes a file whose first line is #compdef for one of fpath, where this one is not.
+    return _ZSH_HEAD + text.removeprefix("#compdef pwgrid\n") if shell == "zsh" else text
+
+
+def named_or_own(shell: str | None) -> str:
+    """The shell that is meant. Raises GridError for one that is not known."""
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    if name not in SHELLS:
+        raise GridError(f"name the shell, one of {', '.join(SHELLS)}: $SHELL is {os.environ.get('SHELL') or 'not set'}")
+    return name
+
+
+def install(command: click.Command, shell: str) -> list[str]:
+    """Writes the script, and has the shell read it where it does not by itself; what was done. May be repeated.
+
+    Raises GridError.
+    """
+    file, startup = _places(shell)
+    done = []
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(script(command, shell))
+        done.append(f"wrote {file}")
+        if startup is not None:
+            _set_line(startup, f"[ -r {shlex.quote(str(file))} ] && . {shlex.quote(str(file))}  {_MARK}")
+            done.append(f"{startup} reads it")
+    except OSError as error:
+        raise GridError(f"cannot write {error.filename}: {error.strerror}") from None
+    return [*done, f"open another {shell} to use it"]
+
+
+def uninstall(shell: str) -> list[str]:
+    """Removes exactly what `install` has written; what was done. Raises GridError."""
+    file, startup = _places(shell)
+    done = []
+    try:
+        if file.exists():
+            file.unlink()
+            done.append(f"removed {file}")
+        if startup is not None and _set_line(startup, None):
+            done.append(f"{startup} reads it no more")
+    except OSError as error:
+        raise GridError(f"cannot change {error.filename}: {error.strerror}") from None
+    return done or ["there was nothing to remove"]
+
+
+def _places(shell: str) -> tuple[Path, Path | None]:
+    """The file of the script, and the shell's own start-up file where it has to name that."""
+    home = Path.home()
+    if shell == "fish":
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        return config / "fish" / "completions" / "pwgrid.fish", None
+    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    startup = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc" if shell == "zsh" else home / ".bashrc"
+    return data / "pwgrid" / f"completion.{shell}", startup
+
+
+def _set_line(file: Path, line: str | None) -> bool:
+    """Has the file end with the line in place of one of before, or without any; whether that changed it."""
+    before = file.read_text() if file.exists() else ""
+    kept = "".join(each for each in before.splitlines(keepends=True) if not each.rstrip("\n").endswith(_MARK))
+    joint = "\n" if line is not None and kept and not kept.endswith("\n") else ""
+    after = kept + (f"{joint}{line}\n" if line is not None else "")
+    if after == before:
+        return False
+    file.write_text(after)
+    return True
+
+
+# What is only known while a grid runs
+
+
+def complete_worker(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of the grid's workers."""
+    return _starting(incomplete, _asked(context, lambda found: [worker["id"] for worker in found["workers"]]))
+
+
+def complete_pool(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the grid's pools."""
+    return _starting(incomplete, _asked(context, _pools))
+
+
+def complete_scale(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """`chromium=` and the like."""
+    return _starting(incomplete, [f"{name}=" for name in _asked(context, _pools)])
+
+
+def complete_session(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of the latest sessions."""
+    from pwgrid.cli import questions
+    from pwgrid.cli.running_grid import find_grid
+
+    try:
+        grid = find_grid(context.params.get("port"), context.params.get("runtime_dir"))
+        return _starting(incomplete, [session["id"] for session in questions.sessions(grid, None, 100)])
+    except GridError:
+        return []
+
+
+def _pools(found: dict[str, Any]) -> list[str]:
+    from pwgrid.cli.top.picture import pool_name
+
+    return [pool_name(pool) for pool in found["pools"]]
+
+
+def _asked(context: click.Context, names: Callable[[dict[str, Any]], list[str]]) -> list[str]:
+    from pwgrid.cli.running_grid import ask, find_grid
+
+    try:
+        return names(ask(find_grid(context.params.get("port"), context.params.get("runtime_dir")), "status"))
+    except GridError:
+        return []  # a shell that completes has no place for a sentence
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

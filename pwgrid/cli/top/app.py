@@ -1,0 +1,80 @@
+"""Runs `pwgrid top`: keys and news in, the screen out."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+from collections import deque
+from dataclasses import replace
+from typing import Final
+
+from rich.console import Console
+
+from pwgrid.cli import exit_codes
+from pwgrid.cli.top.draw import draw
+from pwgrid.cli.top.picture import Event, Picture
+from pwgrid.cli.top.state import Quit, State, press, rows
+from pwgrid.cli.top.terminal import Ended, Terminal, open_terminal
+from pwgrid.cli.top.watcher import Watcher
+from pwgrid.common.errors import GridError
+
+_EVENTS_KEPT: Final = 500
+
+
+def top(port: int | None, runtime_dir: str | None, every_s: float) -> int:
+    """Until the user quits; the exit code. Raises GridError where there is no grid, or no terminal."""
+    console = Console()
+    if not (console.is_interactive and sys.stdin.isatty()):
+        raise GridError("pwgrid top needs a terminal; pwgrid status --watch writes into a pipe, too")
+    watcher = Watcher(port, runtime_dir, every_s)
+    watcher.start()
+    with open_terminal(console) as terminal:
+        try:
+            _Screen(watcher, terminal).run()
+        except Ended as ended:
+            return 128 + ended.signum
+    return exit_codes.DONE
+
+
+class _Screen:
+    def __init__(self, watcher: Watcher, terminal: Terminal) -> None:
+        self._watcher, self._terminal = watcher, terminal
+        self._picture: Picture | None = None
+        self._events: deque[Event] = deque(maxlen=_EVENTS_KEPT)
+        self._state = State()
+
+    def run(self) -> None:
+        """Returns when the user quits. Raises Ended."""
+        while True:
+            keys, is_news = self._terminal.wait(self._watcher.readable)
+            if is_news:
+                os.read(self._watcher.readable, 64)
+                self._take_news()
+            if self._picture is None:
+                if "q" in keys:
+                    return
+                continue
+            for key in keys:
+                self._state, wanted = press(self._state, key, rows(self._picture, self._events, self._state.filter))
+                if isinstance(wanted, Quit):
+                    return
+                if wanted is not None:
+                    self._watcher.ask(wanted)
+            self._draw(self._picture)
+
+    def _take_news(self) -> None:
+        while True:
+            try:
+                news = self._watcher.news.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(news, str):
+                self._state = replace(self._state, message=news)
+            else:
+                self._picture = news[0]
+                self._events.extend(news[1])
+
+    def _draw(self, picture: Picture) -> None:
+        there = rows(picture, self._events, self._state.filter)
+        self._terminal.show(draw(picture, there, self._state, *self._terminal.size))

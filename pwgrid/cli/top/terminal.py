@@ -1,0 +1,120 @@
+"""The terminal of `pwgrid top`: single keys, signals as events, and everything as it was at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from pwgrid.cli.top.keys import Keys
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_HANDLED: Final = (*_ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+_PIECES_S: Final = 0.05
+"""The pieces of one key come faster than that."""
+
+
+class Ended(Exception):
+    """A signal ends the command."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
+class Terminal:
+    """To be entered with `open_terminal`."""
+
+    def __init__(self, console: Console, signals: int) -> None:
+        self._console, self._signals = console, signals
+        self._fd = sys.stdin.fileno()
+        self._keys = Keys()
+        self._live: Live | None = None
+        self._before = termios.tcgetattr(self._fd)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines, as they are now."""
+        return self._console.size
+
+    def enter(self) -> None:
+        """Takes the screen and single keys."""
+        tty.setcbreak(self._fd)
+        self._live = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._live.start()
+
+    def leave(self) -> None:
+        """Gives both back. Idempotent; also on a terminal that is gone."""
+        if self._live is not None:
+            with contextlib.suppress(OSError):
+                self._live.stop()
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+            self._live = None
+
+    def show(self, lines: Sequence[Text]) -> None:
+        """Draws the whole screen."""
+        if self._live is not None:
+            self._live.update(Group(*lines), refresh=True)
+
+    def wait(self, readable: int) -> tuple[list[str], bool]:
+        """Returns when there are keys, when `readable` can be read, or when the size is another: the keys, and whether
+        it is `readable`. Raises Ended."""
+        timeout = _PIECES_S if self._keys.is_pending else None
+        ready, _, _ = select.select([self._fd, self._signals, readable], [], [], timeout)
+        if not ready:
+            return self._keys.nothing_follows(), False
+        if self._signals in ready:
+            self._on_signals(os.read(self._signals, 64))
+        return self._read() if self._fd in ready else [], readable in ready
+
+    def _read(self) -> list[str]:
+        data = os.read(self._fd, 1024)
+        if not data:  # the other end of the terminal is gone
+            raise Ended(signal.SIGHUP)
+        return self._keys.feed(data)
+
+    def _on_signals(self, numbers: bytes) -> None:
+        for signum in numbers:
+            if signum in _ENDING:
+                raise Ended(signum)
+            if signum == signal.SIGTSTP:
+                self.leave()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self.enter()
+
+
+@contextlib.contextmanager
+def open_terminal(console: Console) -> Iterator[Terminal]:
+    """The terminal for the length of the block; afterwards it is as it was, however the block ends."""
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    before = {signum: signal.signal(signum, _noted) for signum in _HANDLED}
+    last_fd = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    terminal = Terminal(console, told)
+    try:
+        terminal.enter()
+        yield terminal
+    finally:
+        terminal.leave()
+        signal.set_wakeup_fd(last_fd)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        os.close(told)
+        os.close(tell)
+
+
+def _noted(_signum: int, _frame: FrameType | None) -> None:
+    """The number comes through the wake-up descriptor; this only keeps the signal's own effect away."""

@@ -1,0 +1,105 @@
+"""Looks at a grid again and again beside the screen, and asks its master, so that no key waits for either."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from typing import Any, Final
+
+from pwgrid.cli import questions
+from pwgrid.cli.running_grid import ask, find_grid
+from pwgrid.cli.top.picture import Event, Picture, events
+from pwgrid.cli.top.state import Request
+from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.registry.reader import SessionWatch
+from pwgrid.runtime.find_grids import RunningGrid
+
+LIMITS: Final = ("max_lifetime_sessions", "max_worker_memory_mib", "min_host_available_mib")
+LIMITS_EVERY_S: Final = 10.0
+"""A reload may change them."""
+
+News = tuple[Picture, list[Event]]
+
+
+class Watcher(threading.Thread):
+    """Puts a picture, with what has happened since the last one, into `news` every `every_s` seconds, or the answer to
+    a request, which a picture follows. `readable` is a descriptor that can be read when something is there."""
+
+    def __init__(self, port: int | None, runtime_dir: str | None, every_s: float) -> None:
+        """Raises GridError where there is no grid to begin with."""
+        super().__init__(name="watcher", daemon=True)  # a master that does not answer keeps nobody from quitting
+        self.news: queue.SimpleQueue[News | str] = queue.SimpleQueue()
+        self.readable, self._writable = os.pipe()
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._where, self._every_s = (port, runtime_dir), every_s
+        self._grid = find_grid(port, runtime_dir)
+        self._sessions: SessionWatch | None = None
+        self._last = Picture(time.time(), {})
+        self._limits: dict[str, float] = {}
+        self._limits_at = 0.0
+
+    def ask(self, request: Request) -> None:
+        """Has the master asked."""
+        self._requests.put(request)
+
+    def run(self) -> None:
+        """Until the process ends."""
+        while True:
+            self._tell(self._look())
+            try:
+                request = self._requests.get(timeout=self._every_s)
+            except queue.Empty:
+                continue
+            self._tell(self._answer(request))
+
+    def _tell(self, news: News | str) -> None:
+        self.news.put(news)
+        os.write(self._writable, b"\0")
+
+    def _answer(self, request: Request) -> str:
+        try:
+            done = ask(self._grid, request.name, {**request.data, "reason": "operator"})
+        except GridError as error:
+            return str(error)
+        return f"draining {', '.join(done['draining'])}" if "draining" in done else f"ending {done['ending']}"
+
+    def _look(self) -> News:
+        now = time.time()
+        before = self._last
+        try:
+            self._last, ended = self._take(now)
+        except GridError as error:
+            self._last, ended = Picture(now, before.status, before.sessions, before.settings, str(error)), []
+            self._find_again()
+        return self._last, events(before, self._last, ended)
+
+    def _take(self, now: float) -> tuple[Picture, list[dict[str, Any]]]:
+        """Raises GridError when the master does not answer; without Redis its own figures have to do."""
+        status = ask(self._grid, "status")
+        if not self._limits or now >= self._limits_at + LIMITS_EVERY_S:
+            self._limits, self._limits_at = self._ask_limits(), now
+        if self._sessions is None:
+            self._sessions = SessionWatch(*questions.redis_of(self._grid))
+        try:
+            seen = self._sessions.look(now)
+        except RegistryUnavailable as error:
+            status["redis"]["error"] = str(error)
+            return Picture(now, status, self._last.sessions, self._limits), []
+        questions.take_counters(status, seen.snapshot)
+        live = [session.as_json() for session in seen.live]
+        news = seen.news if self._last.status else []  # what was there before top began is no news
+        return Picture(now, status, live, self._limits), [session.as_json() for session in news]
+
+    def _ask_limits(self) -> dict[str, float]:
+        settings = questions.settings(self._grid)
+        return {name: float(settings[name]["value"]) for name in LIMITS}
+
+    def _find_again(self) -> None:
+        """Another master may be somewhere else."""
+        try:
+            found: RunningGrid = find_grid(*self._where)
+        except GridError:
+            return
+        self._grid, self._sessions = found, None

@@ -1,0 +1,63 @@
+"""`pwgrid help`: the help of a command, or a page of docs/, which are shipped with the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markdown import Markdown
+
+from pwgrid.common.errors import GridError
+from pwgrid.common.resources import resource_dir
+
+
+def pages() -> dict[str, Path]:
+    """The pages by name. Raises FileNotFoundError when the installation is incomplete."""
+    return {path.stem: path for path in sorted(resource_dir("docs").glob("*.md"))}
+
+
+def show(context: click.Context, group: click.Group, topic: tuple[str, ...]) -> None:
+    """Prints the page or the command's help of that name; without one what there is. Raises GridError."""
+    if not topic:
+        click.echo(_list(group))
+        return
+    command, inner = _command(context, group, topic)
+    if command is not None:
+        click.echo(command.get_help(inner))
+    elif len(topic) == 1 and topic[0] in pages():
+        _page(pages()[topic[0]].read_text())
+    else:
+        raise GridError(f"there is no topic {' '.join(topic)!r}: pwgrid help lists them")
+
+
+def _list(group: click.Group) -> str:
+    commands = [f"  {name:14} {each.get_short_help_str(90)}" for name, each in sorted(group.commands.items())]
+    found = [f"  {name:14} {path.read_text().splitlines()[0].removeprefix('# ')}" for name, path in pages().items()]
+    return "\n".join(["Commands (pwgrid help COMMAND):", *commands, "", "Pages (pwgrid help PAGE):", *found])
+
+
+def _command(
+    context: click.Context, group: click.Group, topic: tuple[str, ...]
+) -> tuple[click.Command | None, click.Context]:
+    """The command that these words name, with its context; None for another topic."""
+    command: click.Command | None = group
+    for word in topic:
+        if not isinstance(command, click.Group):
+            return None, context
+        command = command.get_command(context, word)
+        if command is None:
+            return None, context
+        context = click.Context(command, info_name=word, parent=context)
+    return command, context
+
+
+def _page(text: str) -> None:
+    """As written into a pipe; formatted, a screen at a time, on a terminal."""
+    console = Console()
+    if not console.is_terminal:
+        click.echo(text)
+        return
+    with console.capture() as captured:
+        console.print(Markdown(text, hyperlinks=False))
+    click.echo_via_pager(captured.get())

@@ -1,0 +1,82 @@
+"""`pwgrid status --watch` and `pwgrid sessions --follow`: what a terminal shows in place, a pipe gets line by line."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pwgrid.cli import questions, tables
+from pwgrid.cli.output import compact, printable
+from pwgrid.cli.running_grid import WithoutMasterError, find_grid
+from pwgrid.common.errors import GridError
+
+Found = dict[str, Any]
+
+
+def status(port: int | None, runtime_dir: str | None) -> list[Found]:
+    """The status of the grid that is meant, or of those whose master is gone. Raises GridError, NoGridError."""
+    try:
+        return [questions.status(find_grid(port, runtime_dir))]
+    except WithoutMasterError as error:
+        return [questions.status_without_master(grid) for grid in error.left]
+
+
+def status_text(found: Iterable[Found]) -> str:
+    """The tables of all of them."""
+    return "\n".join(tables.status_text(each) if each["master"] else tables.without_master_text(each) for each in found)
+
+
+def watch_status(look: Callable[[], list[Found]], every_s: float, *, as_json: bool) -> None:
+    """Shows the status again every `every_s` seconds, also while there is no grid; until Ctrl-C."""
+    console = Console()
+    if as_json or not console.is_interactive:
+        for found in _again(every_s, look):
+            _print_lines(found, as_json=as_json)
+        return
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        for found in _again(every_s, look):
+            text = f"{_clock()}  every {every_s:g} s, Ctrl-C ends it\n\n{_text(found)}"
+            live.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
+
+
+def follow_sessions(
+    latest: list[Found], news: Iterator[list[Found]], *, status: str | None = None, as_json: bool
+) -> None:
+    """A line for each of the `latest` sessions (the newest first), then for each that begins or ends; until Ctrl-C."""
+    for session in chain(reversed(latest), chain.from_iterable(news)):
+        if status in (None, session["status"]):
+            click.echo(compact(session) if as_json else tables.session_line(session))
+
+
+def _again(every_s: float, look: Callable[[], list[Found]]) -> Iterator[list[Found] | GridError]:
+    never = threading.Event()
+    while True:
+        try:
+            found: list[Found] | GridError = look()
+        except GridError as error:
+            found = error
+        yield found
+        never.wait(every_s)
+
+
+def _print_lines(found: list[Found] | GridError, *, as_json: bool) -> None:
+    if not as_json:
+        click.echo(f"{_clock()}\n{_text(found)}\n")
+    elif isinstance(found, GridError):
+        click.echo(compact({"error": str(found)}))
+    else:
+        click.echo("\n".join(map(compact, found)))
+
+
+def _text(found: list[Found] | GridError) -> str:
+    return printable(str(found)) if isinstance(found, GridError) else status_text(found)
+
+
+def _clock() -> str:
+    return f"{datetime.now().astimezone():%H:%M:%S}"

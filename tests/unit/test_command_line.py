@@ -1,0 +1,208 @@
+"""What all commands have in common: JSON, exit codes, help, completion by a real shell."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pwgrid.cli import exit_codes
+from pwgrid.cli.main import main
+from pwgrid.cli.topics import pages
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WITHOUT_JSON = {
+    "serve": "its output is its log: --log-format json",
+    "run": "its output is that of the user's command",
+    "setup": "its output is that of installers",
+    "redis-cli": "its output is redis-cli's",
+    "top": "a screen",
+    "token create": "the token, for $(…)",
+    "token revoke": "a sentence for people",
+    "install systemd": "what it does, for people to agree with",
+    "install supervisor": "what it does, for people to agree with",
+    "uninstall": "what it does, for people to agree with",
+    "help": "text",
+    "completion install": "sentences for people",
+    "completion uninstall": "sentences for people",
+    "completion show": "a script",
+}
+
+
+def commands(group: click.Group = main, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, by its whole name."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+        else:
+            yield " ".join((*before, name)), command
+
+
+COMMANDS = list(commands())
+
+
+def options(command: click.Command) -> set[str]:
+    context = click.Context(command)
+    return {option for parameter in command.get_params(context) for option in parameter.opts}
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_a_command_that_prints_data_prints_json(name: str, command: click.Command) -> None:
+    assert ("--json" in options(command)) is (name not in WITHOUT_JSON)
+
+
+# Exit codes
+
+
+def documented() -> dict[int, str]:
+    """The table of docs/commands.md."""
+    section = (ROOT / "docs/commands.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    return {int(code): text for code, text in re.findall(r"^\| (\d+) \| (.+?) \|", section, re.MULTILINE)}
+
+
+def test_the_documented_exit_codes_are_those_of_the_code() -> None:
+    known = {value for name, value in vars(exit_codes).items() if name.isupper()}
+    assert set(documented()) == known
+
+
+def test_no_command_exits_with_a_figure_of_its_own() -> None:
+    """A number that stands in code is in no table: `sys.exit(3)`, `exit_code = 3`."""
+    found = []
+    for path in (ROOT / "pwgrid/cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_exit = isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.exit"
+            found += [f"{path.name}: {ast.unparse(node)}" for each in ast.walk(node) if is_exit and _is_code(each)]
+    assert found == []
+
+
+def _is_code(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value not in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["version"], exit_codes.DONE),
+        (["help", "no-such-topic"], exit_codes.FAILED),
+        (["status", "--no-such-option"], exit_codes.REFUSED),
+        (["config", "check", "--chromium", "-1"], exit_codes.REFUSED),
+        (["status"], exit_codes.NONE_RUNNING),
+        (["sessions"], exit_codes.FAILED),
+    ],
+)
+def test_commands_exit_with_what_the_table_says(arguments: list[str], code: int, tmp_path: Path) -> None:
+    environment = {"PWGRID_RUNTIME_DIR": str(tmp_path), "PWGRID_WS_ENDPOINT": None}
+    assert CliRunner(env=environment).invoke(main, arguments).exit_code == code
+
+
+def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
+    done = CliRunner().invoke(main, ["config", "check", "--json", "--chromium", "-1", "--slots", "0"])
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["good"]) == (2, False)
+    assert {each["name"] for each in found["violations"]} >= {"chromium_workers", "max_concurrent_sessions"}
+    assert json.loads(CliRunner().invoke(main, ["config", "check", "--json"]).stdout)["good"] is True
+
+
+# Help
+
+
+def test_help_has_every_command_and_every_page() -> None:
+    listed = CliRunner().invoke(main, ["help"]).stdout
+    for name in (*main.commands, *pages()):
+        assert re.search(rf"^  {name} ", listed, re.MULTILINE), name
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == pages().keys()
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_help_shows_what_the_option_shows(name: str, command: click.Command) -> None:
+    shown = CliRunner().invoke(main, ["help", *name.split()])
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith(f"Usage: main {name} ")
+    assert command.help is None or command.help.split("\n")[0][:40] in shown.stdout
+
+
+def test_a_page_is_shown_as_it_is_written_in_a_pipe() -> None:
+    assert CliRunner().invoke(main, ["help", "glossary"]).stdout.strip() == pages()["glossary"].read_text().strip()
+
+
+# Completion
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with start-up files, and `pwgrid` on PATH."""
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR", "PWGRID_RUNTIME_DIR", "PWGRID_WS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    (tmp_path / ".bashrc").write_text("# mine, and no newline at its end")
+    (tmp_path / ".zshrc").write_text("# mine\n")
+    return tmp_path
+
+
+def installed(home: Path, shell: str) -> None:
+    done = CliRunner().invoke(main, ["completion", "install", shell])
+    assert done.exit_code == 0, done.output
+
+
+def shell_says(shell: str, script: str) -> list[str]:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    done = subprocess.run([program, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes_what_the_parser_knows(home: Path) -> None:
+    installed(home, "bash")
+    ask = '. ~/.bashrc; COMP_WORDS=(%s); COMP_CWORD=%d; _pwgrid_completion pwgrid; echo "${COMPREPLY[@]}"'
+    assert shell_says("bash", ask % ("pwgrid st", 1)) == ["status", "stop"]
+    assert {"--watch", "--json"} <= set(shell_says("bash", ask % ("pwgrid status --", 2)))
+    assert shell_says("bash", ask % ("pwgrid completion install ''", 3)) == ["bash", "zsh", "fish"]
+
+
+def test_fish_completes_what_the_parser_knows(home: Path) -> None:
+    installed(home, "fish")
+    assert [line.split("\t")[0] for line in shell_says("fish", 'complete -C "pwgrid st"')][:1] == ["status"]
+
+
+def test_zsh_reads_its_script_without_a_complaint(home: Path) -> None:
+    installed(home, "zsh")
+    assert shell_says("zsh", ". ~/.zshrc; whence -w _pwgrid_completion") == ["_pwgrid_completion:", "function"]
+
+
+@pytest.mark.parametrize(("shell", "startup"), [("bash", ".bashrc"), ("zsh", ".zshrc")])
+def test_an_installation_is_repeatable_and_leaves_nothing(home: Path, shell: str, startup: str) -> None:
+    before = (home / startup).read_text()
+    installed(home, shell)
+    once = (home / startup).read_text()
+    installed(home, shell)
+    assert (home / startup).read_text() == once
+    assert once.startswith(before)
+    assert len(once.splitlines()) == len(before.splitlines()) + 1
+    done = CliRunner().invoke(main, ["completion", "uninstall", shell])
+    assert done.exit_code == 0
+    assert (home / startup).read_text().rstrip("\n") == before.rstrip("\n")
+    assert not [path for path in home.rglob("*completion*") if path.is_file()]
+    assert "nothing to remove" in CliRunner().invoke(main, ["completion", "uninstall", shell]).stdout
+
+
+def test_without_a_name_it_is_the_user_s_shell(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert CliRunner().invoke(main, ["completion", "install"]).exit_code == 0
+    assert (home / ".config/fish/completions/pwgrid.fish").is_file()
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    done = CliRunner().invoke(main, ["completion", "install"])
+    assert (done.exit_code, "name the shell" in done.output) == (1, True)

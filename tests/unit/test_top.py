@@ -1,0 +1,297 @@
+"""What `pwgrid top` draws, what its keys mean, and what it takes for news; no terminal and no grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pwgrid.cli.top.draw import _age, draw
+from pwgrid.cli.top.keys import Keys
+from pwgrid.cli.top.picture import Event, Picture, events
+from pwgrid.cli.top.state import Mode, Pane, Quit, Request, State, press, rows
+
+HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e\n"
+
+
+def worker(worker_id: str, **other: Any) -> dict[str, Any]:
+    return {
+        "id": worker_id,
+        "browserType": "chromium",
+        "pid": 7,
+        "status": "available",
+        "active": 1,
+        "slots": 5,
+        "lifetime": 49,
+        "memoryMib": 512,
+        "startedAt": 940.0,
+        "drainLeftS": None,
+        "reason": None,
+    } | other
+
+
+def pool(**other: Any) -> dict[str, Any]:
+    figures = {"wanted": 2, "available": 2, "spare": 1, "starting": 0, "draining": 0, "slots": 10, "reason": None}
+    return {"browserType": "chromium", "drainTimeouts": 0, **figures} | other
+
+
+def session(session_id: str, **other: Any) -> dict[str, Any]:
+    return {
+        "id": session_id,
+        "browserType": "chromium",
+        "workerId": "aaaaaaaa",
+        "status": "running",
+        "reason": None,
+        "createdAt": 990.0,
+        "startedAt": 990.5,
+        "endedAt": None,
+        "client": "127.0.0.1:5000",
+    } | other
+
+
+def status(**other: Any) -> dict[str, Any]:
+    return {
+        "endpoint": "ws://127.0.0.1:8080",
+        "ready": True,
+        "reason": None,
+        "stopping": False,
+        "master": {"pid": 1, "startedAt": 1000.0 - 3700},
+        "proxy": {"pid": 2},
+        "waiting": 3,
+        "waitingByRun": [{"pool": "chromium", "run": "", "token": "", "waiting": 3}],
+        "redis": {"pid": 3, "url": "unix:///x"},
+        "host": {"availableMib": 4000, "guard": None, "memoryMetric": "pss"},
+        "pools": [pool()],
+        "workers": [worker("aaaaaaaa"), worker("bbbbbbbb", active=2)],
+        "drained": [],
+        "problems": [],
+    } | other
+
+
+LIMITS = {"max_lifetime_sessions": 250.0, "max_worker_memory_mib": 900.0, "min_host_available_mib": 256.0}
+SESSIONS = [session("0123456789abcdef", name="checkout"), session("fedcba9876543210", status="pending")]
+PICTURE = Picture(1000.0, status(), SESSIONS, LIMITS)
+
+
+def drawn(
+    picture: Picture, state: State | None = None, news: tuple[Event, ...] = (), size: tuple[int, int] = (80, 24)
+) -> list[str]:
+    state = state or State()
+    return [line.plain for line in draw(picture, rows(picture, news, state.filter), state, *size)]
+
+
+def test_eighty_columns_hold_every_figure() -> None:
+    lines = [line.rstrip() for line in drawn(PICTURE, news=(Event(999.0, "something has happened"),))]
+    assert len(lines) == 24
+    assert lines[0].startswith("ws://127.0.0.1:8080  serving  up 1h01m")
+    assert lines[1] == "sessions 3/10 [|||.....]  waiting 3  memory 1024 MiB, free 4000 (min 256)"
+    assert lines[2].split() == ["POOL", "WANTED", "AVAIL", "SPARE", "START", "DRAIN", "WAIT", "SESSIONS/SLOTS"]
+    assert lines[3].split() == ["chromium", "2", "2", "1", "0", "0", "3", "3/10", "[||||........]"]
+    assert lines[4].split() == ["WORKER", "POOL", "STATUS", "SESS", "LIFE", "MEMORY", "AGE", "WHY"]
+    assert lines[5].split() == ["aaaaaaaa", "chromium", "available", "1/5", "49/250", "512/900", "1m00s"]
+    assert lines[7].split() == ["SESSION", "POOL", "WORKER", "STATUS", "AGE", "CLIENT", "NAME"]
+    assert lines[8].split() == [
+        "0123456789abcdef",
+        "chromium",
+        "aaaaaaaa",
+        "running",
+        "10s",
+        "127.0.0.1:500",
+        "checkout",
+    ]
+    nameless = drawn(replace(PICTURE, sessions=[session("a" * 16, client="192.168.100.200:54321")]))
+    assert nameless[8].rstrip().endswith(" 192.168.100.200:54321")
+    assert lines[10:12] == ["EVENTS", lines[11]]
+    assert lines[11].endswith(" something has happened")
+    assert lines[-1] == "Tab table  Up/Down row  d drain  e end  / filter  ? help  q quit"
+
+
+def test_a_pool_s_own_limits_are_those_of_its_workers() -> None:
+    pools = [pool(name="small", lifetimeOfWorker=10, memoryLimitMib=0), pool(name="chromium")]
+    workers = [worker("aaaaaaaa", pool="small"), worker("bbbbbbbb")]
+    lines = drawn(replace(PICTURE, status=status(pools=pools, workers=workers)))
+    assert lines[6].split()[:6] == ["aaaaaaaa", "small", "available", "1/5", "49/10", "512"]
+    assert lines[7].split()[:6] == ["bbbbbbbb", "chromium", "available", "1/5", "49/250", "512/900"]
+
+
+@given(
+    width=st.integers(20, 200),
+    height=st.integers(4, 60),
+    counts=st.tuples(st.integers(0, 4), st.integers(0, 40), st.integers(0, 200)),
+    pane=st.sampled_from(list(Pane)),
+    mode=st.sampled_from(list(Mode)),
+)
+def test_any_grid_fits_any_terminal(
+    width: int, height: int, counts: tuple[int, int, int], pane: Pane, mode: Mode
+) -> None:
+    pools, workers, sessions = counts
+    found = status(
+        pools=[pool(name=f"pool-{n}") for n in range(pools)], workers=[worker(f"w{n:07}") for n in range(workers)]
+    )
+    picture = Picture(1000.0, found, [session(f"{n:016}") for n in range(sessions)], LIMITS)
+    asked = Request("drain", {}, "drain it?")
+    lines = draw(picture, rows(picture, [], ""), State(pane=pane, mode=mode, asked=asked), width, height)
+    assert len(lines) == height
+    assert all(line.cell_len <= width for line in lines)
+
+
+def test_the_chosen_row_is_on_the_screen_also_of_many() -> None:
+    picture = Picture(1000.0, status(), [session(f"{n:016}") for n in range(500)], LIMITS)
+    state, _ = press(State(), "G", rows(picture, [], ""))
+    assert any(line.startswith(f"{499:016}") for line in drawn(picture, state))
+
+
+def test_nothing_that_others_say_steers_the_terminal() -> None:
+    hostile = [session("0123456789abcdef", name=HOSTILE, client=HOSTILE)]
+    found = status(reason=HOSTILE, ready=False, problems=[HOSTILE], workers=[worker("aaaaaaaa", reason=HOSTILE)])
+    picture = Picture(1000.0, found, hostile, LIMITS, problem=HOSTILE)
+    for state in (State(message=HOSTILE), State(mode=Mode.CONFIRM, asked=Request("x", {}, HOSTILE)), State(filter="")):
+        for line in drawn(picture, state, (Event(1.0, HOSTILE),), (200, 40)):
+            assert line.isprintable(), line
+
+
+def test_who_waits_is_shown_by_pool_and_run_in_the_order_of_turns() -> None:
+    said = [("chromium", "checkout", "ci", 4), ("chromium", "nightly", "", 2), ("firefox", "", "", 1)]
+    line = [dict(zip(("pool", "run", "token", "waiting"), each, strict=True)) for each in said]
+    lines = drawn(replace(PICTURE, status=status(waiting=7, waitingByRun=line)))
+    assert lines[2].rstrip() == "waiting by run: checkout (ci) 4, nightly 2"
+    assert lines[4].split()[:8] == ["chromium", "2", "2", "1", "0", "0", "6", "3/10"]
+
+
+def test_a_grid_that_does_not_answer_is_shown_as_it_was_with_the_reason() -> None:
+    lines = drawn(Picture(1000.0, status(), SESSIONS, LIMITS, problem="the master (pid 1) does not answer"))
+    assert lines[0] == "the master (pid 1) does not answer"
+    assert lines[1].startswith("ws://127.0.0.1:8080")
+    assert drawn(Picture(1000.0, {}, problem="there is none"))[0] == "there is none"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (59.9, "59s"), (60, "1m00s"), (3599, "59m59s"), (3600, "1h00m"), (86400 * 99, "99d00h"), (1e7, "115d")],
+)
+def test_an_age_has_at_most_six_characters(seconds: float, text: str) -> None:
+    assert _age(seconds) == text
+
+
+# Keys
+
+
+def pressed(*keys: str, state: State | None = None, picture: Picture = PICTURE) -> tuple[State, Request | Quit | None]:
+    state, wanted = state or State(), None
+    for key in keys:
+        state, wanted = press(state, key, rows(picture, [], state.filter))
+    return state, wanted
+
+
+def test_only_a_yes_ends_a_session() -> None:
+    state, wanted = pressed("down", "e")
+    assert (state.mode, wanted) == (Mode.CONFIRM, None)
+    state, wanted = pressed("y", state=state)
+    assert isinstance(wanted, Request)
+    assert (wanted.name, wanted.data) == ("end_session", {"worker": "aaaaaaaa", "session": "fedcba9876543210"})
+    for key in ("n", "enter", "q", "escape", "e"):
+        state, wanted = pressed("e", key)
+        assert (state.mode, state.message, wanted) == (Mode.TABLES, "nothing was done", None)
+
+
+def test_what_a_drain_means_depends_on_the_table() -> None:
+    def asked(*keys: str, picture: Picture = PICTURE) -> dict[str, Any]:
+        _, wanted = pressed(*keys, "d", "y", picture=picture)
+        assert isinstance(wanted, Request)
+        assert wanted.name == "drain"
+        return dict(wanted.data)
+
+    assert asked("backtab", "end") == {"worker": "bbbbbbbb"}
+    assert asked("tab") == {"pool": "chromium"}
+    draining = Picture(1.0, status(workers=[worker("cccccccc", status="draining")]))
+    assert asked("left", picture=draining) == {"worker": "cccccccc", "now": True}
+    state, wanted = pressed("d")
+    assert (state.mode, wanted) == (Mode.TABLES, None)
+    assert "Tab" in state.message
+
+
+def test_keys_do_no_harm_where_there_is_nothing() -> None:
+    empty = Picture(1.0, status(pools=[], workers=[]))
+    for pane in ("", "tab", "backtab"):
+        for key in ("d", "e", "up", "down", "end", "x"):
+            state, wanted = pressed(*filter(None, (pane, key)), picture=empty)
+            assert (state.mode, wanted) == (Mode.TABLES, None)
+
+
+def test_a_filter_takes_every_character_and_keeps_the_choice_in_sight() -> None:
+    state, wanted = pressed("/", *"qed", "backspace", "?")
+    assert (state.mode, state.filter, wanted) == (Mode.FILTER, "qe?", None)
+    state, _ = pressed("enter", state=state)
+    assert (state.mode, state.filter) == (Mode.TABLES, "qe?")
+    assert pressed("escape", state=state)[0].filter == ""
+    state, _ = pressed("down", "/", *"CHECKout", "enter")
+    there = rows(PICTURE, [], state.filter)
+    assert [each["id"] for each in there.sessions] == ["0123456789abcdef"]
+    _, wanted = pressed("e", "y", state=state)
+    assert isinstance(wanted, Request)
+    assert wanted.data["session"] == "0123456789abcdef"  # the chosen one is not shown any more
+
+
+def test_q_quits_and_help_goes_back_with_any_key() -> None:
+    assert isinstance(pressed("q")[1], Quit)
+    state, _ = pressed("?")
+    assert state.mode is Mode.HELP
+    assert any("drain the chosen worker" in line for line in drawn(PICTURE, state))
+    assert pressed("q", state=state) == (State(), None)
+
+
+def test_keys_are_put_together_from_pieces() -> None:
+    keys = Keys()
+    assert keys.feed(b"a\x1b[A\x1bOB\t\r\x7f") == ["a", "up", "down", "tab", "enter", "backspace"]
+    assert (keys.feed(b"\x1b"), keys.is_pending) == ([], True)
+    assert keys.feed(b"[") == []
+    assert keys.feed(b"5~") == ["pageup"]
+    assert keys.feed("ä".encode()[:1]) == []
+    assert keys.feed("ä".encode()[1:]) == ["ä"]
+    assert keys.feed(b"\x1b[99;5u\x1b[200~x\x01") == ["x"]  # unknown ones are nothing
+    assert keys.feed(b"\x1b") == []
+    assert (keys.nothing_follows(), keys.is_pending) == (["escape"], False)
+
+
+# News
+
+
+def texts(before: Picture, now: Picture, *ended: dict[str, Any]) -> list[str]:
+    return [event.text for event in events(before, now, ended)]
+
+
+def test_two_pictures_tell_what_has_happened() -> None:
+    drained = {"id": "bbbbbbbb", "cut": 2, "timedOut": True, "lost": None}
+    now = status(
+        ready=False,
+        reason="no chromium worker is available",
+        proxy={"pid": 22},
+        host={"availableMib": 1, "guard": "the host is short of memory", "memoryMetric": "pss"},
+        pools=[pool(reason="it does not start")],
+        workers=[worker("aaaaaaaa", status="draining", reason="memory"), worker("cccccccc", status="starting")],
+        drained=[drained],
+    )
+    assert texts(PICTURE, Picture(1001.0, now)) == [
+        "not ready: no chromium worker is available",
+        "another proxy: 2 → 22",
+        "host guard: the host is short of memory",
+        "pool chromium: it does not start",
+        "worker bbbbbbbb: gone, 2 sessions cut: its time ran out",
+        "worker aaaaaaaa: available → draining: memory",
+        "worker cccccccc of chromium: starting",
+    ]
+    assert texts(Picture(1001.0, now), Picture(1002.0, now)) == []
+    assert "the grid is ready" in texts(Picture(1001.0, now), PICTURE)
+    assert texts(PICTURE, Picture(1001.0, PICTURE.status, problem="gone")) == ["gone"]
+
+
+def test_sessions_tell_of_their_begin_and_their_end_at_their_own_time() -> None:
+    begun = session("b" * 16)
+    failed = session("f" * 16, status="failed", reason="memory limit", endedAt=1000.0, name="checkout")
+    found = events(PICTURE, PICTURE, [failed, begun])
+    assert [(event.at, event.is_bad) for event in found] == [(990.5, False), (1000.0, True)]
+    assert found[0].text == f"session {'b' * 16} running in aaaaaaaa"
+    assert found[1].text == f"session {'f' * 16} (checkout) failed after 10.0 s: memory limit"
