@@ -215,6 +215,12 @@ def test_the_python_client_of_the_first_page(grid: Grid, tmp_path: Path) -> None
     assert served(grid) == before + 1
 
 
+def test_the_python_client_of_the_quick_start(grid: Grid) -> None:
+    script = recipe("quickstart.md", "python", "sync_playwright").replace(ENDPOINT, grid.endpoint)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+
+
 def test_the_node_client_of_the_first_page(npm: Path, grid: Grid) -> None:
     (npm / "connect.mjs").write_text(recipe("connect.md", "js", "chromium.connect").replace(ENDPOINT, grid.endpoint))
     before = served(grid)

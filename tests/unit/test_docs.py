@@ -1,0 +1,102 @@
+"""Every block of the documentation is run by a test or says why not, every link leads somewhere, no page is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
+
+from tests.support.docs import PAGES, Block, anchors, blocks, links, listed
+from tests.support.grid import ROOT
+from tests.support.recipes import lines
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+RUN_HERE = ("sh",)
+"""Blocks in this language, without a mark, are run by tests/process/test_docs.py."""
+
+_TEST = re.compile(r"(tests/\S+\.py)::(\w+)")
+
+
+def named(*marks: str) -> list[Block]:
+    return [block for block in BLOCKS if block.mark in marks]
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if not block.mark], ids=str)
+def test_a_block_without_a_mark_is_run_or_is_no_code(block: Block) -> None:
+    if block.language in ("", "text"):
+        assert not re.search(r"^(\$|make|pip|pwgrid) ", block.text, re.MULTILINE), f"{block}: these are commands"
+    elif block.language == "toml":
+        tomllib.loads(block.text)
+    elif block.language == "json":
+        json.loads(block.text)
+    else:
+        assert block.language in RUN_HERE, (
+            f"{block}: say before it which test runs it (<!-- run by: tests/….py::test_… -->), or why none does "
+            "(<!-- not run: … -->)"
+        )
+
+
+@pytest.mark.parametrize("block", named("not run"), ids=str)
+def test_a_block_that_is_not_run_says_why(block: Block) -> None:
+    assert len(block.about.split()) >= 3
+
+
+@pytest.mark.parametrize("block", named("run by", "checked by"), ids=str)
+def test_a_test_that_is_said_to_run_a_block_is_there_and_reads_it(block: Block) -> None:
+    tests = _TEST.findall(block.about)
+    assert tests, f"{block}: {block.about}"
+    for path, name in tests:
+        source = (ROOT / path).read_text()
+        assert re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), f"{block}: {path} has no {name}"
+        assert f'"{block.page.name}"' in source, f"{path} reads no {block.page.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_the_project_s_own_files_leads_somewhere(page: Path) -> None:
+    wrong = []
+    for target in links(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            wrong.append(target)
+    assert wrong == []
+
+
+def test_the_index_has_no_page_twice() -> None:
+    assert len(listed()) == len(set(listed())) > 12
+
+
+# Pipelines
+
+
+def pipeline(name: str) -> Block:
+    """The block of docs/ci.md whose text says by its first line whose it is."""
+    (found,) = [block for block in blocks(ROOT / "docs/ci.md") if block.text.startswith((f"# {name}", f"// {name}"))]
+    return found
+
+
+@pytest.mark.parametrize(("name", "schema"), [("github", "vendor.github-workflows"), ("gitlab", "vendor.gitlab-ci")])
+def test_a_pipeline_of_ci_md_is_what_its_service_takes(name: str, schema: str, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yml"
+    file.write_text(pipeline(name).text)
+    done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, str(file)])
+    assert done.exit_code == 0, done.output
+    file.write_text(pipeline(name).text.replace("script:", "skript:").replace("runs-on:", "runs-at:"))
+    assert CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, str(file)]).exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["github", "gitlab", "jenkins"])
+def test_the_pipelines_of_ci_md_run_what_the_recipes_run(name: str) -> None:
+    text = pipeline(name).text
+    assert text.count("{") == text.count("}")
+    (command,) = re.findall(r"pwgrid run .*?(?=['\n])", text)
+    assert command in lines("ci.md", "pwgrid run")  # tests/e2e/test_recipes.py runs these
+    assert shlex.split("pwgrid setup --chromium 1") == shlex.split(re.findall(r"pwgrid setup .*?(?=['\n])", text)[0])
