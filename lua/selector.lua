@@ -10,14 +10,16 @@
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
 --      14 most sessions in sessions:index (10000)                      15 TTL of the shutdown command, seconds (60)
 --      16 the pool whose workers may be chosen, and whose 2 and 3 are then ("" = all workers of the type)
---      17, 18 … further fields of the session record: name, value, name, value …
+--      17, 18 … further fields of the session record: name, value, name, value …; among them may be maxOfToken, which is none,
+--       but says how many sessions may live at once that have this field token
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
 --       is set to "shutdown" and published, the worker's field usedUp says until when its last client may be on its way, the
 --       status of a spare of its pool becomes available, its id is the worker's field replacement, and slots:{pool} is
 --       published if somebody waits; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when
 --       none is eligible slots:wanted:{pool} (without a pool: the type), so that whoever frees a slot publishes
---       slots:{pool}.
+--       slots:{pool}; token:sessions:{token}, a set of the sessions of a token with a limit, in which those that have ended stay
+--       until it looks full.
 --
 -- Without a session id it is the caller who takes 1 from cluster:active_connections when its session has ended. The worker's
 -- fields outside and outsideLifetime say how much of its counters is such callers', so that no heartbeat takes it for wrong.
@@ -127,6 +129,40 @@ if session_id then
   end
 end
 
+local fields, token, max_of_token = {}, nil, nil
+for i = 17, #ARGV, 2 do
+  if ARGV[i] == 'maxOfToken' then
+    max_of_token = tonumber(ARGV[i + 1])
+  else
+    if ARGV[i] == 'token' then token = ARGV[i + 1] end
+    fields[#fields + 1] = ARGV[i]
+    fields[#fields + 1] = ARGV[i + 1]
+  end
+end
+
+local of_token = session_id and max_of_token and token and prefix .. 'token:sessions:' .. token
+
+-- Whether the token may have one more session. Nobody takes out of the set what ends, so that no end can be missed. If it
+-- may not, the end of any of those that it has is told, in whichever pool that is.
+local function has_room()
+  if redis.call('SCARD', of_token) < max_of_token then return true end
+  local pools_of_token = {}
+  for _, id in ipairs(redis.call('SMEMBERS', of_token)) do
+    local key = string.sub(id, 1, 6) == 'lease:' and prefix .. id or prefix .. 'session:' .. id
+    local is = redis.call('HMGET', key, 'status', 'pool', 'browserType')
+    if is[1] == 'pending' or is[1] == 'running' then
+      pools_of_token[is[2] or is[3]] = true
+    else
+      redis.call('SREM', of_token, id)
+    end
+  end
+  if redis.call('SCARD', of_token) < max_of_token then return true end
+  for name in pairs(pools_of_token) do redis.call('SET', prefix .. 'slots:wanted:' .. name, 1) end
+  return false
+end
+
+if of_token and not has_room() then return false end
+
 -- From here on the hot path: few calls, one command for each worker.
 local call, find, type_prefix = redis.call, string.find, browser_type .. ':'
 
@@ -219,11 +255,15 @@ if session_id then
     'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
     'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pools[chosen],
   }
-  for i = 17, #ARGV do record[#record + 1] = ARGV[i] end
+  for i = 1, #fields do record[#record + 1] = fields[i] end
   redis.call('HSET', session_key, unpack(record))
   redis.call('PEXPIRE', session_key, milliseconds(tonumber(given(13, 900))))
   redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)
   redis.call('ZADD', prefix .. 'sessions:index', ARGV[4], session_id)
   redis.call('ZREMRANGEBYRANK', prefix .. 'sessions:index', 0, -tonumber(given(14, 10000)) - 1)
+  if of_token then
+    redis.call('SADD', of_token, session_id)
+    redis.call('PEXPIRE', of_token, milliseconds(30 * 86400)) -- of a token that nobody uses any more
+  end
 end
 return endpoint

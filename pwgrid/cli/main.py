@@ -151,16 +151,25 @@ main.add_command(install)
 main.add_command(uninstall)
 
 
-def _load(config_file: Path | None, flags: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Any:
+def _load(
+    config_file: Path | None,
+    flags: dict[str, Any],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    private: bool = False,
+) -> Any:
     from pwgrid.settings.load import load
 
-    return load(config_file, environment, {name: value for name, value in flags.items() if value is not None})
+    given = {name: value for name, value in flags.items() if value is not None}
+    return load(config_file, environment, given, private=private)
 
 
 @main.command(cls=_Configured)
 @click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
-@click.option("--private", is_flag=True, hidden=True, help="Use no Redis that anything else may use.")
+@click.option(
+    "--private", is_flag=True, hidden=True, help="Use no Redis that anything else may use, and no tokens but its own."
+)
 @click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
 def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
@@ -174,7 +183,7 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     names = environment_names("log_format")
     asked = flags["log_format"] or next((os.environ[name] for name in names if name in os.environ), "")
     with errors_as_json() if asked == "json" else contextlib.nullcontext():
-        sys.exit(serve(_load(config_file, flags), Extras(ready_fd, lifeline_fd, check_only)))
+        sys.exit(serve(_load(config_file, flags, private=private), Extras(ready_fd, lifeline_fd, check_only)))
 
 
 @main.command(
@@ -206,7 +215,7 @@ def run(context: click.Context, /, config_file: Path | None, command: tuple[str,
 
     flags["port"] = flags["port"] or 0
     environment = grid_environment()
-    loaded = _load(config_file, flags | OWN_REDIS, environment)  # complains here, not in the child
+    loaded = _load(config_file, flags | OWN_REDIS, environment, private=True)  # complains here, not in the child
     environment |= as_environment(private_settings(loaded))
     sys.exit(run_command(_as_arguments({**flags, "config_file": config_file}), command, environment))
 
@@ -501,6 +510,77 @@ def sessions(
             watch.follow_sessions(latest, news, status=wanted, as_json=as_json)
     found = questions.sessions(grid, wanted, limit)
     click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
+
+
+@main.group()
+def token() -> None:
+    """Makes, lists and revokes the tokens of clients and operators.
+
+    They are kept beside the configuration file, as salted hashes. A change counts at once. As soon as there is one, the
+    grid serves nobody without a token.
+    """
+
+
+_TOKEN_OPTIONS: tuple[Any, ...] = (
+    click.option(
+        "--config", "config_file", type=click.Path(path_type=Path), help="Configuration beside which they are."
+    ),
+    *_GRID_OPTIONS,
+)
+
+
+@token.command("create")
+@_with(_TOKEN_OPTIONS)
+@click.option("--name", required=True, help="What the token is called in sessions, status and lists.")
+@click.option(
+    "--role",
+    type=click.Choice(["client", "operator"]),
+    default="client",
+    show_default=True,
+    help="client: connects, sees and ends its own sessions. operator: everything.",
+)
+@click.option(
+    "--max-sessions", type=click.IntRange(0, 100_000), default=0, help="Live sessions at once; 0: any number."
+)
+@click.option("--pools", default="", metavar="POOL,...", help="The only pools that it may use; without it all.")
+def token_create(config_file: Path | None, port: int | None, runtime_dir: str | None, **what: Any) -> None:
+    """Makes a token and prints it, this once. It is on stdout alone, so that TOKEN=$(pwgrid token create …) works."""
+    from pwgrid.cli import token as tokens
+    from pwgrid.tokens.tokens import Role
+
+    where = tokens.place(config_file, port, runtime_dir)
+    pools = [each.strip() for each in what["pools"].split(",") if each.strip()]
+    text, is_first = tokens.create(where, what["name"], Role(what["role"]), what["max_sessions"], pools)
+    click.echo(text)
+    click.echo(f"pwgrid: this token of {what['name']} is shown this once; its hash is in {where.path}", err=True)
+    if is_first:
+        click.echo("pwgrid: it is the first one: from now on the grid serves nobody without a token", err=True)
+
+
+@token.command("list")
+@_with(_TOKEN_OPTIONS)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def token_list(config_file: Path | None, port: int | None, runtime_dir: str | None, as_json: bool) -> None:
+    """Shows the tokens: names, roles and limits, never a token itself."""
+    from pwgrid.cli import output
+    from pwgrid.cli import token as tokens
+
+    rows = tokens.listed(tokens.place(config_file, port, runtime_dir))
+    click.echo(output.as_json(rows) if as_json else tokens.text_of(rows))
+
+
+@token.command("revoke")
+@_with(_TOKEN_OPTIONS)
+@click.argument("name")
+def token_revoke(config_file: Path | None, port: int | None, runtime_dir: str | None, name: str) -> None:
+    """Removes a token. Who has it is refused from now on; sessions that live go on.
+
+    A grid whose last token is revoked serves nobody without PWGRID_TOKEN: delete the file to have it ask for none.
+    """
+    from pwgrid.cli import token as tokens
+
+    tokens.revoke(tokens.place(config_file, port, runtime_dir), name)
+    click.echo(f"revoked {name}")
 
 
 @main.command()

@@ -84,7 +84,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         say("the code and the configuration load")
         return 0
     with contextlib.ExitStack() as held:
-        listeners = _inherited(settings, kept, held)
+        listeners = _inherited(loaded, kept, held)
         if settings.port == 0 and not listeners:
             listeners = _open(settings, held)
         if listeners:
@@ -115,6 +115,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
             version=__version__,
             endpoint=base_url(settings),
+            tokens_file=loaded.tokens_file,
             lifeline_fd=extras.lifeline_fd,
             on_progress=news.progress,
             on_ready=news.ready,
@@ -142,9 +143,13 @@ def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket
     return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
 
 
-def _inherited(settings: Settings, kept: KeptOpen | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+def _inherited(loaded: Loaded, kept: KeptOpen | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
     """The listening sockets that came with us: over our own exec, from systemd, or from supervisord."""
-    found = [socket.socket(fileno=fd) for fd in kept.listeners] if kept else inherited_listeners(settings)
+    if kept:
+        found = [socket.socket(fileno=fd) for fd in kept.listeners]
+    else:
+        has_tokens = loaded.tokens_file is not None and os.path.exists(loaded.tokens_file)
+        found = inherited_listeners(loaded.settings, has_tokens=has_tokens)
     for listener in found:
         held.enter_context(listener)
     return tuple(found)

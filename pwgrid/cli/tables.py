@@ -1,7 +1,7 @@
 """The tables of `pwgrid status` and `pwgrid sessions`: as wide as the terminal, elsewhere as wide as they need."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -83,9 +83,20 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
         remarks = [session["reason"]] if session["reason"] else []
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
-        rows.append((*who, began, f"{lasted_s:.1f} s", session["client"], "; ".join(remarks)))
+        client = session["client"] + (f" ({session['token']})" if session.get("token") else "")
+        rows.append((*who, began, f"{lasted_s:.1f} s", client, "; ".join(remarks)))
     head = ("SESSION", "POOL", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")
     return table(head, rows)
+
+
+def tokens_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """Tokens, as `pwgrid token list` shows them."""
+    rows = []
+    for token in found:
+        created = datetime.fromtimestamp(token["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
+        limits = (token["maxSessions"] or "any", ", ".join(token["pools"]) or "all")
+        rows.append((token["name"], token["role"], *limits, created, f"pwg_{token['id']}_…"))
+    return table(("NAME", "ROLE", "SESSIONS", "POOLS", "CREATED", "TOKEN"), rows)
 
 
 _MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "RUN", "TOKEN", "LABELS", "")

@@ -51,6 +51,8 @@ class MasterConfig:
     gives it with what is to be called if it is taken; `describe_settings` adds the source of each. `installed()` is the
     fingerprint of what is installed now; `check_argv` tries the code that `exec_argv` would run.
 
+    `tokens_file` is where the proxy finds the tokens of `pwgrid token`.
+
     `prepare_pool(pool)` raises GridError when a pool that is scaled up from nothing cannot have workers.
     `on_progress(text)` while the grid starts, `on_ready(status)` once, when it is ready; before that perhaps, once,
     `on_not_ready(status)`, when the start is over and it is not (status["reason"] says why). `on_stopping(text)` says
@@ -66,6 +68,7 @@ class MasterConfig:
     roles: Roles
     version: str
     endpoint: str
+    tokens_file: Path | None = None
     lifeline_fd: int | None = None
     open_listeners: Callable[[], tuple[socket, ...]] = tuple
     leftovers: Leftovers = field(default_factory=Leftovers)

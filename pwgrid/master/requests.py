@@ -48,6 +48,7 @@ class Requests:
             "status": lambda _data: self.status(),
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
             "settings": lambda _data: {"settings": self.config.describe_settings(self.config.settings)},
+            "tokens": lambda _data: {"file": self.config.tokens_file and str(self.config.tokens_file)},
             "drain": self.drain,
             "end_session": self.end_session,
             "scale": self.scale,

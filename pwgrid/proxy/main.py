@@ -30,7 +30,7 @@ from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusals import no_capacity, stopping
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dead_workers import DeadWorkers, report
-from pwgrid.proxy.policy.upgrade_request import Access
+from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
@@ -39,6 +39,8 @@ from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.last_child import end_grid_if_last, workers_end
 from pwgrid.runtime.open_files import room_for_clients
 from pwgrid.settings.model import is_loopback
+from pwgrid.tokens.file import TokenFile
+from pwgrid.tokens.tokens import NO_TOKENS
 
 log = structlog.get_logger()
 
@@ -339,12 +341,16 @@ def access_of(boot: ProxyArguments) -> Access:
     settings = boot.settings
     # systemd may have opened others than the settings name; an address of a Unix socket is a text.
     addresses = [each for each in (listener.getsockname() for listener in boot.listeners) if isinstance(each, tuple)]
+    hosts = [each[0] for each in addresses]
     return Access(
         token=settings.token.get_secret_value(),
         allowed_origins=frozenset(settings.allowed_origins),
         allowed_hosts=frozenset(settings.allowed_hosts),
         own_hosts=frozenset(filter(None, (settings.host, settings.advertised_host))),
         loopback_listeners=frozenset((each[0], each[1]) for each in addresses if is_loopback(each[0])),
+        tokens=TokenFile(boot.tokens_file).tokens if boot.tokens_file else lambda: NO_TOKENS,
+        is_closed=not settings.allow_public and not all(map(is_loopback, hosts)),
+        now=time.monotonic,
     )
 
 

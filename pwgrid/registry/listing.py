@@ -19,6 +19,7 @@ class Filter:
     status: str | None = None
     browser_type: str | None = None
     worker_id: str | None = None
+    token: str | None = None
 
     def passes(self, session: SessionRecord) -> bool:
         """Whether the session is one of those."""
@@ -26,6 +27,7 @@ class Filter:
             self.status in (None, session.status)
             and self.browser_type in (None, session.browser_type)
             and self.worker_id in (None, session.worker_id)
+            and self.token in (None, session.token)
         )
 
 

@@ -25,6 +25,12 @@ LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 1
 IGNORED_OPTIONS = "ignoredOptions"
 """A field of the session's record: names, comma-separated."""
 
+TOKEN = "token"
+"""A field of the session's record: the name of the token that it was begun with."""
+
+MAX_OF_TOKEN = "maxOfToken"
+"""No field of the record, but told to selector.lua among them: how many sessions of the token may live."""
+
 _NO_FIGURE = 2.0**53
 """From here on floats skip whole numbers, and JSON's readers do. The scripts draw the same line."""
 
@@ -180,6 +186,11 @@ class SessionRecord:
         )
 
     @property
+    def token(self) -> str | None:
+        """The name of the token that it was begun with; None where none was asked for."""
+        return self.extra.get(TOKEN) or None
+
+    @property
     def ignored_options(self) -> list[str]:
         """The names of the launch options that its client sent, and nobody heeded."""
         return [name for name in self.extra.get(IGNORED_OPTIONS, "").split(",") if name]
@@ -201,6 +212,7 @@ class SessionRecord:
             "bytesIn": self.bytes_in,
             "bytesOut": self.bytes_out,
             "ignoredOptions": self.ignored_options,
+            "token": self.token,
         }
 
 

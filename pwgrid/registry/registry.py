@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
+from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.common.types import BrowserType
 from pwgrid.registry import listing, records
 from pwgrid.registry.client import RedisClient
@@ -166,15 +167,18 @@ class Registry:
         worker_id: str | None = None,
         pool: str | None = None,
         fields: Mapping[str, str] | None = None,
+        max_of_token: int = 0,
     ) -> Selection | None:
         """Chooses a worker and takes one of its slots by a lease of `lease_s`; None when no worker is eligible.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
-        do, `pool` the one whose workers will, `fields` go into the session's record. A session that was selected before
-        gets the same answer; if its worker is excluded now, that lease is taken back. None also for a session that has
-        run already.
+        do, `pool` the one whose workers will, `fields` go into the session's record, among them perhaps the token, of
+        which `max_of_token` sessions may live at once (0: any number). A session that was selected before gets the same
+        answer; if its worker is excluded now, that lease is taken back. None also for a session that has run already.
         """
-        extra = [text for pair in fields.items() for text in pair] if fields else ()
+        extra = [text for pair in fields.items() for text in pair] if fields else []
+        if max_of_token:
+            extra += [records.MAX_OF_TOKEN, str(max_of_token)]
         arguments = (
             browser_type,
             max_concurrent,
@@ -219,6 +223,13 @@ class Registry:
         tail = (self._prefix, int(last), self._lifetimes.history_ttl_s)
         return bool(await self._run("rollback", session_id, reason, self._time(), *tail))
 
+    async def sessions_of_token(self, token: str) -> int:
+        """How many sessions of a token with a limit live now."""
+        ids: Collection[str] = await self.client.call("SMEMBERS", f"{self._prefix}token:sessions:{token}")
+        keys = [self._prefix + (each if each.startswith("lease:") else f"session:{each}") for each in ids]
+        statuses = await self.client.pipeline([("HGET", key, "status") for key in keys])
+        return sum(status in LIVE for status in statuses)
+
     async def session(self, session_id: str) -> SessionRecord | None:
         """One session's record; None if there is none (any more)."""
         values = await self.client.call("HGETALL", f"{self._prefix}session:{session_id}")
@@ -230,11 +241,12 @@ class Registry:
         status: str | None = None,
         browser_type: str | None = None,
         worker_id: str | None = None,
+        token: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> SessionPage:
         """Sessions that pass all given filters, the newest first. Raises ValueError for a cursor that is not ours."""
-        wanted = listing.Filter(status, browser_type, worker_id)
+        wanted = listing.Filter(status, browser_type, worker_id, token)
         return await listing.page(self.client, self._prefix, wanted, limit, cursor)
 
     # Workers

@@ -43,10 +43,12 @@ class WorkerArguments:
 
 @dataclass(frozen=True, slots=True)
 class ProxyArguments:
-    """Everything the proxy needs that only the master can give. `listeners` are bound and listening already."""
+    """Everything the proxy needs that only the master can give. `listeners` are bound and listening already;
+    `tokens_file` is where `pwgrid token` keeps its tokens, None where it is not asked."""
 
     settings: Settings
     redis_url: str
     runtime: Path
     control: socket.socket
     listeners: tuple[socket.socket, ...]
+    tokens_file: Path | None = None

@@ -37,6 +37,9 @@ from pwgrid.settings.unknown_variables import find_strays
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"
 
+TOKENS_NAME: Final = "tokens.json"
+"""The file of `pwgrid token`, beside the configuration."""
+
 CREDENTIAL: Final = "pwgrid.token"
 """The name of the systemd credential that is the token."""
 
@@ -58,17 +61,22 @@ class Loaded:
     config_file: Path | None
     again: "Callable[[], Loaded]" = field(repr=False)
     """Reads the same file again, with the same environment and flags. Raises ConfigError."""
+    tokens_file: Path | None = None
+    """Where `pwgrid token` keeps its tokens, be it there or not; None for a private grid, which takes none."""
     warnings: tuple[str, ...] = ()
     """Sentences about what is allowed, and better changed."""
     strays: tuple[Violation, ...] = ()
     """Variables of the environment that set nothing, and look as if they should."""
 
 
-def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
+def load(
+    config_file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object], *, private: bool = False
+) -> Loaded:
     """Settings from `config_file` (None: the one that $PWGRID_CONFIG names, else /etc/pwgrid/grid.toml if it exists).
 
     Environment beats file, `flags` (by name of the setting; None is not given) beat both; a token in none of them
-    may be systemd's credential. Raises ConfigError with all violations at once, KeyError for a flag that is no setting.
+    may be systemd's credential. A `private` grid takes no tokens of `pwgrid token`. Raises ConfigError with all
+    violations at once, KeyError for a flag that is no setting.
     """
     draft = _Draft()
     path = draft.take_file(*_find_file(config_file, environ))
@@ -81,10 +89,22 @@ def load(config_file: Path | None, environ: Mapping[str, str], flags: Mapping[st
             given = str(value).strip() if isinstance(value, str | PurePath) else value
             draft.take({name: given}, lambda setting: setting.flag, _TEXTS if isinstance(given, str) else _TYPED)
     draft.take_credential(environ)
-    settings = draft.finished()
-    again = partial(load, config_file, dict(environ), dict(flags))
+    tokens_file = None if private else find_tokens_file(path, environ)
+    settings = draft.finished(has_tokens=tokens_file is not None and os.path.exists(tokens_file))
+    again = partial(load, config_file, dict(environ), dict(flags), private=private)
     warnings = tuple(_warnings(settings, draft.sources, path))
-    return Loaded(settings, draft.sources, path, again, warnings, tuple(find_strays(environ)))
+    return Loaded(settings, draft.sources, path, again, tokens_file, warnings, tuple(find_strays(environ)))
+
+
+def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Path:
+    """Where the tokens are that `pwgrid token` makes: beside the configuration. Where none is read, beside the place of
+    one: that of the host, or the user's own where the host has none."""
+    if config_file is not None:
+        return config_file.absolute().with_name(TOKENS_NAME)
+    home = environ.get("HOME", "")
+    if os.geteuid() == 0 or DEFAULT_FILE.parent.is_dir() or not home.startswith("/"):
+        return DEFAULT_FILE.with_name(TOKENS_NAME)
+    return Path(environ.get("XDG_CONFIG_HOME") or f"{home}/.config") / "pwgrid" / TOKENS_NAME
 
 
 def show(table: Mapping[str, Mapping[str, Any]]) -> str:
@@ -219,12 +239,13 @@ class _Draft:
         if path.is_absolute() and _is_there(path) and self.sources["token"] == self.sources["token_file"] == DEFAULT:
             self.take({"token_file": str(path)}, lambda _setting: f"systemd's credential {CREDENTIAL}", _TEXTS)
 
-    def finished(self) -> Settings:
+    def finished(self, *, has_tokens: bool) -> Settings:
         """All values together, by the rules between settings. Raises ConfigError with all that is wrong."""
         if self._is_complete:
             self._derive()
             try:
-                settings = Settings.model_validate(self._values, context=Sources(self.sources, self._unusable))
+                context = Sources(self.sources, self._unusable, has_tokens)
+                settings = Settings.model_validate(self._values, context=context)
             except ValidationError as error:
                 for each in error.errors():
                     name = str(each["loc"][0])

@@ -100,6 +100,8 @@ class Sources:
     of: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(SETTINGS, DEFAULT))
     unusable: Set[str] = frozenset()
     """No rule is applied to these."""
+    has_tokens: bool = False
+    """Clients may have tokens that `pwgrid token` made."""
 
 
 class Settings(BaseModel, frozen=True):
@@ -319,14 +321,14 @@ class Settings(BaseModel, frozen=True):
         sources = info.context or Sources()
         faults = [
             InitErrorDetails(type=kinds.rule(sentence), loc=(blamed,), input=getattr(self, blamed))
-            for names, blamed, sentence in self._broken_rules(sources.of)
+            for names, blamed, sentence in self._broken_rules(sources.of, sources.has_tokens)
             if sources.unusable.isdisjoint(names)
         ]
         if faults:
             raise ValidationError.from_exception_data("Settings", faults)
         return self
 
-    def _broken_rules(self, sources: Mapping[str, str]) -> Iterator[tuple[Collection[str], str, str]]:
+    def _broken_rules(self, sources: Mapping[str, str], has_tokens: bool) -> Iterator[tuple[Collection[str], str, str]]:
         """Of each rule between settings that is broken: its settings, the one to blame, and a sentence.
 
         Of two, the one that somebody has set is to blame, else the first; the sentence has what the other is and why.
@@ -343,9 +345,10 @@ class Settings(BaseModel, frozen=True):
                 sentence = f"{rule.product} ({left}, {DEFAULT}) must be {rule.sign} {rule.right}"
                 yield (rule.left, rule.right), rule.right, sentence
         yield from self._broken_rules_of_pools(sources)
-        if not (is_loopback(self.host) or self.token or self.allow_public):
+        if not (is_loopback(self.host) or self.token or has_tokens or self.allow_public):
             sentence = (
                 "a listener that other hosts can reach needs a token: set PWGRID_TOKEN,"
+                " make one with pwgrid token create,"
                 " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
             )
             yield ("host", "token", "allow_public"), "host", sentence

@@ -121,7 +121,8 @@ def test_a_loopback_listener_needs_no_token(host: str) -> None:
 def test_a_public_listener_needs_a_token_or_somebody_who_means_it(host: str) -> None:
     assert faults({"PWGRID_HOST": host}) == [
         f"host: '{host}' (environment PWGRID_HOST): a listener that other hosts can reach needs a token: "
-        "set PWGRID_TOKEN, or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
+        "set PWGRID_TOKEN, make one with pwgrid token create, "
+        "or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
     ]
     assert load(None, {"PWGRID_HOST": host, "PWGRID_TOKEN": "abc"}, {}).settings.host == host
     assert load(None, {"PWGRID_HOST": host}, {"allow_public": True}).settings.host == host

@@ -53,6 +53,12 @@ async def stand_in_line(queue: Queue[str], *tickets: Ticket[str]) -> list[asynci
     return tasks
 
 
+async def until_all_are_served(queue: Queue[str]) -> None:
+    """Who can have a slot now has it."""
+    while queue._serving:
+        await asyncio.sleep(0)
+
+
 async def test_a_free_slot_is_given_at_once() -> None:
     slots = Slots(1)
     assert await Queue(slots.select, slots.give_back, 10).acquire(ticket("a")) == "w"
@@ -338,3 +344,40 @@ async def test_while_paused_even_free_slots_wait() -> None:
     assert slots.given == []
     queue.pause(False)
     assert await tasks[0] == "w"
+
+
+async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    limited = Ticket("limited", "chromium", None, "client", FOREVER, token="ci", max_of_token=1)
+    of_token, plain = await stand_in_line(queue, limited, ticket("plain", browser_type="webkit"))
+    await until_all_are_served(queue)
+    slots.free = 1
+    queue.wake("firefox")  # a session of the token has ended there
+    assert await of_token == "w"
+    slots.free = 1
+    queue.wake("firefox")
+    await until_all_are_served(queue)
+    assert not plain.done()
+    queue.wake("webkit")
+    assert await plain == "w"
+    assert queue.waiting() == 0
+
+
+async def test_one_token_that_has_what_it_may_keeps_no_other_back() -> None:
+    slots = Slots(0)
+
+    async def select(ticket: Ticket[str]) -> str | None:
+        return None if ticket.token == "full" else await slots.select(ticket)
+
+    queue = Queue(select, slots.give_back, 10)
+    full = Ticket("full", "chromium", None, "client", FOREVER, token="full", max_of_token=1)
+    of_token, plain = await stand_in_line(queue, full, ticket("plain"))
+    await until_all_are_served(queue)
+    slots.free = 1
+    queue.wake("chromium")
+    assert await plain == "w"
+    assert not of_token.done()
+    queue.abandon(full)
+    with pytest.raises(ClientGone):
+        await of_token

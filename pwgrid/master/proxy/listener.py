@@ -54,7 +54,7 @@ def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridErro
     return GridError(f"cannot listen on {host} port {port}: {reason}; choose another one with --host or --port")
 
 
-def inherited_listeners(settings: Settings) -> list[socket.socket]:
+def inherited_listeners(settings: Settings, *, has_tokens: bool = False) -> list[socket.socket]:
     """Listening sockets that were opened for us: by systemd (LISTEN_FDS, LISTEN_PID), or by supervisord's fcgi-program
     (descriptor 0). Empty when there are none.
 
@@ -70,7 +70,7 @@ def inherited_listeners(settings: Settings) -> list[socket.socket]:
         listener.setblocking(True)
         listeners.append(listener)
     for listener in listeners:
-        if _is_unprotected(listener, settings):
+        if not has_tokens and _is_unprotected(listener, settings):
             address = listener.getsockname()[0]
             for each in listeners:
                 each.close()

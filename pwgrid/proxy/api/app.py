@@ -15,7 +15,6 @@ from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from websockets.datastructures import Headers
 
 from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
@@ -25,12 +24,16 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
+from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
 from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
 from pwgrid.proxy.connect.upgrade import Counts
-from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT, Access, Refusal
+from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
+from pwgrid.tokens.tokens import Role
 
 log = structlog.get_logger()
 
@@ -76,30 +79,25 @@ class Grid(Protocol):
 
 def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     """What uvicorn serves. All but health, the hints at / and /json, the icon and the API's own description asks for
-    the grid's token, if it has one. No answer takes longer than `timeout_s`, however many questions to Redis it needs.
+    a token, if the grid does. No answer takes longer than `timeout_s`, however many questions to Redis it needs.
     """
     app = FastAPI(title="pwgrid", version=__version__, description="A grid of real Playwright browsers on one host.")
     for error, handler in _HANDLERS.items():
         app.add_exception_handler(error, handler)
     requests = Requests()
     app.add_middleware(RequestCounts, counted=requests)
-
-    async def knows_the_host(request: Request) -> None:
-        # Load balancers look at the health of what is behind them with HTTP/1.0, which knows no Host.
-        if "host" in request.headers or request.scope.get("http_version") != "1.0":
-            access.check_host(Headers(request.headers.items()), request.scope.get("server"))
-
-    async def may_use_it(request: Request) -> None:
-        headers, parameters = Headers(request.headers.items()), request.query_params.multi_items()
-        access.check(headers, parameters, request.scope.get("server"))
-
-    app.include_router(_open_routes(grid), dependencies=[Depends(knows_the_host)])
-    asks_for_token = [Depends(may_use_it), Depends(HTTPBearer(auto_error=False))]  # the latter for /docs
-    # Who has the token may drain workers and end sessions. Without one nobody is known to be an operator.
-    metrics = _metrics_route(grid, timeout_s, requests)
-    app.include_router(metrics, dependencies=asks_for_token, responses=_problems(401, 403, 503))
-    guarded = _guarded_routes(grid, _route_within(timeout_s), for_operators=bool(access.token))
-    app.include_router(guarded, dependencies=asks_for_token, responses=_problems(401, 403, 503))
+    app.state.access = access
+    route_class = _route_within(timeout_s)
+    takes_token = {"dependencies": [Depends(HTTPBearer(auto_error=False))], "responses": _problems(401, 403, 429, 503)}
+    routers: list[tuple[APIRouter, dict[str, Any]]] = [
+        (_open_routes(grid), {}),
+        (_client_routes(grid, route_class), takes_token),  # its security scheme is for /docs
+        (_operator_routes(grid, route_class), takes_token),
+        (_metrics_route(grid, timeout_s, requests), takes_token),
+    ]
+    for router, of_all in routers:
+        check_all_name_a_role(router)
+        app.include_router(router, **of_all)
     return app
 
 
@@ -132,7 +130,7 @@ async def _within(timeout_s: float, answer: Coroutine[Any, Any, Answer]) -> Answ
 
 
 def _open_routes(grid: Grid) -> APIRouter:
-    router = APIRouter(tags=["health"])
+    router = APIRouter(tags=["health"], dependencies=[open_to_all])
 
     @router.api_route("/", methods=["GET", "HEAD", "POST"], include_in_schema=False)
     @router.get("/playwright/{path:path}", include_in_schema=False)
@@ -174,7 +172,7 @@ def _open_routes(grid: Grid) -> APIRouter:
 
 
 def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
     async def metrics(
@@ -206,16 +204,8 @@ def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRoute
     return router
 
 
-def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: bool) -> APIRouter:  # noqa: C901 - a list of routes
-    router = APIRouter(route_class=route_class)
-
-    async def find(session_id: Annotated[str, Path(alias="id")]) -> SessionRecord:
-        session = await grid.registry.session(session_id)
-        if session is None:
-            raise Refusal(404, "there is no such session (any more)")
-        return session
-
-    found_session = Annotated[SessionRecord, Depends(find)]
+def _operator_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
+    router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:
@@ -235,9 +225,10 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: b
         )
 
     @router.get("/v1/workers", tags=["workers"])
-    async def workers() -> models.Workers:
-        """The registered workers with their counters. `wsEndpoint` is a secret: null where the grid has no token."""
-        return models.Workers.of(await grid.registry.snapshot(), with_endpoints=for_operators)
+    async def workers(identity: Annotated[Identity, needs(Role.OPERATOR)]) -> models.Workers:
+        """The registered workers with their counters. `wsEndpoint` is a secret: null where the grid asks for no token,
+        so that nobody is known to be an operator."""
+        return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=_problems(404))
     async def drain(worker_id: Annotated[str, Path(alias="id")]) -> models.Draining:
@@ -247,19 +238,36 @@ def _guarded_routes(grid: Grid, route_class: type[APIRoute], *, for_operators: b
         grid.ask_drain(worker_id, "operator")
         return models.Draining(draining=[worker_id])
 
+    return router
+
+
+def _client_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
+    """What a client may ask for, too: its own sessions. An operator sees all."""
+    router = APIRouter(route_class=route_class, dependencies=[needs(Role.CLIENT)])
+    who = Annotated[Identity, needs(Role.CLIENT)]
+
+    async def find(session_id: Annotated[str, Path(alias="id")], identity: who) -> SessionRecord:
+        session = await grid.registry.session(session_id)
+        if session is None or not (identity.is_operator or session.token == identity.name):
+            raise Refusal(404, "there is no such session (any more)")
+        return session
+
+    found_session = Annotated[SessionRecord, Depends(find)]
+
     @router.get("/v1/sessions", tags=["sessions"], responses=_problems(400))
     async def sessions(
+        identity: who,
         status: Annotated[SessionStatus | None, _None_if_empty, Query()] = None,
         browser_type: Annotated[BrowserType | None, _None_if_empty, Query(alias="browserType")] = None,
         worker_id: Annotated[str | None, _None_if_empty, Query(alias="workerId")] = None,
         limit: _PageSize = 100,
         cursor: Annotated[str | None, _None_if_empty, Query()] = None,
     ) -> models.Sessions:
-        """Sessions that pass all given filters, the newest first."""
+        """Sessions that pass all given filters, the newest first; for a client those that it has begun itself."""
+        filters = {"status": status, "browser_type": browser_type, "worker_id": worker_id}
+        token = None if identity.is_operator else identity.name
         try:
-            page = await grid.registry.sessions(
-                status=status, browser_type=browser_type, worker_id=worker_id, limit=limit, cursor=cursor
-            )
+            page = await grid.registry.sessions(**filters, token=token, limit=limit, cursor=cursor)
         except ValueError as error:
             raise Refusal(400, f"bad query: {error}") from None
         return models.Sessions(sessions=[models.Session.of(each) for each in page.sessions], cursor=page.cursor)

@@ -142,6 +142,8 @@ class Session(_Model):
     bytes_out: int
     ignored_options: list[str]
     """The launch options of its client that a shared browser cannot heed."""
+    token: str | None
+    """The name of the token that it was begun with."""
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Session":

@@ -55,6 +55,17 @@ def stopping() -> Refusal:
     )
 
 
+def token_used_up(token: str, most: int) -> Refusal:
+    """429: it is not the grid that is short of slots."""
+    return Refusal(
+        429,
+        f"the token {token} has {most} live sessions, which is its limit: end one, or have an operator make a token "
+        "with another --max-sessions",
+        headers=(("Retry-After", str(RETRY_AFTER_S)),),
+        details={"retryAfterS": RETRY_AFTER_S, "maxSessions": most},
+    )
+
+
 def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
     """503: the line is full, or no slot came free in time. The body has the reason, how long the line is, and where in
     it the client stood, or would stand."""

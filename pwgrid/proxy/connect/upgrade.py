@@ -27,7 +27,7 @@ from pwgrid.proxy.policy.upgrade_request import Access, Offer, Policy, Refusal, 
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
-from pwgrid.registry.records import IGNORED_OPTIONS
+from pwgrid.registry.records import IGNORED_OPTIONS, TOKEN
 from pwgrid.registry.registry import Selection
 from pwgrid.settings.model import Settings
 
@@ -163,7 +163,8 @@ class Upgrade(asyncio.Protocol):
     async def _run(self, whole_head: bytes) -> None:
         try:
             request = head.parse(whole_head)
-            wanted = decide(request, self._gateway.policy(), get_local_addr(self._transport))
+            peer = self._peer[0] if self._peer else ""
+            wanted = decide(request, self._gateway.policy(), get_local_addr(self._transport), peer)
             if (closed := self._gateway.closed()) is not None:
                 raise closed
             await self._serve(wanted, request.headers)
@@ -187,8 +188,11 @@ class Upgrade(asyncio.Protocol):
             client=_text(self._peer),
             deadline=self._loop.time() + gateway.settings.worker_select_timeout,
             worker_id=wanted.worker_id,
-            fields={IGNORED_OPTIONS: ",".join(wanted.not_heeded)} if wanted.not_heeded else {},
+            fields=_record_of(wanted),
+            token=wanted.identity.name,
+            max_of_token=wanted.identity.max_sessions,
         )
+        wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:
             await self._check_endpoint(wanted, wanted.worker_id)
         compression = gateway.compresses(self._transport, self._peer)
@@ -230,6 +234,8 @@ class Upgrade(asyncio.Protocol):
             waited = Waited.ABANDONED
             raise
         except NoPlace as why:
+            if isinstance(why, WaitedTooLong) and await gateway.selector.is_token_used_up(ticket):
+                raise refusals.token_used_up(ticket.token, ticket.max_of_token) from None
             if isinstance(why, WaitedTooLong) and (reason := await gateway.shortage(ticket.pool)) is not None:
                 raise refusals.no_capacity(reason) from None
             raise refusals.no_place(ticket, gateway.settings, why) from None
@@ -291,6 +297,12 @@ class Upgrade(asyncio.Protocol):
 
 def _pool(ticket: Ticket[Selection]) -> tuple[str, str]:
     return ticket.browser_type, ticket.pool
+
+
+def _record_of(wanted: Wanted) -> dict[str, str]:
+    """What the session's record says of the client's wishes, and who that is."""
+    fields = {IGNORED_OPTIONS: ",".join(wanted.not_heeded), TOKEN: wanted.identity.name}
+    return {name: text for name, text in fields.items() if text}
 
 
 def _text(peer: Peer) -> str:

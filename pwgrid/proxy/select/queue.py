@@ -58,7 +58,9 @@ class Ticket(Generic[Slot]):
     run: str = ""
     """The run that the client names; "" for none."""
     token: str = ""
-    """The name of its token; "" for none, and for the grid's own."""
+    """The name of its token; "" where none is asked for."""
+    max_of_token: int = 0
+    """How many sessions of this token may live at once; 0 is no limit."""
     borrows: bool = False
     """It asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN are for these."""
     pool: str = ""
@@ -78,7 +80,8 @@ class Ticket(Generic[Slot]):
 
     def looks_like(self) -> Hashable:
         """Tickets that look alike get the same answer from the registry at the same moment."""
-        return self.playwright_version, self.worker_id, frozenset(self.excluded)
+        limited = self.token if self.max_of_token else ""
+        return self.playwright_version, self.worker_id, frozenset(self.excluded), limited
 
 
 class Queue(Generic[Slot]):
@@ -109,6 +112,8 @@ class Queue(Generic[Slot]):
         self._waiting = 0
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
         """Of those who borrow, how many wait in the line of a pool, and of each party there."""
+        self._limited: Counter[str] = Counter()
+        """How many in the line of a pool have a token with a limit: a session that ends in any pool may let them in."""
         self._wakes: Counter[str] = Counter()
         self._wakes_of_all = 0
         self._serving: dict[str, asyncio.Task[None]] = {}
@@ -157,11 +162,12 @@ class Queue(Generic[Slot]):
 
     def wake(self, pool: str | None = None) -> None:
         """A slot may have come free: serve who waits. Cheap when nobody does."""
+        pools = [*self._lines] if pool is None else [pool, *(other for other in self._limited if other != pool)]
         if pool is None:
             self._wakes_of_all += 1
         else:
-            self._wakes[pool] += 1
-        for each in [*self._lines] if pool is None else [pool]:
+            self._wakes.update(pools)
+        for each in pools:
             if self._lines.get(each) and not self._paused and each not in self._serving:
                 self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
 
@@ -234,6 +240,10 @@ class Queue(Generic[Slot]):
     def _count(self, ticket: Ticket[Slot], by: int) -> None:
         self._waiting += by
         self.on_change()
+        if ticket.max_of_token:
+            self._limited[ticket.pool] += by
+            if not self._limited[ticket.pool]:
+                del self._limited[ticket.pool]
         if not ticket.borrows:
             return
         for counted in ((ticket.pool, None), (ticket.pool, ticket.party)):

@@ -69,6 +69,7 @@ class Selector:
                 worker_id=ticket.worker_id,
                 pool=ticket.pool,
                 fields=ticket.fields,
+                max_of_token=ticket.max_of_token,
             )
         except RegistryUnavailable as error:
             if not self._without_redis:
@@ -78,6 +79,14 @@ class Selector:
         self._without_redis = False
         ticket.selection_s = time.monotonic() - since
         return selection
+
+    async def is_token_used_up(self, ticket: Ticket[Selection]) -> bool:
+        """Whether the ticket's token has as many sessions as it may."""
+        try:
+            live = await self._registry.sessions_of_token(ticket.token) if ticket.max_of_token else 0
+        except RegistryUnavailable:
+            return False
+        return 0 < ticket.max_of_token <= live
 
     async def give_back(self, ticket: Ticket[Selection]) -> None:
         """The ticket's session has come to nothing: its slot is free again."""

@@ -1,0 +1,103 @@
+"""`pwgrid token`: changes the file of tokens that a grid reads. Asks the grid only where that is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pwgrid.cli.running_grid import ask, find_grid
+from pwgrid.common.errors import GridError, NoGridError
+from pwgrid.runtime.find_grids import RunningGrid, find_running
+from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
+from pwgrid.tokens.file import changing, load
+from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, Token, make
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The file, and who reads it: the user of the grid that runs with it, None where none does."""
+
+    path: Path
+    reader: int | None = None
+
+
+def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -> Place:
+    """Beside the configuration that is named, else where the running grid looks, else in the default place.
+
+    Raises GridError where several grids run, and for one that takes no tokens.
+    """
+    named = config_file or (Path(variable) if (variable := os.environ.get(FILE_VARIABLE, "").strip()) else None)
+    if named is not None and port is None and runtime_dir is None:
+        path = find_tokens_file(named, os.environ)
+        return Place(path, _reader_of(path))
+    try:
+        grid = find_grid(port, runtime_dir)
+    except NoGridError:
+        if port is not None or runtime_dir is not None:
+            raise
+        return Place(find_tokens_file(DEFAULT_FILE if DEFAULT_FILE.exists() else None, os.environ))
+    if (found := _file_of(grid)) is None:
+        raise GridError("this is a private grid (pwgrid run): it takes no tokens")
+    return Place(found, _uid(grid))
+
+
+def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequence[str]) -> tuple[str, bool]:
+    """Makes a token; its text, and whether it is the first one. Raises GridError."""
+    if not NAME.fullmatch(name):
+        raise GridError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
+    for pool in pools:
+        if not POOL.fullmatch(pool):
+            raise GridError(f"{pool!r:.80} is no name of a pool")
+    token, text = make(name, role, max_sessions, pools, time.time())
+    is_first = not where.path.exists()
+    with changing(where.path, where.reader) as tokens:
+        if name in tokens:
+            raise GridError(f"there is a token {name} already: revoke it first, or choose another name")
+        tokens[name] = token
+    return text, is_first
+
+
+def revoke(where: Place, name: str) -> None:
+    """Removes a token. Raises GridError where there is none with this name."""
+    with changing(where.path, where.reader) as tokens:
+        if tokens.pop(name, None) is None:
+            raise GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
+
+
+def listed(where: Place) -> list[dict[str, Any]]:
+    """The tokens without what their holders alone know, nor what that is recognised by."""
+    return [_shown(token) for token in load(where.path).all]
+
+
+def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The same for people."""
+    from pwgrid.cli.tables import tokens_text
+
+    return tokens_text(rows)
+
+
+def _file_of(grid: RunningGrid) -> Path | None:
+    file = ask(grid, "tokens")["file"]
+    return Path(file) if file else None
+
+
+def _reader_of(path: Path) -> int | None:
+    """The user of the running grid that reads this file; None where there is none. Other grids are no matter here."""
+    for grid in find_running():
+        with contextlib.suppress(GridError, OSError):
+            if _file_of(grid) == path:
+                return _uid(grid)
+    return None
+
+
+def _uid(grid: RunningGrid) -> int:
+    return grid.directory.stat().st_uid
+
+
+def _shown(token: Token) -> dict[str, Any]:
+    return {name: value for name, value in token.as_json().items() if name not in ("salt", "hash")}

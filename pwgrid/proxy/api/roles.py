@@ -1,0 +1,82 @@
+"""Who may use which route of the API. Each route names a role; one that names none stops the proxy from starting."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fastapi import APIRouter, Depends
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+from websockets.datastructures import Headers
+
+from pwgrid.proxy.policy.access import Access, Identity
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.tokens.tokens import Role
+
+OPEN: Final = "open"
+"""For routes that ask for no token: they still answer only to a name of the grid."""
+
+
+class _Open:
+    async def __call__(self, request: Request) -> None:
+        """Raises Refusal for a foreign Host."""
+        # Load balancers look at the health of what is behind them with HTTP/1.0, which knows no Host.
+        if "host" in request.headers or request.scope.get("http_version") != "1.0":
+            _access(request).check_host(Headers(request.headers.items()), request.scope.get("server"))
+
+
+class _Needs:
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+    async def __call__(self, request: Request) -> Identity:
+        """Who asks. Raises Refusal for who may not."""
+        headers, parameters = Headers(request.headers.items()), request.query_params.multi_items()
+        peer = request.client.host if request.client else ""
+        identity = _access(request).check(headers, parameters, request.scope.get("server"), peer)
+        if self.role is Role.OPERATOR and not identity.is_operator:
+            raise Refusal(
+                403,
+                f"the token {identity.name} is a client's: it connects, and sees and ends its own sessions; "
+                "this takes an operator's",
+            )
+        return identity
+
+
+open_to_all: Final[Any] = Depends(_Open())
+_NEEDS: Final[dict[Role, Any]] = {role: Depends(_Needs(role)) for role in Role}
+
+
+def needs(role: Role) -> Any:
+    """A dependency of a route, or of all of a router: the least role that it takes. Its value is the Identity."""
+    return _NEEDS[role]
+
+
+def role_of(route: BaseRoute) -> str | None:
+    """The role that a route names: a Role, or OPEN; None for one that names none. Of several the highest counts."""
+    if not isinstance(route, APIRoute):
+        return None
+    calls = [each.call for each in _all_of(route.dependant)]
+    roles = [call.role for call in calls if isinstance(call, _Needs)]
+    if roles:
+        return Role.OPERATOR if Role.OPERATOR in roles else Role.CLIENT
+    return OPEN if any(isinstance(call, _Open) for call in calls) else None
+
+
+def check_all_name_a_role(router: APIRouter) -> None:
+    """Raises RuntimeError for a route of the router that names no role."""
+    nobody = [getattr(route, "path", str(route)) for route in router.routes if role_of(route) is None]
+    if nobody:
+        raise RuntimeError(f"these routes name no role (pwgrid/proxy/api/roles.py): {', '.join(nobody)}")
+
+
+def _all_of(dependant: Dependant) -> Iterator[Dependant]:
+    for each in dependant.dependencies:
+        yield each
+        yield from _all_of(each)
+
+
+def _access(request: Request) -> Access:
+    access: Access = request.app.state.access
+    return access

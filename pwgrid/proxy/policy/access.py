@@ -1,0 +1,201 @@
+"""Decides who may use the grid, and as whom: by the grid's name, token and origin. Reads no file, no clock."""
+
+import hmac
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+
+from websockets.datastructures import Headers
+
+from pwgrid.proxy.policy.failed_logins import FailedLogins
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.settings.model import is_loopback
+from pwgrid.tokens.tokens import NO_TOKENS, Role, Tokens
+
+TOKEN_HEADER: Final = "x-hub-secret"
+OPERATORS_TOKEN: Final = "PWGRID_TOKEN"
+"""What the holder of the one token of the settings is called; no token of `pwgrid token` has such a name."""
+
+MOST_TOKENS: Final = 3
+"""Of one request; what it has beyond them is not looked at, or one request would be a thousand guesses."""
+
+GUESSABLE_CHARACTERS: Final = 16
+"""A token of the settings that is shorter is not even looked at while its peer has to wait."""
+
+_HOST: Final = re.compile(
+    r"(\[[0-9A-Fa-f:.%]+\]|[^\x00-\x20\x7f\[\]:/?#@\\,]*)(?::\d*)?"
+)  # RFC 9110 7.2, RFC 3986 3.2.2
+
+Address = tuple[str, int | None] | None
+"""Host and port; None as the port of a Unix socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """As whom somebody uses the grid. `max_sessions` at once; 0 is no limit. `pools`: empty for all."""
+
+    name: str = ""
+    """Of the token; empty where none is asked for."""
+    role: Role = Role.OPERATOR
+    max_sessions: int = 0
+    pools: frozenset[str] = frozenset()
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it may do everything."""
+        return self.role is Role.OPERATOR
+
+    def may_use(self, pool: str) -> bool:
+        """Whether its sessions may be of this pool."""
+        return not self.pools or pool in self.pools
+
+    def check_pool(self, pool: str) -> None:
+        """Raises Refusal(403) for a pool that this token may not use."""
+        if not self.may_use(pool):
+            raise Refusal(
+                403,
+                f"the token {self.name} may not use the pool {pool}: it may use {', '.join(sorted(self.pools))}",
+                details={"pools": sorted(self.pools)},
+            )
+
+
+ANYBODY: Final = Identity()
+"""Where the grid asks for no token everybody may do everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may use the grid."""
+
+    token: str = ""
+    allowed_origins: frozenset[str] = frozenset()
+    allowed_hosts: frozenset[str] = frozenset()
+    """As the setting has them."""
+    own_hosts: frozenset[str] = frozenset()
+    """By which the grid itself tells others where it is."""
+    loopback_listeners: frozenset[Address] = frozenset()
+    tokens: Callable[[], Tokens] = lambda: NO_TOKENS
+    """Those of `pwgrid token`, as they are now."""
+    is_closed: bool = False
+    """Others reach the grid and nobody has said that they may: it asks for a token, also where there is none."""
+    failed: FailedLogins = field(default_factory=FailedLogins)
+    now: Callable[[], float] = lambda: 0.0
+    """Seconds of a clock that only rises."""
+
+    def check(
+        self, headers: Headers, parameters: Iterable[tuple[str, str]], local: Address, peer: str = ""
+    ) -> Identity:
+        """Who asks. Raises Refusal unless the request may be served; `local` is the address that the client has
+        connected to, `peer` the host that it comes from."""
+        self.check_host(headers, local)
+        identity = self._identify(headers, parameters, peer)
+        check_origin(headers, self.allowed_origins)
+        return identity
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether nobody is served without one."""
+        return bool(self.token) or self.is_closed or self.tokens().are_there
+
+    def _identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
+        """The identity of a token of the request. Raises Refusal(401), and 429 for who has tried too often."""
+        tokens = self.tokens()
+        if not (self.token or tokens.are_there or self.is_closed):
+            return ANYBODY
+        given = _given(headers, parameters)
+        if not given:
+            raise _unknown(
+                "this grid asks for a token: "
+                "send the header 'Authorization: Bearer <token>' or add ?token=<token> to the URL"
+            )
+        now = self.now()
+        wait_s = self.failed.wait_s(peer, now)
+        for text in given:
+            if (token := tokens.find(text)) is not None:
+                return Identity(token.name, token.role, token.max_sessions, frozenset(token.pools))
+            is_looked_at = self.token and (not wait_s or len(self.token) >= GUESSABLE_CHARACTERS)
+            if is_looked_at and hmac.compare_digest(text.encode(), self.token.encode()):
+                return Identity(OPERATORS_TOKEN)
+        if wait_s:
+            seconds = math.ceil(wait_s)
+            raise Refusal(
+                429,
+                f"too many wrong tokens have come from this address: try again in {seconds} s",
+                headers=(("Retry-After", str(seconds)),),
+                details={"retryAfterS": seconds},
+            )
+        for _ in given:
+            self.failed.note(peer, now)
+        if tokens.are_there or not self.token:
+            raise _unknown("the token is wrong, or was revoked: pwgrid token list shows those that this grid knows")
+        raise _unknown("the token is wrong: it is not the one that this grid was started with (PWGRID_TOKEN)")
+
+    def check_host(self, headers: Headers, local: Address) -> None:
+        """Raises Refusal for a name that is none of the grid's: a web page whose own name has come to mean our address
+        (DNS rebinding) asks by that, and would read the answers as those of its own site.
+
+        A literal address cannot be given to somebody else, so no page gets at us by one.
+        """
+        given = headers.get_all("host")
+        if len(given) != 1 or not (host := _HOST.fullmatch(given[0])):
+            raise Refusal(400, "a request names one host in its Host header")
+        name = host[1].lower().removeprefix("[").removesuffix("]").removesuffix(".")
+        if _is_one_of(name, self.allowed_hosts) or _is_one_of(name, self.own_hosts) or _is_loopback_name(name):
+            return
+        if local not in self.loopback_listeners and (not self.allowed_hosts or _is_address(name)):
+            return
+        raise Refusal(
+            403,
+            "the grid may not be asked for by this name: connect to its address (on the same host 127.0.0.1), "
+            "or add the name to ALLOWED_HOSTS",
+            details={"host": name[:200]},
+        )
+
+
+def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
+    """Raises Refusal(403) for a request that a web page of another site makes: browsers send its Origin."""
+    for origin in headers.get_all("origin"):
+        if origin not in allowed:
+            raise Refusal(
+                403,
+                "a web page may not drive the grid: this origin is not in ALLOWED_ORIGINS",
+                details={"origin": origin[:200]},
+            )
+
+
+def _given(headers: Headers, parameters: Iterable[tuple[str, str]]) -> list[str]:
+    """The tokens of a request: `Authorization: Bearer`, `x-hub-secret`, `?token=`."""
+    given = [value for name, value in parameters if name == "token"]
+    given += [value.strip() for value in headers.get_all(TOKEN_HEADER)]
+    for value in headers.get_all("authorization"):
+        scheme, _, credentials = value.partition(" ")
+        if scheme.lower() == "bearer":
+            given.append(credentials.strip())
+    return [text for text in given if text][:MOST_TOKENS]
+
+
+def _unknown(sentence: str) -> Refusal:
+    return Refusal(401, sentence, headers=(("WWW-Authenticate", 'Bearer realm="pwgrid"'),))
+
+
+def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
+    return any(
+        pattern == "*" or name == pattern or (pattern.startswith("*.") and name.endswith(pattern[1:]))
+        for pattern in map(str.lower, patterns)
+    )
+
+
+def _is_loopback_name(name: str) -> bool:
+    """RFC 6761, section 6.3, keeps all names below localhost for the loopback."""
+    return name.endswith(".localhost") or is_loopback(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

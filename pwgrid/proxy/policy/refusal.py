@@ -1,0 +1,23 @@
+"""The answer to who gets no session, or nothing from the API."""
+
+from pwgrid.proxy.policy.refusal_reasons import RefusalReason, reason_of
+
+
+class Refusal(Exception):
+    """An HTTP answer instead of a session. `error` is shown word for word to the user of the Playwright client."""
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        *,
+        headers: tuple[tuple[str, str], ...] = (),
+        details: dict[str, object] | None = None,
+        reason: RefusalReason | None = None,
+    ) -> None:
+        super().__init__(error)
+        self.reason = reason or reason_of(status)
+        self.status = status
+        self.error = error
+        self.headers = headers
+        self.details = details or {}

@@ -1,0 +1,130 @@
+"""The file with the tokens: read again whenever it has changed, replaced whole by who changes it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import orjson
+import structlog
+
+from pwgrid.common.errors import GridError
+from pwgrid.tokens.tokens import NO_TOKENS, Token, Tokens
+
+log = structlog.get_logger()
+
+MODE: Final = 0o600
+_MOST_BYTES: Final = 16 << 20
+
+
+class TokenFile:
+    """What the file at `path` has now. A file that is there and cannot be read lets nobody in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] | None = None
+        self._tokens = NO_TOKENS
+
+    def tokens(self) -> Tokens:
+        """As the file is at this moment: asked for each client, it costs one stat()."""
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            self._seen, self._tokens = None, NO_TOKENS
+            return NO_TOKENS
+        except OSError as error:
+            return self._unreadable((error.errno or 0,), error)
+        # A file that is replaced is another inode; one that is edited has another time.
+        seen = (status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+        if seen != self._seen:
+            try:
+                self._tokens = read(self._path)
+            except (OSError, ValueError) as error:
+                return self._unreadable(seen, error)
+            self._seen = seen
+            log.info("tokens_read", path=str(self._path), tokens=len(self._tokens.all))
+        return self._tokens
+
+    def _unreadable(self, seen: tuple[int, ...], error: Exception) -> Tokens:
+        if seen != self._seen:
+            self._seen, self._tokens = seen, Tokens()
+            log.error("tokens_unreadable", path=str(self._path), error=_why(error), so="all tokens in it are refused")
+        return self._tokens
+
+
+def read(path: Path) -> Tokens:
+    """The tokens of a file. Raises OSError, or ValueError where its content is none of ours."""
+    content = path.read_bytes()
+    try:
+        return Tokens(Token.read(entry) for entry in orjson.loads(content[:_MOST_BYTES])["tokens"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"is no file of tokens: {error!r:.200}") from None
+
+
+@contextlib.contextmanager
+def changing(path: Path, owner: int | None = None) -> Iterator[dict[str, Token]]:
+    """The tokens by name; what the block has made of them is in the file when it ends. One changer at a time.
+
+    `owner`: the user that reads it, where root writes it for a new file. Raises GridError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            tokens = {token.name: token for token in read(path).all} if path.exists() else {}
+            yield tokens
+            _replace(path, directory, tokens, owner)
+        finally:
+            os.close(directory)
+    except (OSError, ValueError) as error:
+        raise GridError(f"{path} {_why(error)}") from None
+
+
+def load(path: Path) -> Tokens:
+    """The tokens of a file, none where there is no such file. Raises GridError."""
+    try:
+        return read(path)
+    except FileNotFoundError:
+        return NO_TOKENS
+    except (OSError, ValueError) as error:
+        raise GridError(f"{path} {_why(error)}") from None
+
+
+def _replace(path: Path, directory: int, tokens: dict[str, Token], owner: int | None) -> None:
+    content = orjson.dumps({"tokens": [each.as_json() for each in tokens.values()]}, option=orjson.OPT_INDENT_2)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), _owner(path) if owner is None else owner, -1)
+            os.fchmod(file.fileno(), MODE)
+            file.write(content + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        os.fsync(directory)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+
+
+def _owner(path: Path) -> int:
+    """Who has the file now; where there is none yet, root."""
+    try:
+        return path.stat().st_uid
+    except FileNotFoundError:
+        return 0
+
+
+def _why(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"cannot be read or written: {error.strerror or error}"

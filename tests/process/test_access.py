@@ -1,0 +1,298 @@
+"""Tokens on a running grid: every endpoint with every role, limits at connect, and where a token must never be seen."""
+
+import contextlib
+import http.client
+import itertools
+import json
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from pwgrid.cli import token as tokens
+from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.failed_logins import MOST
+from pwgrid.runtime.find_grids import find_running
+from pwgrid.tokens.tokens import Role
+from tests.support import raw
+from tests.support.grid import Grid, eventually, running_grid
+
+OPERATORS = "s3cret-of-the-settings"
+WRONG = "pwg_00000000_" + "0" * 48
+
+OPEN, CLIENT, OPERATOR = "open", "client", "operator"
+
+ROUTES = {
+    # Each route of the API, and the least role that it takes. A new route stands here, or the first test fails.
+    ("GET", "/"): OPEN,
+    ("HEAD", "/"): OPEN,
+    ("POST", "/"): OPEN,
+    ("GET", "/playwright/{path:path}"): OPEN,
+    ("GET", "/json"): OPEN,
+    ("GET", "/json/version"): OPEN,
+    ("GET", "/json/version/"): OPEN,
+    ("GET", "/favicon.ico"): OPEN,
+    ("GET", "/health"): OPEN,
+    ("GET", "/health/ready"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
+    ("GET", "/docs"): OPEN,
+    ("GET", "/docs/oauth2-redirect"): OPEN,
+    ("GET", "/redoc"): OPEN,
+    ("GET", "/metrics"): OPERATOR,
+    ("GET", "/v1/status"): OPERATOR,
+    ("GET", "/v1/workers"): OPERATOR,
+    ("POST", "/v1/workers/{id}/drain"): OPERATOR,
+    ("GET", "/v1/sessions"): CLIENT,
+    ("GET", "/v1/sessions/{id}"): CLIENT,
+    ("DELETE", "/v1/sessions/{id}"): CLIENT,
+}
+
+_peers = itertools.count(2)
+
+
+def new_peer() -> str:
+    """An address of this host that nobody has failed from."""
+    number = next(_peers)
+    return f"127.1.{number // 250}.{number % 250 + 1}"
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A grid with tokens: their texts by what they are called here."""
+
+    grid: Grid
+    place: tokens.Place
+    texts: dict[str, str]
+
+    def ask(
+        self, method: str, path: str, token: str = "", *, peer: str = "", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of an answer of the API."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.grid.port, timeout=30, source_address=(peer or new_peer(), 0)
+        )
+        given = {"Authorization": f"Bearer {token}"} if token else {}
+        with contextlib.closing(connection):
+            connection.request(method, path, headers=given | headers)
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+    def json(self, path: str, token: str, method: str = "GET") -> tuple[int, Any]:
+        status, _, body = self.ask(method, path, token)
+        return status, json.loads(body)
+
+    def connect(self, token: str = "", target: str = "/", peer: str = "", **headers: str) -> socket.socket:
+        """A connection on which an upgrade was asked for."""
+        sock = socket.create_connection(("127.0.0.1", self.grid.port), 30, (peer or new_peer(), 0))
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        sock.sendall(raw.head(target=target, **headers))
+        return sock
+
+    def answer(self, token: str = "", target: str = "/", **more: str) -> tuple[int, dict[str, Any]]:
+        """Status and body of the answer to an upgrade; of one that is served the status alone."""
+        with self.connect(token, target, **more) as sock:
+            first = sock.recv(65536)
+            if first.startswith(b"HTTP/1.1 101 "):
+                return 101, {}
+            head, _, body = (first + raw.read_all(sock)).partition(b"\r\n\r\n")
+            return int(head.split()[1]), json.loads(body)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    with tempfile.TemporaryDirectory(prefix="pgtok-") as directory:
+        config = Path(directory) / "grid.toml"
+        config.touch()
+        environment = {
+            "PWGRID_CONFIG": str(config),
+            "PWGRID_TOKEN": OPERATORS,
+            "WORKER_SELECT_TIMEOUT": "0.5",
+            "LOG_LEVEL": "debug",
+        }
+        with running_grid("--chromium", "1", "--slots", "8", environment=environment, fake=True) as grid:
+            place = tokens.Place(config.with_name("tokens.json"))
+
+            def made(name: str, role: Role, most: int = 0, *pools: str) -> str:
+                return tokens.create(place, name, role, most, pools)[0]
+
+            texts = {
+                CLIENT: made("ci", Role.CLIENT),
+                OPERATOR: made("ops", Role.OPERATOR),
+                "settings": OPERATORS,
+                "other": made("other", Role.CLIENT),
+                "two": made("two", Role.CLIENT, 2),
+                "elsewhere": made("elsewhere", Role.CLIENT, 0, "appa"),
+                "revoked": made("gone", Role.OPERATOR),
+            }
+            tokens.revoke(place, "gone")
+            yield Guarded(grid, place, texts)
+
+
+def in_app() -> set[tuple[str, str]]:
+    """Method and path of each route that the API has."""
+    app = create_app(None, Access(), timeout_s=1)  # type: ignore[arg-type] # no route is called
+    found = set()
+    for context in iter_route_contexts(app.routes):
+        methods = set(context.methods or ())
+        if "GET" in methods and (context.path, "HEAD") != ("/", "HEAD") and context.path != "/":
+            methods.discard("HEAD")  # that of a GET
+        found |= {(method, context.path) for method in methods}
+    return found
+
+
+def test_the_table_has_every_route_of_the_api() -> None:
+    assert in_app() == set(ROUTES)
+
+
+@pytest.mark.parametrize("who", ["nobody", "wrong", "revoked", CLIENT, OPERATOR, "settings"])
+def test_every_endpoint_answers_every_role_as_the_table_says(guarded: Guarded, who: str) -> None:
+    text = {"nobody": "", "wrong": WRONG}.get(who) if who in ("nobody", "wrong") else guarded.texts[who]
+    for (method, path), least in ROUTES.items():
+        target = path.replace("{id}", "none").replace("{path:path}", "chromium/none")
+        status, headers, body = guarded.ask(method, target, text or "")
+        expected = None
+        if least != OPEN and who in ("nobody", "wrong", "revoked"):
+            expected = 401
+        elif least == OPERATOR and who == CLIENT:
+            expected = 403
+        if expected is None:
+            assert status not in (401, 403, 429, 500), (who, method, path, status)
+        else:
+            assert status == expected, (who, method, path)
+            assert json.loads(body)["error"]
+            assert ("www-authenticate" in headers) == (expected == 401)
+
+
+@pytest.mark.parametrize("target", ["/", "/?browser=chromium", "/?token={token}"])
+@pytest.mark.parametrize(
+    ("who", "status"),
+    [("nobody", 401), ("wrong", 401), ("revoked", 401), (CLIENT, 101), (OPERATOR, 101), ("settings", 101)],
+)
+def test_every_role_connects_and_nobody_else(guarded: Guarded, who: str, status: int, target: str) -> None:
+    text = {"nobody": "", "wrong": WRONG}.get(who, guarded.texts.get(who, ""))
+    if "{token}" in target:
+        assert guarded.answer(target=target.format(token=text))[0] == status
+        assert text == "" or guarded.answer(x_hub_secret=text)[0] == status
+    else:
+        assert guarded.answer(text, target)[0] == status
+
+
+def test_a_workers_own_endpoint_takes_a_token_too(guarded: Guarded) -> None:
+    _, found = guarded.json("/v1/workers", OPERATORS)
+    path = found["workers"][0]["wsEndpoint"].partition("/playwright/")[2]
+    assert guarded.answer(target=f"/playwright/{path}")[0] == 401
+    assert guarded.answer(guarded.texts["elsewhere"], f"/playwright/{path}")[0] == 403
+    assert guarded.answer(guarded.texts[CLIENT], f"/playwright/{path}")[0] == 101
+
+
+def test_a_client_sees_and_ends_its_own_sessions_alone(guarded: Guarded) -> None:
+    mine, other = guarded.texts[CLIENT], guarded.texts["other"]
+    with guarded.connect(mine) as one, guarded.connect(other) as another, guarded.connect(OPERATORS) as third:
+        for sock in (one, another, third):
+            assert sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+
+        def running(token: str) -> list[Any]:
+            return list(guarded.json("/v1/sessions?status=running", token)[1]["sessions"])
+
+        eventually(lambda: len(running(OPERATORS)) == 3, "all are on record")
+        assert sorted(each["token"] for each in running(guarded.texts[OPERATOR])) == ["PWGRID_TOKEN", "ci", "other"]
+        (ours,), (theirs,) = running(mine), running(other)
+        assert (ours["token"], theirs["token"]) == ("ci", "other")
+        assert guarded.json(f"/v1/sessions/{ours['id']}", mine)[0] == 200
+        for method in ("GET", "DELETE"):
+            status, body = guarded.json(f"/v1/sessions/{theirs['id']}", mine, method)
+            assert (status, body) == (404, {"error": "there is no such session (any more)"})
+        assert guarded.json(f"/v1/sessions/{ours['id']}", mine, "DELETE")[0] == 202
+        assert b"an operator ended it" in raw.read_all(one)
+        assert raw.goes_on(another)
+        assert raw.goes_on(third)
+        # Everything that has ever been, too
+        assert {each["token"] for each in guarded.json("/v1/sessions", mine)[1]["sessions"]} == {"ci"}
+
+
+def test_a_token_has_its_limit_and_a_place_is_free_as_soon_as_one_of_its_sessions_ends(guarded: Guarded) -> None:
+    two = guarded.texts["two"]
+    first = guarded.connect(two)
+    with first, guarded.connect(two) as second:
+        for sock in (first, second):
+            assert sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+        status, body = guarded.answer(two)
+        assert (status, body["maxSessions"]) == (429, 2)
+        assert body["error"].startswith("the token two has 2 live sessions, which is its limit")
+        assert guarded.answer(guarded.texts[CLIENT])[0] == 101  # the grid has slots for others
+        with guarded.connect(two) as third:  # waits, as for a slot
+            first.close()
+            assert third.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert guarded.answer(two)[0] == 429
+
+
+def test_a_token_may_use_its_own_pools_alone(guarded: Guarded) -> None:
+    status, body = guarded.answer(guarded.texts["elsewhere"])
+    assert (status, body) == (
+        403,
+        {"error": "the token elsewhere may not use the pool chromium: it may use appa", "pools": ["appa"]},
+    )
+
+
+def test_a_token_counts_at_once_and_no_more_at_once_without_a_reload(guarded: Guarded) -> None:
+    pid = guarded.grid.ask("status")["proxy"]["pid"]
+    done = guarded.grid.command("token", "create", "--name", "new")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.strip()
+    with guarded.connect(text) as sock:
+        assert sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+        assert guarded.grid.command("token", "revoke", "new").returncode == 0
+        assert guarded.answer(text)[0] == 401
+        assert raw.goes_on(sock)  # what lives is not cut
+    assert guarded.grid.ask("status")["proxy"]["pid"] == pid
+
+
+def test_the_command_finds_the_file_by_the_running_grid(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PWGRID_CONFIG", raising=False)
+    base = str(guarded.grid.runtime.parent)
+    assert [grid.port for grid in find_running(base)] == [guarded.grid.port]
+    found = tokens.place(None, guarded.grid.port, base)
+    assert (found.path, found.reader) == (guarded.place.path, guarded.grid.runtime.stat().st_uid)
+
+
+def test_wrong_tokens_of_one_peer_are_limited_and_no_other_peer_is(guarded: Guarded) -> None:
+    peer, another = new_peer(), new_peer()
+    statuses = [guarded.ask("GET", "/v1/sessions", WRONG, peer=peer)[0] for _ in range(MOST - 1)]
+    assert [*statuses, guarded.answer(WRONG, peer=peer)[0]] == [401] * MOST
+    status, headers, _ = guarded.ask("GET", "/v1/sessions", WRONG, peer=peer)
+    assert status == 429
+    assert 0 < int(headers["retry-after"]) <= 60
+    status, body = guarded.answer(WRONG, peer=peer)
+    assert status == 429
+    assert 0 < body["retryAfterS"] <= 60
+    assert guarded.answer(WRONG, peer=another)[0] == 401
+    assert guarded.answer(guarded.texts[CLIENT], peer=peer)[0] == 101
+
+
+def test_no_token_is_in_a_log_a_file_or_a_process_of_the_grid(guarded: Guarded) -> None:
+    with guarded.connect(guarded.texts[CLIENT], f"/?token={guarded.texts[CLIENT]}") as sock:
+        assert sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+        status = guarded.grid.ask("status")
+        nodes = [each["nodePid"] for each in status["workers"]]
+        found = [guarded.grid.output(), guarded.place.path.read_text(), json.dumps(status)]
+        found += [Path(f"/proc/{pid}/cmdline").read_text() for pid in (status["proxy"]["pid"], *nodes)]
+        found += [Path(f"/proc/{node}/environ").read_text() for node in nodes]
+        found += [str(guarded.grid.redis("HGETALL", key)) for key in guarded.grid.redis("KEYS", "session:*")]
+    for text in (*guarded.texts.values(), WRONG):
+        assert not any(text in each for each in found)
+
+
+async def test_a_browser_server_is_told_no_token() -> None:
+    from websockets.datastructures import Headers
+
+    from pwgrid.proxy.policy.upgrade_request import browser_server_headers
+
+    given = Headers({"Authorization": f"Bearer {WRONG}", "x-hub-secret": WRONG, "x-playwright-browser": "chromium"})
+    assert WRONG not in str(browser_server_headers(given, compression=True))
