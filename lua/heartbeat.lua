@@ -71,7 +71,7 @@ redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
 
 -- Counters
 local is_wrong = false
-local leases, counted, outside = redis.call('ZCARD', live), whole(redis.call('HGET', KEYS[1], field)), whole(was[3]) or 0
+local leases, counted, outside = slots_taken(live), whole(redis.call('HGET', KEYS[1], field)), whole(was[3]) or 0
 local returned = outside - math.max(0, math.min(outside, (counted or 0) - leases)) -- what such callers took back, or lost
 outside = outside - returned
 local active = leases + outside

@@ -24,7 +24,7 @@ end
 -- presumed are "worker lost", since the reason is what befell the worker, and the rest is "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
-  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;'
+  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
@@ -43,15 +43,42 @@ local function tally(prefix, browser_type, pool, status, reason, length_s, presu
 end
 -- [end: tally]
 
+-- [shared: record]
+-- Where it is on record what has a slot, or will have one: sessions as session:{id}; borrowed leases, whose ids begin with
+-- "lease:", under that very name. The session of a client that comes with a lease is called {id}~{number} after it, and takes
+-- no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+local function record_of(prefix, id)
+  if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
+  return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
+end
+-- [end: record]
+
+-- [shared: note_lease]
+-- Puts on the record of a session that came with a lease what the lease's says.
+local function note_lease(prefix, id)
+  local lease = string.match(id, '^(.-)~')
+  if not lease then return end
+  local names = {'pool', 'labels', 'name', 'run', 'token'}
+  local record = {'lease', lease}
+  for i, value in ipairs(redis.call('HMGET', prefix .. 'lease:' .. lease, unpack(names))) do
+    if value then
+      record[#record + 1] = names[i]
+      record[#record + 1] = value
+    end
+  end
+  redis.call('HSET', prefix .. 'session:' .. id, unpack(record))
+end
+-- [end: note_lease]
+
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
 -- `presumed`: the worker did not say so itself, and may prove it wrong. Returns whether this call ended the session, and
 -- whether a slot came free.
 local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
-  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+  local key, totals, takes_slot = record_of(prefix, id)
+  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
   if freed then take_one(active_hash, field) end
-  local key = prefix .. 'session:' .. id
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
     return false, freed
@@ -59,12 +86,14 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
   if not was[1] then
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
-    redis.call('ZADD', prefix .. 'sessions:index', now, id)
+    note_lease(prefix, id)
+    redis.call('ZADD', totals .. 'index', now, id)
   end
   redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
-  add(prefix .. 'sessions:outcomes', status, 1)
+  add(totals .. 'outcomes', status, 1)
+  if totals ~= prefix .. 'sessions:' then return true, freed end
   local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
   tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)
   return true, freed
@@ -110,11 +139,12 @@ end
 
 -- Takes into the live set a session that its worker says it has: the worker is the authority for its slots. A record that
 -- is missing (Redis was away, or came back empty) is written anew as running; an end that was only presumed is taken back.
--- `since` and `client` are what the worker knows of it, each may be "". Returns 1 if the session held no slot until now, else
+-- `since` and `client` are what the worker knows of it, each may be "". Returns 1 if it holds a slot now and held none before, else
 -- 0; the caller sees to the counter.
 local function adopt(prefix, field, id, now, record_ttl_s, since, client)
   if since == '' then since = now end
-  local key, live = prefix .. 'session:' .. id, prefix .. 'sessions:live:' .. field
+  local key, totals, takes_slot = record_of(prefix, id)
+  local live = prefix .. 'sessions:live:' .. field
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
   local mine = was[1] and was[2] .. ':' .. was[3] == field
   if mine and was[1] == 'pending' then
@@ -122,7 +152,7 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client)
     if lease_until > tonumber(now) then return 0 end -- its start is on the way
     redis.call('HSET', key, 'status', 'running', 'startedAt', since)
   elseif mine and was[4] and was[1] ~= 'running' then
-    add(prefix .. 'sessions:taken_back', was[1], 1)
+    add(totals .. 'taken_back', was[1], 1)
     redis.call('HDEL', key, 'reason', 'endedAt', 'presumed')
     redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')
@@ -130,11 +160,22 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client)
     local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
       'running', 'createdAt', since, 'startedAt', since, 'client', client)
-    redis.call('ZADD', prefix .. 'sessions:index', since, id)
+    note_lease(prefix, id)
+    redis.call('ZADD', totals .. 'index', since, id)
   end
   if redis.call('HGET', key, 'status') == 'running' and (mine or not was[1]) then
     redis.call('PEXPIRE', key, string.format('%.0f', record_ttl_s * 1000))
   end
-  return redis.call('ZADD', live, '+inf', id)
+  return redis.call('ZADD', live, '+inf', id) == 1 and takes_slot and 1 or 0
+end
+
+-- How many slots are taken by what is in a worker's live set.
+local function slots_taken(live)
+  local taken = 0
+  for _, id in ipairs(redis.call('ZRANGE', live, 0, -1)) do
+    local _, _, takes_slot = record_of('', id)
+    if takes_slot then taken = taken + 1 end
+  end
+  return taken
 end
 

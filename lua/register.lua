@@ -25,7 +25,7 @@ redis.call('DEL', key)
 redis.call('HSET', key, unpack(fields))
 redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[6]) * 1000))
 
-local active = math.max(tonumber(ARGV[4]), redis.call('ZCARD', prefix .. 'sessions:live:' .. field)) + (whole(outside[1]) or 0)
+local active = math.max(tonumber(ARGV[4]), slots_taken(prefix .. 'sessions:live:' .. field)) + (whole(outside[1]) or 0)
 local lifetime = math.max(tonumber(ARGV[5]), whole(redis.call('HGET', KEYS[2], field)) or 0)
 redis.call('HSET', KEYS[1], field, active)
 redis.call('HSET', KEYS[2], field, lifetime)

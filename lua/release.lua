@@ -39,7 +39,7 @@ end
 -- presumed are "worker lost", since the reason is what befell the worker, and the rest is "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
-  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;'
+  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
@@ -58,15 +58,42 @@ local function tally(prefix, browser_type, pool, status, reason, length_s, presu
 end
 -- [end: tally]
 
+-- [shared: record]
+-- Where it is on record what has a slot, or will have one: sessions as session:{id}; borrowed leases, whose ids begin with
+-- "lease:", under that very name. The session of a client that comes with a lease is called {id}~{number} after it, and takes
+-- no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+local function record_of(prefix, id)
+  if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
+  return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
+end
+-- [end: record]
+
+-- [shared: note_lease]
+-- Puts on the record of a session that came with a lease what the lease's says.
+local function note_lease(prefix, id)
+  local lease = string.match(id, '^(.-)~')
+  if not lease then return end
+  local names = {'pool', 'labels', 'name', 'run', 'token'}
+  local record = {'lease', lease}
+  for i, value in ipairs(redis.call('HMGET', prefix .. 'lease:' .. lease, unpack(names))) do
+    if value then
+      record[#record + 1] = names[i]
+      record[#record + 1] = value
+    end
+  end
+  redis.call('HSET', prefix .. 'session:' .. id, unpack(record))
+end
+-- [end: note_lease]
+
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
 -- `presumed`: the worker did not say so itself, and may prove it wrong. Returns whether this call ended the session, and
 -- whether a slot came free.
 local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
-  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+  local key, totals, takes_slot = record_of(prefix, id)
+  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
   if freed then take_one(active_hash, field) end
-  local key = prefix .. 'session:' .. id
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
     return false, freed
@@ -74,12 +101,14 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
   if not was[1] then
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
-    redis.call('ZADD', prefix .. 'sessions:index', now, id)
+    note_lease(prefix, id)
+    redis.call('ZADD', totals .. 'index', now, id)
   end
   redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
-  add(prefix .. 'sessions:outcomes', status, 1)
+  add(totals .. 'outcomes', status, 1)
+  if totals ~= prefix .. 'sessions:' then return true, freed end
   local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
   tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)
   return true, freed
@@ -116,7 +145,7 @@ if status ~= 'completed' and status ~= 'ended' and status ~= 'failed' and status
   return redis.error_reply('ERR a session ends completed, ended, failed or expired, not ' .. tostring(status))
 end
 local prefix = given(5, '')
-local key = prefix .. 'session:' .. id
+local key, totals = record_of(prefix, id)
 local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
 local browser_type, worker_id = given(9, was[2]), given(10, was[3])
 if not browser_type or not worker_id then return 0 end
@@ -124,7 +153,7 @@ local field = browser_type .. ':' .. worker_id
 
 local mine, started_at = was[1] and was[2] .. ':' .. was[3] == field, given(11)
 if mine and was[4] and given(10) then
-  add(prefix .. 'sessions:taken_back', was[1], 1)
+  add(totals .. 'taken_back', was[1], 1)
   redis.call('HDEL', key, 'presumed')
   redis.call('HSET', key, 'status', 'running')
   redis.call('HSETNX', key, 'startedAt', started_at or ended_at)
@@ -133,7 +162,8 @@ elseif mine and was[1] == 'pending' and (started_at or status == 'completed' or 
 elseif not was[1] and started_at then
   redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
     'running', 'createdAt', started_at, 'startedAt', started_at, 'client', given(12, ''))
-  redis.call('ZADD', prefix .. 'sessions:index', started_at, id)
+  note_lease(prefix, id)
+  redis.call('ZADD', totals .. 'index', started_at, id)
 end
 local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, ended_at, tonumber(given(6, 3600)), false)
 if freed then wake(prefix, field) end

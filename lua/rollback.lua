@@ -12,7 +12,7 @@
 -- Idempotent by the session's state. A session that runs is left alone: its worker has it, whatever the proxy heard.
 
 local id, reason, now, prefix, last = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
-local key = prefix .. 'session:' .. id
+local key, totals = record_of(prefix, id)
 local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed')
 if not was[1] then return 0 end
 
@@ -29,9 +29,9 @@ if last then
   -- One that was given up has ended already, and stays as it is here.
   finish(prefix, KEYS[1], field, id, 'failed', reason, now, tonumber(ARGV[6]), false)
 else
-  if given_up then add(prefix .. 'sessions:taken_back', was[1], 1) end
+  if given_up then add(totals .. 'taken_back', was[1], 1) end
   redis.call('DEL', key)
-  redis.call('ZREM', prefix .. 'sessions:index', id)
+  redis.call('ZREM', totals .. 'index', id)
 end
 if not leased then return 0 end
 wake(prefix, field)

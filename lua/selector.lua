@@ -4,7 +4,8 @@
 -- ARGV  1 browser type    2 MAX_CONCURRENT_SESSIONS    3 MAX_LIFETIME_SESSIONS    4 now, Unix seconds
 --       All others are optional; "" stands for the default.
 --       5 stale threshold, seconds (30)         6 key prefix ("")
---       7 session id: with it the slot is held by a lease and session:{id} is written
+--       7 session id: with it the slot is held by a lease and session:{id} is written; for a slot that is to be kept for who
+--       borrows it "lease:" and more, and lease:{id} is written, with totals of its own (leases:…)
 --       8 lease of the pending session, seconds (10)                    9 client's address
 --      10 worker ids that shall not be chosen, comma-separated         11 Playwright major.minor that the worker must have
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
@@ -53,6 +54,16 @@ local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
 -- [end: counters]
+
+-- [shared: record]
+-- Where it is on record what has a slot, or will have one: sessions as session:{id}; borrowed leases, whose ids begin with
+-- "lease:", under that very name. The session of a client that comes with a lease is called {id}~{number} after it, and takes
+-- no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+local function record_of(prefix, id)
+  if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
+  return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
+end
+-- [end: record]
 
 -- [shared: wake]
 -- The pool of the worker at `field` ("type:id"): what its hash says, else its browser type, as workers without one have it.
@@ -106,8 +117,9 @@ if given(10) then
   for id in string.gmatch(ARGV[10], '[^,]+') do excluded[id] = true end
 end
 
-local session_key = session_id and prefix .. 'session:' .. session_id
+local session_key, totals
 if session_id then
+  session_key, totals = record_of(prefix, session_id)
   local was = redis.call('HMGET', session_key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed')
   local worker_id = was[3]
   if was[1] == 'pending' then
@@ -122,7 +134,7 @@ if session_id then
     redis.call('DEL', session_key)
   elseif was[1] and was[5] and not was[4] then
     -- Its worker was given up before the session started: as if that attempt had never been.
-    add(prefix .. 'sessions:taken_back', was[1], 1)
+    add(totals .. 'taken_back', was[1], 1)
     redis.call('DEL', session_key)
   elseif was[1] then
     return false
@@ -259,8 +271,8 @@ if session_id then
   redis.call('HSET', session_key, unpack(record))
   redis.call('PEXPIRE', session_key, milliseconds(tonumber(given(13, 900))))
   redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)
-  redis.call('ZADD', prefix .. 'sessions:index', ARGV[4], session_id)
-  redis.call('ZREMRANGEBYRANK', prefix .. 'sessions:index', 0, -tonumber(given(14, 10000)) - 1)
+  redis.call('ZADD', totals .. 'index', ARGV[4], session_id)
+  redis.call('ZREMRANGEBYRANK', totals .. 'index', 0, -tonumber(given(14, 10000)) - 1)
   if of_token then
     redis.call('SADD', of_token, session_id)
     redis.call('PEXPIRE', of_token, milliseconds(30 * 86400)) -- of a token that nobody uses any more

@@ -10,7 +10,7 @@
 -- Idempotent by the session's state.
 
 local id, now, prefix = ARGV[1], ARGV[2], ARGV[3]
-local key = prefix .. 'session:' .. id
+local key = record_of(prefix, id)
 local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
 local browser_type = ARGV[5] ~= '' and ARGV[5] or was[2]
 local worker_id = ARGV[6] ~= '' and ARGV[6] or was[3]

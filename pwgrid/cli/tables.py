@@ -33,6 +33,8 @@ def status_text(found: dict[str, Any]) -> str:
     metric = host.get("memoryMetric")  # a master of an earlier version does not tell
     memory = f"MEMORY ({metric.upper()})" if metric else "MEMORY"
     worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
+    runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found.get("runs", ())]
+    line += ["", table(("NAME", "RUN", "LABELS", "SLOTS"), runs)] if runs else []
     return "\n".join([*map(_cell, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
 
 
@@ -83,6 +85,7 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
         remarks = [session["reason"]] if session["reason"] else []
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
+        remarks += [f"{what} {said}" for what in ("name", "run", "labels", "lease") if (said := session.get(what))]
         client = session["client"] + (f" ({session['token']})" if session.get("token") else "")
         rows.append((*who, began, f"{lasted_s:.1f} s", client, "; ".join(remarks)))
     head = ("SESSION", "POOL", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")

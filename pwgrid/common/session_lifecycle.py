@@ -74,17 +74,27 @@ class EndReason(StrEnum):
     WORKER_LOST = "worker lost"
     LOST_BY_WORKER = "lost by worker"
     LEASE_EXPIRED = "lease expired"
+    RETURNED = "returned"  # the lease that it came with; and so that lease itself
+    EXPIRED = "expired"  # the lease that it came with; and so that lease itself
 
 
 LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
 """The states in which a session holds a slot."""
 
 
+_ENDS: Final[dict[str, SessionStatus]] = {
+    EndReason.ENDED_BY_OPERATOR: SessionStatus.ENDED,
+    EndReason.RETURNED: SessionStatus.COMPLETED,
+    EndReason.EXPIRED: SessionStatus.EXPIRED,
+}
+"""What the grid does is a failure, but for what it was asked to do."""
+
+
 def how_ended(by: str, reason: str) -> SessionStatus:
-    """The status of a session that is over. `by` is client, grid or browser."""
+    """The status of a session or a lease that is over. `by` is client, grid or browser."""
     if by == "client":
         return SessionStatus.COMPLETED
-    return SessionStatus.ENDED if reason == EndReason.ENDED_BY_OPERATOR else SessionStatus.FAILED
+    return _ENDS.get(reason, SessionStatus.FAILED)
 
 
 def advance(status: SessionStatus, event: SessionEvent) -> SessionStatus:

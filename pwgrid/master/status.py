@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pwgrid.common import readiness
 from pwgrid.common.redis_url import shown
@@ -19,6 +20,9 @@ from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 
 _SHOWN_TO_PROXY = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
+
+_SAID: Final = ("name", "run", "labels")
+"""What clients may say of themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Reporter:
             "host": self.memory.status_reply(),
             "pools": [pool.status_reply(self.workers.of(name)) for name, pool in self.pools.items()],
             "workers": [record.status_reply() for record in self.workers.records.values()],
+            "runs": self._runs(),
             "drained": list(self.workers.drained),
             **self.proxies.waiting(),
             "problems": [problem] if problem else [],
@@ -86,6 +91,14 @@ class Reporter:
                 if record.life.status in _SHOWN_TO_PROXY
             ],
         }
+
+    def _runs(self) -> list[dict[str, Any]]:
+        """Who has slots, as far as clients have said so: names, label key, how many; the most first."""
+        slots: Counter[tuple[str, ...]] = Counter()
+        for record in self.workers.records.values():
+            for run in record.runs:
+                slots[tuple(run[what] for what in _SAID)] += run["slots"]
+        return [{**dict(zip(_SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
 
     def _redis(self) -> dict[str, Any]:
         config, redis = self.config, self.redis

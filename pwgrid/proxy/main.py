@@ -30,6 +30,7 @@ from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusals import no_capacity, stopping
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dead_workers import DeadWorkers, report
+from pwgrid.proxy.leases import Lender
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
@@ -97,6 +98,7 @@ class Proxy:
         self.gateway = Gateway(
             self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness.shortage
         )
+        self.lender = Lender(self.gateway, self.handoffs)
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pwgrid.common import readiness
+from pwgrid.common.label_keys import LabelKey, parse
 from pwgrid.common.types import BrowserType
 
 _NO_LIMIT: Final = 1_000_000_000
@@ -98,6 +99,10 @@ class Roster:
     def offered(self) -> dict[str, PoolView]:
         """The pools for which workers are wanted, in the order of the configuration."""
         return {name: pool for name, pool in self.pools.items() if pool.wanted > 0}
+
+    def label_keys(self) -> dict[LabelKey, str]:
+        """Those of the pools for which workers are wanted, and whose each is."""
+        return {parse(text): name for name, pool in self.offered().items() for text in pool.labels}
 
     def pool_of(self, worker_id: str | None) -> str | None:
         """The pool of a worker that one names; None where there is none."""

@@ -1,7 +1,8 @@
-"""Pages through the session records, the newest first. Reads only."""
+"""Pages through the records of sessions and leases, the newest first. Reads only."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +14,22 @@ _CHUNK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """What a session must be; None: anything."""
+class Family:
+    """Which records: the sorted set of their ids by time, and what stands before an id in it in the record's name."""
 
-    status: str | None = None
+    index: str
+    record: str
+
+
+SESSIONS: Final = Family(records.INDEX, "session:")
+LEASES: Final = Family("leases:index", "")  # its ids begin with "lease:"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a session must be (its status one of these); None: anything."""
+
+    statuses: Set[str] | None = None
     browser_type: str | None = None
     worker_id: str | None = None
     token: str | None = None
@@ -24,14 +37,16 @@ class Filter:
     def passes(self, session: SessionRecord) -> bool:
         """Whether the session is one of those."""
         return (
-            self.status in (None, session.status)
+            (self.statuses is None or session.status in self.statuses)
             and self.browser_type in (None, session.browser_type)
             and self.worker_id in (None, session.worker_id)
             and self.token in (None, session.token)
         )
 
 
-async def page(client: RedisClient, prefix: str, wanted: Filter, limit: int, cursor: str | None) -> SessionPage:
+async def page(
+    client: RedisClient, prefix: str, wanted: Filter, limit: int, cursor: str | None, family: Family = SESSIONS
+) -> SessionPage:
     """Up to `limit` sessions that pass. `cursor` is what an earlier page gave; new sessions do not shift the pages.
 
     Raises ValueError for a cursor that no page gave.
@@ -39,11 +54,12 @@ async def page(client: RedisClient, prefix: str, wanted: Filter, limit: int, cur
     found: list[SessionRecord] = []
     score, last_id = _read(cursor) if cursor else ("+inf", None)
     while True:
-        entries = await _entries(client, prefix, score, last_id)
-        hashes = await client.pipeline([("HGETALL", f"{prefix}session:{session_id}") for session_id, _ in entries])
+        entries = await _entries(client, prefix + family.index, score, last_id)
+        names = [f"{prefix}{family.record}{session_id}" for session_id, _ in entries]
+        hashes = await client.pipeline([("HGETALL", name) for name in names])
         for (session_id, created_at), values in zip(entries, hashes, strict=True):
             score, last_id = str(created_at), session_id
-            session = SessionRecord.read(session_id, values)
+            session = SessionRecord.read(session_id.removeprefix(records.LEASE), values)
             if values and wanted.passes(session):
                 found.append(session)
                 if len(found) == limit:
@@ -52,14 +68,14 @@ async def page(client: RedisClient, prefix: str, wanted: Filter, limit: int, cur
             return SessionPage(found, None)
 
 
-async def _entries(client: RedisClient, prefix: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
+async def _entries(client: RedisClient, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
     """The next ids with their times. Those of the same millisecond as the last one come again, and are left out."""
     offset = 0
     if last_id is not None:
-        same = await client.call("ZREVRANGEBYSCORE", prefix + records.INDEX, score, score)
+        same = await client.call("ZREVRANGEBYSCORE", index, score, score)
         offset = sum(session_id >= last_id for session_id in same)  # the order of equal scores is that of the bytes
     entries: list[tuple[str, float]] = await client.call(
-        *("ZREVRANGEBYSCORE", prefix + records.INDEX, score, "-inf", "WITHSCORES", "LIMIT", offset, _CHUNK)
+        *("ZREVRANGEBYSCORE", index, score, "-inf", "WITHSCORES", "LIMIT", offset, _CHUNK)
     )
     return entries
 

@@ -21,12 +21,21 @@ INDEX = "sessions:index"
 
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as lib.lua has them."""
+LEASE = "lease:"
+"""What the id of a borrowed lease begins with where ids of sessions may stand, too, and the name of its record."""
+
+WITH_LEASE = "~"
+"""Stands in the id of a session between that of the lease that its client came with, and a number."""
+
+EXPIRES_AT = "expiresAt"
+"""A field of a lease's record: Unix seconds."""
 
 IGNORED_OPTIONS = "ignoredOptions"
 """A field of the session's record: names, comma-separated."""
 
-TOKEN = "token"
-"""A field of the session's record: the name of the token that it was begun with."""
+LABELS, NAME, RUN, TOKEN, OF_LEASE = NAMED = ("labels", "name", "run", "token", "lease")
+"""Fields of a session's record that only some have: the label key that was asked for, the names of test and
+run that its client gave, the name of its token, the lease that it came with."""
 
 MAX_OF_TOKEN = "maxOfToken"
 """No field of the record, but told to selector.lua among them: how many sessions of the token may live."""
@@ -212,7 +221,8 @@ class SessionRecord:
             "bytesIn": self.bytes_in,
             "bytesOut": self.bytes_out,
             "ignoredOptions": self.ignored_options,
-            "token": self.token,
+            **{name: self.extra.get(name) for name in NAMED},
+            "lease": f"{self.worker_id}-{lease}" if (lease := self.extra.get(OF_LEASE)) else None,
         }
 
 
@@ -281,6 +291,17 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         ends={Ends(*name.split(":")): count for name, count in counts(replies[5]).items() if name.count(":") == 3},
         lengths=_lengths(counts(replies[6])),
     )
+
+
+def lease_of(session_id: str) -> str:
+    """The id of the lease that a session came with; empty if it came without one."""
+    lease_id, mark, _ = session_id.partition(WITH_LEASE)
+    return lease_id if mark else ""
+
+
+def takes_slot(session_id: str) -> bool:
+    """Whether it takes a slot of its own; one that came with a lease has that one's."""
+    return not lease_of(session_id)
 
 
 def number(text: str | None) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -53,6 +53,7 @@ SCRIPTS: Final = (
     "start",
     "release",
     "rollback",
+    "lease",
     "drain",
     "command",
     "unregister",
@@ -246,8 +247,30 @@ class Registry:
         cursor: str | None = None,
     ) -> SessionPage:
         """Sessions that pass all given filters, the newest first. Raises ValueError for a cursor that is not ours."""
-        wanted = listing.Filter(status, browser_type, worker_id, token)
+        wanted = listing.Filter({status} if status else None, browser_type, worker_id, token)
         return await listing.page(self.client, self._prefix, wanted, limit, cursor)
+
+    # Leases
+
+    async def lease(self, lease_id: str) -> SessionRecord | None:
+        """One lease's record, which has what a session's has; None if there is none (any more)."""
+        values = await self.client.call("HGETALL", f"{self._prefix}{records.LEASE}{lease_id}")
+        return SessionRecord.read(lease_id, values) if values else None
+
+    async def leases(
+        self, statuses: Set[str], *, token: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> SessionPage:
+        """Leases in one of these states (of this token), the newest first. Raises ValueError for a cursor that is not
+        ours."""
+        wanted = listing.Filter(statuses, token=token)
+        return await listing.page(self.client, self._prefix, wanted, limit, cursor, listing.LEASES)
+
+    async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
+        """Puts on record what the worker that registered here knows of one of its leases. False if Redis does not know
+        that it has it."""
+        flat = [text for pair in fields.items() for text in pair]
+        head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._lifetimes.record_ttl_s)
+        return bool(await self.client.run(self._scripts["lease"], (), (*head, *flat)))
 
     # Workers
 
@@ -265,9 +288,9 @@ class Registry:
         counts, and `sessions` are those that run. From now on `write` on this registry speaks for this worker, also if
         this call fails."""
         self._own = (worker.browser_type, worker.worker_id)
-        life, count = self._lifetimes, len(sessions)
-        head = (*self._own, self._time(), count, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
-        await self._run("register", *head, count, *_flat(sessions), *worker.fields())
+        life, active = self._lifetimes, sum(records.takes_slot(each.session_id) for each in sessions)
+        head = (*self._own, self._time(), active, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
+        await self._run("register", *head, len(sessions), *_flat(sessions), *worker.fields())
 
     async def heartbeat(  # noqa: PLR0913 - a worker says that much of itself; most of it may be left out
         self,

@@ -33,6 +33,7 @@ SECTIONS: Final = {
     "listener": "Where clients connect, and who may.",
     "workers": "How many browsers of which type, and what each of them is for. Other pools: [[pools]], at the end.",
     "queue": "What happens to clients while all slots are taken.",
+    "labels": "Which pool a label key gets, and what becomes of borrowed leases.",
     "sessions": "Limits of single sessions.",
     "browsers": "How browsers are started.",
     "redis": "The registry. Without redis_url and redis_host the grid runs a private Redis of its own.",
@@ -68,11 +69,12 @@ _VARIABLES: Final = {POOLS: "pool_config"}
 PREFIX: Final = "PWGRID_"
 
 OLD_NAMES: Final[Mapping[str, str]] = {
+    "drain_timeout": "worker_drain_timeout_seconds",
     "max_worker_memory_mib": "max_worker_rss_mib",
     "max_worker_memory_hard_mib": "max_worker_rss_hard_mib",
     "memory_check_interval": "rss_check_interval",
 }
-"""Settings that were called otherwise, in files and environments that go on working: they are not about RSS alone."""
+"""Settings that are or were called otherwise, in files and environments that go on working."""
 
 
 def environment_names(name: str) -> list[str]:
@@ -157,6 +159,17 @@ class Settings(BaseModel, frozen=True):
     """Of the clients that borrow, how many may wait for one pool at once."""
     borrow_queue_max_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(5, "queue", "proxy")
     """Of these, how many may have the same run."""
+
+    borrow_trailing_fallback: bool = setting(True, "labels", "proxy")
+    """A label key that no pool has is served by the longest one that is left when its last segments are dropped."""
+    borrow_prefix_expand: bool = setting(True, "labels", "proxy")
+    """Else by the shortest one that begins with it."""
+    borrow_wildcards: bool = setting(False, "labels", "proxy")
+    """A segment * of a label key that is asked for stands for any."""
+    borrow_reconnect_grace: kinds.Wait = setting(0.0, "labels", "worker")
+    """How long a lease is kept whose client has disconnected; meanwhile it may connect again."""
+    log_run_names: bool = setting(True, "labels", "worker")
+    """The log says what clients call their runs."""
 
     compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy", "worker")
     """Compression of WebSocket messages; auto: only for clients on other hosts."""

@@ -64,7 +64,8 @@ class DrainRequest:
         return await asyncio.shield(self._first)
 
     async def sessions_end(self, slots: Slots) -> EndReason | None:
-        """Returns when no session is live any more: None; or when no more time is left: why the others are to end."""
+        """Returns when no session is live and no lease held any more: None; or when no more time is left: why the rest
+        is to end."""
         await self.asked()
         since = self._loop.time()
         with contextlib.suppress(TimeoutError):
@@ -72,7 +73,7 @@ class DrainRequest:
                 await first_of(slots.empty(), self._now.wait())
         self._wait = None
         self.took_s = round(self._loop.time() - since, 3)
-        self._cut = len(slots.live)
+        self._cut = slots.taken
         if not self._cut:
             return None
         return EndReason.DRAINED_NOW if self._now.is_set() else self.limit.cut

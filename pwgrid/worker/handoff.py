@@ -1,4 +1,5 @@
-"""The worker's end of the handoff: takes sockets that proxies send and answers each. Decides nothing."""
+"""The worker's end of the handoff: takes sockets that proxies send, and their questions about leases, and answers each.
+Decides nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import array
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 import orjson
 import structlog
@@ -28,12 +29,24 @@ OnOffer = Callable[[Offer, socket.socket, Answer], None]
 """Gets the offer, the client's socket (our copy of it is closed with the answer) and the answer."""
 
 
+class Asked(Protocol):
+    """Who answers questions about leases. A link is known by a number."""
+
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer. Raises KeyError, TypeError or ValueError for what is no question."""
+
+    def link_ended(self, link: int) -> None:
+        """The proxy at its other end is gone, or this end is closed."""
+
+
 class HandoffServer:
     """Listens until closed. Several proxies may be connected: an old one and a new one."""
 
-    def __init__(self, path: Path, on_offer: OnOffer) -> None:
+    def __init__(self, path: Path, on_offer: OnOffer, leases: Asked) -> None:
         self._path = path
         self._on_offer = on_offer
+        self._leases = leases
+        self._last_link = 0
         self._loop = asyncio.get_running_loop()
         path.unlink(missing_ok=True)
         self._listener = socket.socket(
@@ -41,7 +54,7 @@ class HandoffServer:
         )
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
-        self._links: set[socket.socket] = set()
+        self._links: dict[socket.socket, int] = {}
         self._buffer = memoryview(bytearray(_PACKET_BYTES))
         self._loop.add_reader(self._listener, self._accept)
 
@@ -68,14 +81,16 @@ class HandoffServer:
         except (BlockingIOError, ConnectionAbortedError):
             return
         link.setblocking(False)
-        self._links.add(link)
+        self._last_link += 1
+        self._links[link] = self._last_link
         self._loop.add_reader(link, self._read, link)
 
     def _drop(self, link: socket.socket) -> None:
         if link in self._links:
-            self._links.discard(link)
+            number = self._links.pop(link)
             self._loop.remove_reader(link)
             link.close()
+            self._leases.link_ended(number)
 
     def _read(self, link: socket.socket) -> bool:
         """Takes one offer. False when there was none."""
@@ -100,7 +115,14 @@ class HandoffServer:
     def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:
         try:
             said = orjson.loads(packet)  # a newer proxy may say more
-            offer = Offer(said["session"], float(said["deadline"]), said["client"], said["headers"], said["early"])
+            if "ask" in said and not fds:
+                reply = self._leases.asked(self._links[link], said)
+                self._send(link, orjson.dumps({**reply, "asked": said["ask"]}))
+                return
+            offer = Offer(
+                *(said["session"], float(said["deadline"]), said["client"], said["headers"], said["early"]),
+                *(said.get("told", {}), *said.get("lease", ("", ""))),
+            )
             (fd,) = fds
             sock = socket.socket(fileno=fd)
         except (OSError, ValueError, TypeError, KeyError) as error:

@@ -21,6 +21,7 @@ from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.waiting import first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
 from pwgrid.control.child_end import ChildEnd
+from pwgrid.registry.records import lease_of
 from pwgrid.registry.registry import Registry, WorkerRecord
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
@@ -58,14 +59,20 @@ class Worker:
             self.settings.max_lifetime_sessions,
             lambda: self.sessions.tell_freed(),
         )
-        self.registry_sync = RegistrySync(boot, Registry.of(boot.settings, boot.redis_url), self.slots, self._record)
+        self.registry_sync = RegistrySync(
+            boot,
+            Registry.of(boot.settings, boot.redis_url),
+            self.slots,
+            self._record,
+            lambda: self.sessions.leases.by_id.values(),
+        )
         self.sessions = Sessions(
+            boot,
             self.slots,
             self.registry_sync,
             lambda: self.status,
             self._serve.set,  # a spare that is offered a session has been chosen
             self._watch_lifetime,
-            is_successor=boot.adopt_node_pid is not None,
         )
         self.started_at = time.time()
         self.rss_mib: int | None = None
@@ -157,7 +164,7 @@ class Worker:
             if self._drain.is_asked:
                 return
             self._step(WorkerEvent.SERVES)
-            if not self.slots.live:  # else the selection that chose it has made it available
+            if not self.slots.taken:  # else the selection that chose it has made it available
                 await self._beat_once()
         self.control.event("available", {})
 
@@ -177,14 +184,18 @@ class Worker:
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
         self.sessions.server = server
+        leases = self.sessions.leases
+        leases.adopt(live)
         for session_id in live:
-            self.slots.adopt(session_id)
+            lease_id = lease_of(session_id)
+            self.slots.adopt(session_id, lease_id if lease_id in leases.by_id else "")
         self._tell_launched(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
         self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
-        log.warning("browser_server_taken_over", node=server.pid, sessions=len(live))
+        self.sessions.open(boot.directory / "handoff.sock")  # for the leases: nobody else is admitted
+        log.warning("browser_server_taken_over", node=server.pid, sessions=len(live), leases=len(leases.by_id))
 
     def _tell_launched(self, server: BrowserServer) -> None:
         ready = server.ready
@@ -209,7 +220,7 @@ class Worker:
         log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         replacement = await self.registry_sync.replacement() if drain.reason == LIFETIME_LIMIT else None
         told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
-        self.control.event("draining", told | {"active": len(self.slots.live)})
+        self.control.event("draining", told | {"active": self.slots.taken})
         self.control.stopping()
         self._side_tasks.start(self.registry_sync.draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
@@ -368,7 +379,9 @@ class Worker:
         self.status = advance(self.status, event)
 
     def _view(self) -> dict[str, Any]:
-        return {"status": self.status.value, "active": len(self.slots.live), "lifetime": self.slots.lifetime}
+        slots = self.slots
+        view = {"status": self.status.value, "active": slots.taken, "lifetime": slots.lifetime}
+        return {**view, "runs": runs} if (runs := slots.runs()) else view
 
     def _hello(self) -> dict[str, Any]:
         return {

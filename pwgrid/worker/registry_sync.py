@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import structlog
@@ -15,6 +15,7 @@ from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
+from pwgrid.worker.leases import End, Lease
 from pwgrid.worker.slots import LiveSession, Slots
 
 log = structlog.get_logger()
@@ -26,15 +27,21 @@ _AGAIN_S: Final = 0.1
 
 
 class RegistrySync:
-    """The worker's side of the registry. `record` gives the worker's hash as it is now."""
+    """The worker's side of the registry. `record` gives the worker's hash as it is now, `leases` those that it has."""
 
     def __init__(
-        self, boot: WorkerArguments, registry: Registry, slots: Slots, record: Callable[[], WorkerRecord]
+        self,
+        boot: WorkerArguments,
+        registry: Registry,
+        slots: Slots,
+        record: Callable[[], WorkerRecord],
+        leases: Callable[[], Collection[Lease]] = tuple,
     ) -> None:
         self._boot = boot
         self._registry = registry
         self._slots = slots
         self._record = record
+        self._leases = leases
         self._journal = Journal(registry.write)
         self._is_due = asyncio.Event()
         self._is_known = False
@@ -93,6 +100,25 @@ class RegistrySync:
         self._journal.note(_update(session or LiveSession(closed.session_id), end), on_record)
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
 
+    def lease_started(self, lease: Lease) -> None:
+        """Puts on record that somebody has it."""
+        self._journal.note(_update(lease.held))
+        log.info("lease_started", lease=lease.lease_id, client=lease.held.client, **self.named(lease.told))
+
+    def lease_ended(self, lease: Lease, end: End) -> None:
+        """Puts on record that it is over."""
+        status = how_ended(end.by, end.reason).value
+        self._journal.note(_update(lease.held, SessionEnd(status, end.reason, self._registry.now())))
+        log.info("lease_ended", lease=lease.lease_id, status=status, reason=end.reason)
+
+    def named(self, told: Mapping[str, str]) -> dict[str, str]:
+        """What a line of the log says of a run's name: nothing where the settings keep names out of it."""
+        return {"name": told["name"]} if told.get("name") and self._boot.settings.log_run_names else {}
+
+    def beat_soon(self) -> None:
+        """What a heartbeat tells has changed."""
+        self._is_due.set()
+
     async def due(self, interval_s: float) -> None:
         """Returns when a heartbeat is due: after the interval, and at once when Redis has come back or tells of a
         command."""
@@ -119,10 +145,12 @@ class RegistrySync:
             record=record,
         )
         if not reply.known:
-            log.warning("registered_again", active=len(self._slots.live), lifetime=self._slots.lifetime)
+            log.warning("registered_again", active=self._slots.taken, lifetime=self._slots.lifetime)
             await self._register()
         if reply.repaired:
             log.error("counter_repaired", by=reply.repaired)
+        kept = [lease for lease in self._leases() if lease.held.is_served]
+        await asyncio.gather(*(self._registry.describe_lease(lease.lease_id, lease.fields()) for lease in kept))
         return reply
 
     async def leave(self) -> None:
@@ -153,7 +181,9 @@ class RegistrySync:
         self._is_due.clear()  # it knows all there is to know
 
     def _live(self) -> list[SessionUpdate]:
-        return [_update(session) for session in self._slots.live.values() if session.is_served]
+        # Leases first: the sessions that come with them get on record what the leases' records say.
+        holders = (*self._slots.held.values(), *self._slots.live.values())
+        return [_update(each) for each in holders if each.is_served]
 
 
 def _update(session: LiveSession, end: SessionEnd | None = None) -> SessionUpdate:

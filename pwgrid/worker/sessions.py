@@ -11,8 +11,10 @@ from typing import Final
 import structlog
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff import Answer, HandoffServer
+from pwgrid.worker.leases import Deeds, End, Lease, Leases
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import Slots
@@ -30,28 +32,42 @@ its first answer, and every process that is awake then takes time from that."""
 
 class Sessions:
     """`status` says where the worker is in its life; `on_offered` is called for each offer that is admitted, and
-    `on_served` when the browser server has it. `is_successor`: another worker admitted the sessions.
+    `on_served` when the browser server has it; both for a lease, too.
 
     `server` is set once there is one.
     """
 
     def __init__(
         self,
+        boot: WorkerArguments,
         slots: Slots,
         registry_sync: RegistrySync,
         status: Callable[[], WorkerStatus],
         on_offered: Callable[[], None],
         on_served: Callable[[], None],
-        *,
-        is_successor: bool,
     ) -> None:
         self.server: BrowserServer | None = None
+        self.leases = Leases(
+            slots,
+            status,
+            boot.directory / "leases.json",
+            boot.settings.borrow_reconnect_grace,
+            Deeds(
+                began=self._lease_began,
+                ended=registry_sync.lease_ended,
+                changed=registry_sync.beat_soon,
+                close=self.end,
+                serve=self._serve,
+                taken=self._lease_taken,
+            ),
+        )
         self._slots = slots
         self._registry_sync = registry_sync
         self._status = status
         self._on_offered = on_offered
         self._on_served = on_served
-        self._is_successor = is_successor
+        self._is_successor = boot.adopt_node_pid is not None
+        """Another worker admitted the sessions."""
         self._handoff: HandoffServer | None = None
         self._taken: dict[str, Answer] = {}
         """Sessions that the browser server has, and whose proxies have no answer yet."""
@@ -59,7 +75,7 @@ class Sessions:
 
     def open(self, path: Path) -> None:
         """Takes offers at this socket from now on."""
-        self._handoff = HandoffServer(path, self._on_offer)
+        self._handoff = HandoffServer(path, self._on_offer, self.leases)
 
     def close(self) -> None:
         """Takes no more offers. Idempotent."""
@@ -80,9 +96,11 @@ class Sessions:
             on_record()  # told twice; but one that ended before we took over is still to be recorded
             return
         self._registry_sync.ended(closed, session, on_record)
+        self.leases.disconnected(closed.session_id, End(closed.by, closed.reason))
 
     def all_ended(self, by: str, reason: str) -> None:
-        """Every session that is live here is over, and nobody else will say so."""
+        """Every session that is live here is over, and every lease, and nobody else will say so."""
+        self.leases.cut(End(by, reason))
         for session_id in list(self._slots.live):
             self.ended(SessionClosed(session_id, 0, 0, by, reason))
 
@@ -92,7 +110,8 @@ class Sessions:
             self.server.close_session(session_id, GOING_AWAY, reason, text)
 
     async def cut(self, reason: str, text: str | None) -> None:
-        """Closes every session for `reason`, and waits until each is over."""
+        """Closes every session and lease for `reason`, and waits until each is over."""
+        self.leases.cut(End("grid", reason))
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
         if self.server is not None:
@@ -102,11 +121,22 @@ class Sessions:
         self.all_ended("grid", reason)
 
     def _on_offer(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
-        refused = self._slots.admit(offer, self._status(), time.monotonic())
-        if refused is not None or self.server is None:
-            answer(refused or "gone")
+        if offer.lease_id:
+            self.leases.offered(offer, sock, answer)
             return
+        refused = self._slots.admit(offer, self._status(), time.monotonic())
+        if refused is not None:
+            answer(refused)
+            return
+        self._serve(offer, sock, answer)
+
+    def _serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+        """Gives a client that was admitted to the browser server."""
         session_id = offer.session_id
+        if self.server is None:
+            self._take_back(session_id)
+            answer("gone")
+            return
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server will tell
             # The mark that this worker was about to pass the client on (pwgrid/proxy/connect/handoff.py).
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
@@ -115,7 +145,7 @@ class Sessions:
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
-                self._slots.take_back(session_id)
+                self._take_back(session_id)
                 answer("gone")
                 return
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
@@ -125,6 +155,20 @@ class Sessions:
                 self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._record_taken)
 
         handed_over.add_done_callback(settled)
+
+    def _take_back(self, session_id: str) -> None:
+        session = self._slots.live.get(session_id)
+        self._slots.take_back(session_id)
+        if session is not None:
+            self.leases.not_served(session)
+
+    def _lease_taken(self) -> None:
+        self._on_offered()
+        self._on_served()
+
+    def _lease_began(self, lease: Lease) -> None:
+        self._registry_sync.began(lease.held)
+        self._registry_sync.lease_started(lease)
 
     def _record_taken(self) -> None:
         """Answers the proxies of the sessions that the browser server has, and puts these on record."""
@@ -136,7 +180,8 @@ class Sessions:
         for session_id, answer in taken.items():
             answer(None)
             session = self._slots.live.get(session_id)
-            log.info("session_started", session=session_id, client=session.client if session else "gone already")
+            client, told = (session.client, session.told) if session else ("gone already", {})
+            log.info("session_started", session=session_id, client=client, **self._registry_sync.named(told))
             if session is not None:
                 self._registry_sync.started(session)
         self._on_served()

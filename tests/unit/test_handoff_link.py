@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.connect import handoff
-from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, is_passed_on, is_served, may_be_served
+from pwgrid.proxy.connect.handoff import (
+    HandoffFailure,
+    Handoffs,
+    NoAnswer,
+    clear_marks,
+    is_passed_on,
+    is_served,
+    may_be_served,
+)
 
 WORKER = "a1b2c3d4"
 BOUND_S = 30.0
@@ -55,7 +63,7 @@ class Worker:
         request = {"client": "1.2.3.4:5", "headers": headers, "early": ""}
         return asyncio.create_task(self.handoffs.offer(WORKER, session_id, request, sock))
 
-    async def packet(self) -> dict[str, Any]:
+    async def packet(self, sockets: int = 1) -> dict[str, Any]:
         """The next offer. Its socket is closed."""
         if self.link is None:
             self.link, _ = await asyncio.get_running_loop().sock_accept(self.listener)
@@ -65,10 +73,15 @@ class Worker:
                 data, fds, _, _ = socket.recv_fds(self.link, 65536, 4)
                 break
             await asyncio.sleep(0)
-        assert len(fds) == 1
-        os.close(fds[0])
+        assert len(fds) == sockets
+        for each in fds:
+            os.close(each)
         packet: dict[str, Any] = json.loads(data)
         return packet
+
+    async def question(self) -> dict[str, Any]:
+        """The next question, which comes without a socket."""
+        return await self.packet(sockets=0)
 
     def say(self, **message: object) -> None:
         assert self.link is not None
@@ -280,3 +293,36 @@ async def test_a_unix_connection_bears_no_mark_and_is_let_go_where_anybody_may_h
     over = asyncio.get_running_loop().time()
     assert await may_be_served(sock, HandoffFailure("the worker does not answer", open_until=over))
     assert not await may_be_served(sock, HandoffFailure("full"))
+
+
+async def test_a_question_has_its_own_answer_among_others(worker: Worker, sock: socket.socket) -> None:
+    one = asyncio.create_task(worker.handoffs.ask(WORKER, {"do": "take", "id": "l1"}))
+    other = asyncio.create_task(worker.handoffs.ask(WORKER, {"do": "return", "id": "l2"}))
+    offered = worker.offer("s1", sock)
+    asked = [await worker.question() for _ in range(2)]
+    assert [(each["do"], each["id"]) for each in asked] == [("take", "l1"), ("return", "l2")]
+    assert (await worker.packet())["session"] == "s1"
+    worker.say(asked=asked[1]["ask"], refused="no such lease")
+    worker.say(session="s1", refused=None)
+    worker.say(asked="unknown", refused=None)
+    worker.say(asked=asked[0]["ask"], refused=None)
+    assert (await other)["refused"] == "no such lease"
+    assert (await one)["refused"] is None
+    assert await offered is None
+
+
+async def test_a_question_fails_with_its_worker_or_after_a_while(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NoAnswer, match="the worker is gone"):
+        await worker.handoffs.ask("0badc0de", {"do": "return", "id": "l1"})
+    asked = asyncio.create_task(worker.handoffs.ask(WORKER, {"do": "return", "id": "l1"}))
+    await worker.question()
+    assert worker.link is not None
+    worker.link.close()
+    with pytest.raises(NoAnswer, match="the worker is gone"):
+        await asked
+    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.0)
+    with pytest.raises(NoAnswer, match="does not answer"):
+        await worker.handoffs.ask(WORKER, {"do": "return", "id": "l1"})

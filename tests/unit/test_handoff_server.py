@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,9 @@ class Worker:
     def __init__(self, directory: Path) -> None:
         self.offers: asyncio.Queue[tuple[Offer, socket.socket, Answer]] = asyncio.Queue()
         self.refuse_all = False
-        self.server = HandoffServer(directory / "s", self._on_offer)
+        self.asked_for: list[tuple[int, Mapping[str, Any]]] = []
+        self.ended: list[int] = []
+        self.server = HandoffServer(directory / "s", self._on_offer, self)
         self.link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.link.connect(str(directory / "s"))
         self.link.setblocking(False)
@@ -41,6 +44,15 @@ class Worker:
             answer("draining")
         else:
             self.offers.put_nowait((offer, sock, answer))
+
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked_for.append((link, message))
+        if message["do"] != "take":
+            raise ValueError
+        return {"refused": None}
+
+    def link_ended(self, link: int) -> None:
+        self.ended.append(link)
 
     async def said(self) -> bytes:
         return await asyncio.get_running_loop().sock_recv(self.link, 4096)
@@ -127,3 +139,24 @@ async def test_a_corrupt_packet_ends_its_link_and_leaves_no_socket_open(
         assert await worker.said() == b""
         assert copies_of(handed) == 1
     assert worker.offers.empty()
+
+
+async def test_the_client_of_a_lease_and_the_name_of_a_run_come_with_the_offer(worker: Worker) -> None:
+    client, handed = socket.socketpair()
+    with client, handed:
+        worker.send(
+            json.dumps({**OFFER, "told": {"name": "Smoke 12"}, "lease": ["l1", "secret"]}).encode(), handed.fileno()
+        )
+        offer, _, answer = await worker.offers.get()
+        assert (offer.told, offer.lease_id, offer.secret) == ({"name": "Smoke 12"}, "l1", "secret")
+        answer("in use")
+
+
+async def test_a_question_about_a_lease_is_answered_and_the_end_of_its_link_is_told(worker: Worker) -> None:
+    worker.send(json.dumps({"ask": "7", "do": "take", "id": "l1"}).encode())
+    assert json.loads(await worker.said()) == {"asked": "7", "refused": None}
+    assert worker.asked_for == [(1, {"ask": "7", "do": "take", "id": "l1"})]
+    assert worker.ended == []
+    worker.send(json.dumps({"ask": "8", "do": "dance"}).encode())
+    assert await worker.said() == b""  # no question: the link ends, as with any corrupt packet
+    assert worker.ended == [1]

@@ -6,7 +6,7 @@ import pytest
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.worker.policy.admission import Offer
-from pwgrid.worker.slots import Slots
+from pwgrid.worker.slots import MOST_RUNS, LiveSession, Slots
 
 OPEN = WorkerStatus.AVAILABLE
 
@@ -92,3 +92,20 @@ async def test_empty_waits_for_the_last_session() -> None:
     assert not empty.done()
     slots.end("b")
     await empty
+
+
+async def test_who_has_the_slots_is_told_as_clients_have_said_it() -> None:
+    slots = Slots(9)
+    smoke = {"name": "Smoke 12", "labels": "AppA:Chromium:UAT"}
+    assert slots.hold(Offer("lease:l1", 9, told=smoke), OPEN, 0) is None
+    slots.admit_with_lease(Offer("l1~1", 9, told=smoke, lease_id="l1"))  # has no slot of its own
+    for session_id, told in (("a", smoke), ("b", {"run": "r1"}), ("c", {})):
+        assert slots.admit(Offer(session_id, 9, told=told), OPEN, 0) is None
+    assert slots.taken == 4
+    assert slots.runs() == [
+        {"name": "Smoke 12", "run": "", "labels": "AppA:Chromium:UAT", "slots": 2},
+        {"name": "", "run": "r1", "labels": "", "slots": 1},
+    ]
+    for index in range(30):
+        slots.adopt_held(LiveSession(f"lease:{index}", told={"run": str(index)}))
+    assert len(slots.runs()) == MOST_RUNS

@@ -111,6 +111,26 @@ def test_sessions_are_listed_with_their_reason() -> None:
     assert row.endswith("127.0.0.1:54321  memory limit")
 
 
+def test_a_session_s_names_label_key_and_lease_are_shown() -> None:
+    named = {
+        "name": "Smoke 12",
+        "run": "build-71",
+        "labels": "AppA:Chromium:UAT",
+        "lease": "89abcdef-01",
+        "token": None,
+    }
+    (_, row) = sessions_text([{**SESSION, **named}]).splitlines()
+    assert row.endswith("memory limit; name Smoke 12; run build-71; labels AppA:Chromium:UAT; lease 89abcdef-01")
+
+
+def test_the_status_shows_who_has_the_slots_where_clients_have_said_so() -> None:
+    assert "LABELS" not in status_text(STATUS)
+    run = {"name": "Smoke 12", "run": "", "labels": "AppA:Chromium:UAT", "slots": 3}
+    lines = [line.split() for line in status_text({**STATUS, "runs": [run]}).splitlines()]
+    head = lines.index(["NAME", "RUN", "LABELS", "SLOTS"])
+    assert lines[head + 1] == ["Smoke", "12", "AppA:Chromium:UAT", "3"]
+
+
 def test_on_eighty_columns_no_line_is_longer_and_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")  # 80 columns, and no codes for bold

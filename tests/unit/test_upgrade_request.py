@@ -2,14 +2,17 @@
 
 import base64
 import contextlib
+import re
 
 import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from pwgrid.common.label_keys import parse
 from pwgrid.proxy.policy.upgrade_request import (
     Access,
     Address,
+    LeasePath,
     Offer,
     Policy,
     Refusal,
@@ -17,6 +20,7 @@ from pwgrid.proxy.policy.upgrade_request import (
     browser_server_headers,
     decide,
 )
+from pwgrid.proxy.policy.wishes import Offered
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
@@ -322,3 +326,75 @@ def test_launch_options_are_held_against_those_of_the_pool() -> None:
     assert decided("/?pool=appb", asked, policy(pools={"appb": Offer("chromium", {"headless": True})})).not_heeded == (
         "headless",
     )
+
+
+LABELS = Offered({parse("AppA:Chromium:UAT"): "appa", parse("AppB:Firefox:UAT"): "foxes"})
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "wanted"),
+    [
+        ("/?labels=appa:chromium:uat&name=Smoke%2012", [], ("appa", "appa:chromium:uat", "Smoke 12")),
+        ("/?labels=AppB:Firefox:UAT:EU", [FIREFOX_CLIENT], ("foxes", "AppB:Firefox:UAT:EU", "")),
+        ("/", [("x-pwgrid-labels", "AppB:Firefox"), ("x-pwgrid-name", " a ")], ("foxes", "AppB:Firefox", "a")),
+        ("/?labels=AppB:Firefox&name=a", [("x-pwgrid-labels", "AppB:Firefox")], ("foxes", "AppB:Firefox", "a")),
+        ("/?name=a&labels=", [], ("chromium", "", "a")),
+    ],
+)
+def test_a_label_key_and_a_name_come_in_the_url_or_in_headers(
+    target: str, more: Pairs, wanted: tuple[str, str, str]
+) -> None:
+    found = decided(target, headers(*more), policy(pools=POOLS, labels=LABELS))
+    assert (found.pool, found.labels, found.name) == wanted
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "status", "sentence"),
+    [
+        ("/?labels=AppA", [], 400, "is no label key"),
+        ("/?labels=AppC:Chromium:UAT", [], 404, "there are AppA:Chromium:UAT, AppB:Firefox:UAT"),
+        ("/?labels=AppA:Chromium:UAT", [FIREFOX_CLIENT], 400, "pool appa has chromium browsers, and firefox"),
+        ("/?labels=AppA:Chromium:UAT&browser=firefox", [], 400, "pool appa has chromium browsers, and firefox"),
+        (
+            "/?labels=AppA:Chromium:UAT&pool=appb",
+            [],
+            400,
+            "the label key is of pool appa, and the URL asks for pool appb",
+        ),
+        ("/?labels=a:b&labels=c:d", [], 400, "say different things"),
+        ("/?name=a", [("x-pwgrid-name", "b")], 400, "say different things"),
+        ("/?name=a%2Fb", [], 400, "name: use at most 128 letters"),
+    ],
+)
+def test_bad_label_keys_and_names_are_refused(target: str, more: Pairs, status: int, sentence: str) -> None:
+    with pytest.raises(Refusal, match=re.escape(sentence)) as refused:
+        decided(target, headers(*more), policy(pools=POOLS, labels=LABELS))
+    assert refused.value.status == status
+
+
+LEASE = "/lease/firefox/0a1b2c3d/0123456789abcdef.s3-cr_et"
+
+
+def test_the_endpoint_of_a_lease_is_its_holder_s_right_without_a_token_and_whatever_the_grid_offers() -> None:
+    guarded = policy(access=Access(token="t0ken"), pools={}, versions=frozenset({"9.9"}))
+    given = headers(FIREFOX_CLIENT, ("user-agent", "Playwright/1.65.1"))
+    assert decided(LEASE, given, guarded) == Wanted(
+        "firefox", "", lease=LeasePath("0a1b2c3d", "0123456789abcdef", "s3-cr_et")
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "status", "sentence"),
+    [
+        (LEASE, headers(("x-playwright-browser", "chromium")), 400, "the lease is for firefox, but the client is"),
+        (LEASE.replace("firefox", "opera"), headers(), 400, "unknown browser 'opera'"),
+        (LEASE, headers(("origin", "https://evil.example")), 403, "a web page may not drive the grid"),
+        (LEASE, headers(without="sec-websocket-key"), 400, "bad WebSocket handshake"),
+        (LEASE + "/..", headers(), 404, "there is nothing at"),
+        (LEASE.replace("0a1b2c3d", ".."), headers(), 404, "there is nothing at"),
+    ],
+)
+def test_a_bad_request_with_a_lease_is_refused(target: str, given: Pairs, status: int, sentence: str) -> None:
+    with pytest.raises(Refusal, match=re.escape(sentence)) as refused:
+        decided(target, given, policy())
+    assert refused.value.status == status

@@ -25,10 +25,11 @@ WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 class WorkerRecord:
     """One worker. Times are monotonic seconds.
 
-    `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy of
-    the channel to its browser server, which outlives the process; another master's worker brings it when it comes back.
-    `settings` and `version` are what it was forked with, `launched` what it said of its browser. `counted_at`: when it
-    last told how many sessions it had had. `recycle`: why it should be replaced. `late` watches `life.ready_by`.
+    `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy
+    of the channel to its browser server, which outlives the process; another master's worker brings it when it
+    comes back. `runs`: who has its slots, as far as clients have said so. `settings` and `version` are what it was
+    forked with, `launched` what it said of its browser. `counted_at`: when it last told how many sessions it had
+    had. `recycle`: why it should be replaced. `late` watches `life.ready_by`.
     """
 
     worker_id: str
@@ -49,6 +50,7 @@ class WorkerRecord:
     lifetime: int = 0
     counted_at: float = math.inf
     slots: int = 0
+    runs: list[dict[str, Any]] = field(default_factory=list)
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
     has_told_drain: bool = False

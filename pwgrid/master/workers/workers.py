@@ -198,6 +198,7 @@ class Workers:
                     self._do(record, life.comes_back(item.data.get("status"), now, self._times()))
                     self._note_warm(record, is_repeated=True)
                 record.active = _count(item.data.get("active"))
+                record.runs = item.data.get("runs", [])
                 self._pools[record.pool].told(record, _count(item.data.get("lifetime")), now)
             case StoppingSeen() if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._times()))

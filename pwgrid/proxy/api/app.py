@@ -22,16 +22,19 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
+from pwgrid.proxy.api.leases import lease_routes, on_client_gone
 from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
 from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
 from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
-from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.connect.upgrade import Counts, Gateway
+from pwgrid.proxy.leases import Lender
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT
 from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import ClientGone
 from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
 from pwgrid.tokens.tokens import Role
 
@@ -52,6 +55,8 @@ class Grid(Protocol):
 
     roster: Roster
     registry: Registry
+    gateway: Gateway
+    lender: Lender
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
         """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
@@ -92,6 +97,7 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (_open_routes(grid), {}),
         (_client_routes(grid, route_class), takes_token),  # its security scheme is for /docs
+        (lease_routes(grid), takes_token),
         (_operator_routes(grid, route_class), takes_token),
         (_metrics_route(grid, timeout_s, requests), takes_token),
     ]
@@ -134,6 +140,7 @@ def _open_routes(grid: Grid) -> APIRouter:
 
     @router.api_route("/", methods=["GET", "HEAD", "POST"], include_in_schema=False)
     @router.get("/playwright/{path:path}", include_in_schema=False)
+    @router.get("/lease/{path:path}", include_in_schema=False)
     async def hint() -> Response:
         """Somebody opened the endpoint without a Playwright client."""
         return _refused(Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"), ("Connection", "Upgrade"))))
@@ -314,7 +321,8 @@ async def _on_outage(_request: Request, error: Exception) -> Response:
 async def _on_bad_query(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-    return _refused(Refusal(400, f"bad query: {wrong}"))
+    what = "body" if any(each["loc"][0] == "body" for each in error.errors()) else "query"
+    return _refused(Refusal(400, f"bad {what}: {wrong}"))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -338,5 +346,6 @@ _HANDLERS: Final[dict[type[Exception], _Handler]] = {
     RegistryUnavailable: _on_outage,
     RequestValidationError: _on_bad_query,
     HTTPException: _on_http_error,
+    ClientGone: on_client_gone,
     Exception: _on_failure,
 }

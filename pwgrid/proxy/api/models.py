@@ -1,10 +1,15 @@
 """What the API says, as it says it: names in camelCase, times in Unix seconds, memory in MiB."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.leases import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
+from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, number
 from pwgrid.registry.registry import RegistrySnapshot, SessionRecord
 
 
@@ -142,8 +147,15 @@ class Session(_Model):
     bytes_out: int
     ignored_options: list[str]
     """The launch options of its client that a shared browser cannot heed."""
+    labels: str | None
+    """The label key that its client asked for."""
+    name: str | None
+    """What its client calls its run; `run` is the id of that."""
+    run: str | None
     token: str | None
-    """The name of the token that it was begun with."""
+    """The name of the token that its client showed."""
+    lease: str | None
+    """Of the lease that its client came with."""
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Session":
@@ -155,6 +167,113 @@ class Sessions(_Model):
     """Sessions, the newest first; `cursor` gives the next page, null at the end."""
 
     sessions: list[Session]
+    cursor: str | None
+
+
+class Borrow(_Model):
+    """What somebody wants to borrow: a slot of the pool that serves this label key, for so many seconds."""
+
+    label_key: str
+    run_name: str | None = None
+    run_id: str | None = None
+    ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
+
+
+class Borrowed(_Model):
+    """A lease. `webSocketEndpoint` is for its holder alone, and for one connection at a time; `labelKey` is the pool's
+    that serves it, `expiresAt` in Unix seconds."""
+
+    browser_id: str
+    web_socket_endpoint: str
+    browser_type: BrowserType
+    label_key: str
+    expires_at: float
+
+
+class Return(_Model):
+    """The lease that is not needed any more."""
+
+    browser_id: str
+    label_key: str | None = None
+
+
+class Returned(_Model):
+    """`returned` is false where the lease was over before: returned, expired, or gone with its worker."""
+
+    browser_id: str
+    returned: bool
+
+
+class Extend(_Model):
+    """How many seconds a lease is to last from now on; it never gets shorter."""
+
+    ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
+
+
+class Extended(_Model):
+    """Until when the lease lasts now, in Unix seconds."""
+
+    browser_id: str
+    expires_at: float
+
+
+LeaseStatus = Literal["pending", "active", "returned", "expired", "ended", "failed"]
+LEASE_STATUS: Final[Mapping[str, LeaseStatus]] = {
+    SessionStatus.PENDING: "pending",
+    SessionStatus.RUNNING: "active",
+    SessionStatus.COMPLETED: "returned",
+    SessionStatus.EXPIRED: "expired",
+    SessionStatus.ENDED: "ended",
+    SessionStatus.FAILED: "failed",
+}
+"""What a lease's status is called, by that of its record."""
+
+
+class Lease(_Model):
+    """One lease. A time is null where that has not happened yet; `reason` says why it is over."""
+
+    browser_id: str
+    browser_type: str
+    worker_id: str
+    status: LeaseStatus
+    reason: str | None
+    created_at: float
+    expires_at: float
+    ended_at: float | None
+    client: str
+    pool: str
+    label_key: str | None
+    """The one that was asked for."""
+    run_name: str | None
+    run_id: str | None
+    token: str | None
+
+    @classmethod
+    def of(cls, record: SessionRecord) -> "Lease":
+        """As its record has it."""
+        says = record.extra.get
+        return cls(
+            browser_id=f"{record.worker_id}-{record.session_id}",
+            browser_type=record.browser_type,
+            worker_id=record.worker_id,
+            status=LEASE_STATUS.get(record.status, "failed"),
+            reason=record.reason,
+            created_at=record.created_at,
+            expires_at=number(says(EXPIRES_AT)),
+            ended_at=record.ended_at,
+            client=record.client,
+            pool=record.pool,
+            label_key=says(LABELS),
+            run_name=says(NAME),
+            run_id=says(RUN),
+            token=says(TOKEN),
+        )
+
+
+class Leases(_Model):
+    """Leases, the newest first; `cursor` gives the next page, null at the end."""
+
+    leases: list[Lease]
     cursor: str | None
 
 

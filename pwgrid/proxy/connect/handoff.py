@@ -1,8 +1,10 @@
-"""Hands accepted sockets to workers over their handoff sockets. Chooses no worker, answers no client."""
+"""Hands accepted sockets to workers over their handoff sockets, and asks them about leases. Chooses no worker, answers
+no client."""
 
 import array
 import asyncio
 import contextlib
+import secrets
 import socket
 import time
 from collections import deque
@@ -18,6 +20,7 @@ HANDOFF_TIMEOUT_S: Final = 2.0
 """After it the worker refuses the offer as late and the proxy takes another worker."""
 
 _ANSWER_BYTES: Final = 4096
+_NO_FD: Final = -1
 _LATE_ANSWER_S: Final = 0.25
 _LOOK_S: Final = 0.005
 """Between two looks at whether a browser server has the client of a worker that died. It takes it 1 ms."""
@@ -33,10 +36,16 @@ class HandoffFailure:
     reason: str
     is_dead: bool = False
     """The worker has closed the link, or is gone: it does nothing more with the offer."""
+    is_refusal: bool = False
+    """It is the worker's own word."""
     open_until: float = 0.0
     """Until when a browser server may take the socket, in seconds of the loop's clock. 0: none can have it, since the
     offer was not sent, or was refused. Else it may have done so without our hearing of it; then the mark tells
     (`is_served`)."""
+
+
+class NoAnswer(Exception):
+    """A worker has not answered a question; `str()` says why."""
 
 
 Answer = asyncio.Future["HandoffFailure | None"]
@@ -70,6 +79,7 @@ class HandoffLink:
             raise
         self._unsent: deque[tuple[str, bytes, int]] = deque()
         self._pending: dict[str, tuple[Answer, float]] = {}
+        self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_full = False
         self.closed = False
@@ -91,6 +101,22 @@ class HandoffLink:
             self._write()
         return answer
 
+    async def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
+        """The worker's answer. Raises NoAnswer when there is none in time."""
+        number = secrets.token_hex(4)
+        answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._asked[number] = answer
+        self._unsent.append(("", orjson.dumps({**question, "ask": number}), _NO_FD))
+        if not self._is_full:
+            self._write()
+        try:
+            async with asyncio.timeout(HANDOFF_TIMEOUT_S + _LATE_ANSWER_S):
+                return await answer
+        except TimeoutError:
+            raise NoAnswer("the worker does not answer") from None
+        finally:
+            self._asked.pop(number, None)
+
     def close(self, reason: str, *, is_dead: bool = False) -> None:
         """Ends the link and fails what is pending with `reason`. `is_dead`: the worker's end was closed first."""
         if self.closed:
@@ -105,13 +131,17 @@ class HandoffLink:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
         for session_id, (answer, deadline) in pending.items():
-            _settle(answer, HandoffFailure(reason, is_dead, 0.0 if session_id in unsent else deadline))
+            _settle(answer, HandoffFailure(reason, is_dead, open_until=0.0 if session_id in unsent else deadline))
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(NoAnswer(reason))
 
     def _write(self) -> None:
         while self._unsent:
             _, packet, fd = self._unsent[0]
+            sent_along = [] if fd == _NO_FD else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
             try:
-                self._sock.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+                self._sock.sendmsg([packet], sent_along)
             except BlockingIOError:
                 if not self._is_full:
                     self._is_full = True
@@ -143,6 +173,10 @@ class HandoffLink:
         if "freed" in message:
             self._on_freed()
             return
+        if "asked" in message:
+            if (asked := self._asked.get(message["asked"])) is not None and not asked.done():
+                asked.set_result(message)
+            return
         answer, deadline = self._pending.pop(message["session"], (None, 0.0))
         if answer is None:
             self._on_awake()
@@ -151,7 +185,7 @@ class HandoffLink:
             is_in_time = self._loop.time() < deadline - _LATE_ANSWER_S - _IN_TIME_S
             _settle(answer, None if is_in_time else HandoffFailure("it answered late", open_until=deadline))
         else:
-            _settle(answer, HandoffFailure(message["refused"]))
+            _settle(answer, HandoffFailure(message["refused"], is_refusal=True))
 
     def _check_deadline(self) -> None:
         # All offers have the same time, so the oldest is the first to be late: one timer serves all of them.
@@ -213,6 +247,14 @@ class Handoffs:
             return HandoffFailure(f"the worker is gone ({error.strerror})")
         offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
         return await link.offer(session_id, orjson.dumps(offer), sock.fileno())
+
+    async def ask(self, worker_id: str, question: Mapping[str, object]) -> dict[str, Any]:
+        """A worker's answer to a question about a lease. Raises NoAnswer."""
+        try:
+            link = self._link(worker_id)
+        except OSError as error:
+            raise NoAnswer(f"the worker is gone ({error.strerror})") from None
+        return await link.ask(question)
 
     def drop(self, worker_id: str, reason: str) -> None:
         """Closes the link to a worker; what waits on it fails with `reason`."""

@@ -66,6 +66,16 @@ def token_used_up(token: str, most: int) -> Refusal:
     )
 
 
+def lease_not_served(reason: str, *, is_known: bool) -> Refusal:
+    """Why the client of a lease gets no browser: its worker's own word, or what befell the link. `is_known`: the master
+    knows the worker."""
+    if reason == "in use":
+        return Refusal(409, "this lease has a client already: it is for one connection at a time")
+    if reason == "no such lease" or not is_known:
+        return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
+    return no_capacity(f"the worker of this lease does not take its client now: {reason}")
+
+
 def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
     """503: the line is full, or no slot came free in time. The body has the reason, how long the line is, and where in
     it the client stood, or would stand."""

@@ -22,12 +22,23 @@ from pwgrid.proxy.connect import head, refusals
 from pwgrid.proxy.connect.figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
-from pwgrid.proxy.policy.upgrade_request import Access, Offer, Policy, Refusal, Wanted, browser_server_headers, decide
+from pwgrid.proxy.policy.upgrade_request import (
+    Access,
+    LeasePath,
+    Offer,
+    Policy,
+    Refusal,
+    Wanted,
+    browser_server_headers,
+    decide,
+)
+from pwgrid.proxy.policy.wishes import Offered
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
-from pwgrid.registry.records import IGNORED_OPTIONS, TOKEN
+from pwgrid.registry import records
 from pwgrid.registry.registry import Selection
 from pwgrid.settings.model import Settings
 
@@ -35,6 +46,11 @@ log = structlog.get_logger()
 
 MAX_EARLY_BYTES: Final = 64 * 1024
 """What a client may send behind its head before a browser server reads (a correct one sends nothing before its 101)."""
+
+SUCCESSOR_S: Final = 5.0
+"""How long the clients of a worker's leases wait for its successor, when it has died."""
+
+SUCCESSOR_LOOK_S: Final = 0.05
 
 Peer = tuple[str, int] | None
 """A client's address and port; None where it has none any more, or is on a Unix socket."""
@@ -87,8 +103,48 @@ class Gateway:
                 pools={name: Offer(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()},
                 versions=self.roster.versions(),
                 access=self.access,
+                labels=Offered(self.roster.label_keys(), self.switches()),
             )
         return self._policy
+
+    def switches(self) -> Switches:
+        """How label keys are matched."""
+        settings = self.settings
+        return Switches(settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards)
+
+    async def slot(self, ticket: Ticket[Selection]) -> Selection:
+        """A slot for this ticket. Raises Refusal or ClientGone."""
+        since, waited = time.monotonic(), Waited.REFUSED
+        try:
+            selection = await self.selector.queue.acquire(ticket)
+            waited = Waited.SERVED
+            return selection
+        except ClientGone:
+            waited = Waited.ABANDONED
+            raise
+        except NoPlace as why:
+            if isinstance(why, WaitedTooLong) and await self.selector.is_token_used_up(ticket):
+                raise refusals.token_used_up(ticket.token, ticket.max_of_token) from None
+            if isinstance(why, WaitedTooLong) and (reason := await self.shortage(ticket.pool)) is not None:
+                raise refusals.no_capacity(reason) from None
+            raise refusals.no_place(ticket, self.settings, why) from None
+        finally:
+            self._note_wait(ticket, time.monotonic() - since, waited)
+
+    def _note_wait(self, ticket: Ticket[Selection], waited_s: float, waited: Waited) -> None:
+        self.counts.longest_wait_s = max(self.counts.longest_wait_s, waited_s)
+        if ticket.granted is not None:  # it stood in line
+            self.figures.waits[_pool(ticket), waited].observe(waited_s)
+        if waited is Waited.SERVED:
+            phases = self.figures.phases[_pool(ticket)]
+            phases.queue.observe(max(0.0, waited_s - ticket.selection_s))
+            phases.selection.observe(ticket.selection_s)
+
+    async def may_answer_again(self, worker_id: str, until: float) -> bool:
+        """Returns after a moment: whether a worker that is gone may still have a successor, which the master has not
+        started or missed yet. `until` is of the loop's clock."""
+        await asyncio.sleep(SUCCESSOR_LOOK_S)  # its socket is there once it listens, and nothing tells of that
+        return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
 
     def closed(self) -> Refusal | None:
         """Why nobody is taken at all; None as long as clients may come."""
@@ -165,6 +221,9 @@ class Upgrade(asyncio.Protocol):
             request = head.parse(whole_head)
             peer = self._peer[0] if self._peer else ""
             wanted = decide(request, self._gateway.policy(), get_local_addr(self._transport), peer)
+            if wanted.lease is not None:  # its worker decides, also while the grid takes nobody else
+                await self._serve_with_lease(wanted.lease, request.headers)
+                return
             if (closed := self._gateway.closed()) is not None:
                 raise closed
             await self._serve(wanted, request.headers)
@@ -188,7 +247,8 @@ class Upgrade(asyncio.Protocol):
             client=_text(self._peer),
             deadline=self._loop.time() + gateway.settings.worker_select_timeout,
             worker_id=wanted.worker_id,
-            fields=_record_of(wanted),
+            fields=_fields(wanted),
+            run=wanted.name,
             token=wanted.identity.name,
             max_of_token=wanted.identity.max_sessions,
         )
@@ -197,8 +257,10 @@ class Upgrade(asyncio.Protocol):
             await self._check_endpoint(wanted, wanted.worker_id)
         compression = gateway.compresses(self._transport, self._peer)
         passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
+        if wanted.name or wanted.labels:
+            passed_on["told"] = {name: text for name, text in ticket.fields.items() if name in records.NAMED}
         while True:
-            selection = await self._acquire(ticket)
+            selection = await gateway.slot(ticket)
             since = time.monotonic()
             failure = await self._hand_over(ticket, selection, passed_on)
             if failure is None:
@@ -216,41 +278,36 @@ class Upgrade(asyncio.Protocol):
             gateway.counts.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
 
+    async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
+        """Hands the client over to the worker of its lease; it takes no slot."""
+        gateway = self._gateway
+        compression = gateway.compresses(self._transport, self._peer)
+        request = {
+            "client": _text(self._peer),
+            "headers": browser_server_headers(headers, compression=compression),
+            "lease": [lease.lease_id, lease.secret],
+        }
+        until = self._loop.time() + SUCCESSOR_S
+        while True:
+            session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
+            failure = await self._offer(lease.worker_id, session_id, request)
+            if failure is None or await may_be_served(self._sock, failure):
+                break
+            log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=failure.reason)
+            self._transport.resume_reading()
+            if failure.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
+                raise refusals.lease_not_served(failure.reason, is_known=lease.worker_id in gateway.roster.workers)
+            if self._is_gone or self._transport.is_closing():
+                raise ClientGone
+        gateway.counts.handed_off += 1
+        self._transport.abort()  # our copy of the socket, as with any session
+
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """The secret in a worker's own endpoint is what its registration says; nobody guesses another one's."""
         endpoint = await self._gateway.selector.endpoint_of(wanted.browser_type, worker_id)
         path = urlsplit(endpoint).path if endpoint else ""
         if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
-
-    async def _acquire(self, ticket: Ticket[Selection]) -> Selection:
-        gateway = self._gateway
-        since, waited = time.monotonic(), Waited.REFUSED
-        try:
-            selection = await gateway.selector.queue.acquire(ticket)
-            waited = Waited.SERVED
-            return selection
-        except ClientGone:
-            waited = Waited.ABANDONED
-            raise
-        except NoPlace as why:
-            if isinstance(why, WaitedTooLong) and await gateway.selector.is_token_used_up(ticket):
-                raise refusals.token_used_up(ticket.token, ticket.max_of_token) from None
-            if isinstance(why, WaitedTooLong) and (reason := await gateway.shortage(ticket.pool)) is not None:
-                raise refusals.no_capacity(reason) from None
-            raise refusals.no_place(ticket, gateway.settings, why) from None
-        finally:
-            self._note_wait(ticket, time.monotonic() - since, waited)
-
-    def _note_wait(self, ticket: Ticket[Selection], waited_s: float, waited: Waited) -> None:
-        counts, figures = self._gateway.counts, self._gateway.figures
-        counts.longest_wait_s = max(counts.longest_wait_s, waited_s)
-        if ticket.granted is not None:  # it stood in line
-            figures.waits[_pool(ticket), waited].observe(waited_s)
-        if waited is Waited.SERVED:
-            phases = figures.phases[_pool(ticket)]
-            phases.queue.observe(max(0.0, waited_s - ticket.selection_s))
-            phases.selection.observe(ticket.selection_s)
 
     async def _hand_over(
         self, ticket: Ticket[Selection], selection: Selection, passed_on: Mapping[str, object]
@@ -259,12 +316,15 @@ class Upgrade(asyncio.Protocol):
         if self._is_gone or self._transport.is_closing():
             await self._gateway.selector.give_back(ticket)
             raise ClientGone
+        return await self._offer(selection.worker_id, ticket.session_id, passed_on)
+
+    async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> HandoffFailure | None:
         # From here the browser server reads this socket; a byte that we read would be missing there.
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
         request = {**passed_on, "early": self._early.decode("latin-1")}
-        return await self._gateway.handoffs.offer(selection.worker_id, ticket.session_id, request, self._sock)
+        return await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
 
     async def _is_served_all_the_same(
         self, ticket: Ticket[Selection], selection: Selection, failure: HandoffFailure
@@ -278,7 +338,7 @@ class Upgrade(asyncio.Protocol):
         if await may_be_served(self._sock, failure):
             return True
         await selector.give_back(ticket)
-        ticket.session_id = secrets.token_hex(8)  # the old one may be on record as ended
+        ticket.take_another_id()  # the old one may be on record as ended
         if self._transport.is_closing():
             raise ClientGone
         return False
@@ -299,10 +359,15 @@ def _pool(ticket: Ticket[Selection]) -> tuple[str, str]:
     return ticket.browser_type, ticket.pool
 
 
-def _record_of(wanted: Wanted) -> dict[str, str]:
-    """What the session's record says of the client's wishes, and who that is."""
-    fields = {IGNORED_OPTIONS: ",".join(wanted.not_heeded), TOKEN: wanted.identity.name}
-    return {name: text for name, text in fields.items() if text}
+def _fields(wanted: Wanted) -> dict[str, str]:
+    """What the session's record is to have beside what every record has."""
+    fields = {
+        records.IGNORED_OPTIONS: ",".join(wanted.not_heeded),
+        records.LABELS: wanted.labels,
+        records.NAME: wanted.name,
+        records.TOKEN: wanted.identity.name,
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 def _text(peer: Peer) -> str:

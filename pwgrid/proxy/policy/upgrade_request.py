@@ -11,19 +11,36 @@ from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
+from pwgrid.common.label_keys import LabelKey
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity
+from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
 from pwgrid.proxy.policy.launch_options import not_heeded
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
+from pwgrid.proxy.policy.wishes import Offered, run_name
 
-__all__ = ["CONNECT_HINT", "Access", "Address", "Policy", "Refusal", "Wanted", "browser_server_headers", "decide"]
+__all__ = [
+    "CONNECT_HINT",
+    "Access",
+    "Address",
+    "LeasePath",
+    "Offer",
+    "Policy",
+    "Refusal",
+    "Wanted",
+    "browser_server_headers",
+    "decide",
+]
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
 _PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
 _VERSION_CHARACTERS: Final = 20
 _WORKER_PATH: Final = re.compile(r"/playwright/(?P<type>[a-z]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)")
+
+_LEASE_PATH: Final = re.compile(
+    r"/lease/(?P<type>[a-z]+)/(?P<worker>[0-9a-f]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)"
+)
 
 # Nothing else of the client's head is the browser server's business: no token, cookie, address or foreign Host.
 _PASSED_ON: Final = frozenset({"user-agent", "upgrade", "connection", "sec-websocket-key", "sec-websocket-version"})
@@ -48,11 +65,21 @@ class Policy:
     versions: frozenset[str]
     """Playwright major.minor of the workers that serve now; empty when none is known yet."""
     access: Access = field(default_factory=Access)
+    labels: Offered = field(default_factory=Offered)
 
     @property
     def browser_types(self) -> tuple[str, ...]:
         """Those that any pool offers, sorted."""
         return tuple(sorted({offer.browser_type for offer in self.pools.values()}))
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePath:
+    """What the endpoint of a borrowed lease says: which worker has it, and that its client may have it."""
+
+    worker_id: str
+    lease_id: str
+    secret: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +96,11 @@ class Wanted:
     endpoint_path: str | None = None
     not_heeded: tuple[str, ...] = ()
     identity: Identity = ANYBODY
+    lease: LeasePath | None = None
+    labels: str = ""
+    """The label key that it asks for."""
+    name: str = ""
+    """What the client calls its run."""
 
 
 def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> Wanted:
@@ -78,6 +110,8 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     """
     path, _, query = request.path.partition("?")
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
+    if (lent := _LEASE_PATH.fullmatch(path)) is not None:
+        return _with_lease(request, policy, local, lent)
     identity = policy.access.check(headers, parameters, local, peer)
     _check_handshake(request)
     version = _client_version(headers)
@@ -92,11 +126,28 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     named = _WORKER_PATH.fullmatch(path)
     if named is None and path not in ("", "/"):
         raise Refusal(404, f"there is nothing at {path[:100]}: connect to ws://<host>:<port>/?browser=chromium")
-    pool = _pool(headers, parameters, policy, identity, named["type"] if named else None)
+    labels = _said(headers, parameters, "labels")
+    name = run_name(_said(headers, parameters, "name"), "name")
+    labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
+    pool = _pool(headers, parameters, policy, identity, named["type"] if named else None, labelled)
     offer = policy.pools[pool]
     ignored = not_heeded(headers, parameters, offer.options)
     worker_id, endpoint_path = (named["id"], path) if named else (None, None)
-    return Wanted(offer.browser_type, pool, version, worker_id, endpoint_path, ignored, identity)
+    return Wanted(offer.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, None, labels, name)
+
+
+def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> Wanted:
+    """A client that comes with a lease: the secret in its path is its right, and its worker knows what it speaks."""
+    policy.access.check_host(request.headers, local)
+    check_origin(request.headers, policy.access.allowed_origins)
+    _check_handshake(request)
+    client = _client_browser(request.headers)
+    for browser_type in BROWSER_TYPES:
+        if browser_type == lent["type"]:
+            if client not in (None, browser_type):
+                raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
+            return Wanted(browser_type, "", lease=LeasePath(lent["worker"], lent["id"], lent["secret"]))
+    raise Refusal(400, f"unknown browser {lent['type'][:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
 
 
 def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:
@@ -146,16 +197,40 @@ def _client_version(headers: Headers) -> str | None:
     return None
 
 
+def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) -> str:
+    """What `?{what}=` or the header x-pwgrid-{what} says; empty if neither does. They may not contradict each other."""
+    said = [value.strip() for name, value in parameters if name == what]
+    said += [value.strip() for value in headers.get_all(f"x-pwgrid-{what}")]
+    said = [value for value in said if value]
+    if len(set(said)) > 1:
+        raise Refusal(400, f"?{what}= and x-pwgrid-{what} say different things: make them agree, or leave one out")
+    return said[0] if said else ""
+
+
+def _client_browser(headers: Headers) -> BrowserType | None:
+    """The browser type that the client says it is of; None if it says none, or one that there is not."""
+    client = {value.lower() for value in headers.get_all("x-playwright-browser")}
+    return next((each for each in BROWSER_TYPES if client == {each}), None)
+
+
 def _pool(
     headers: Headers,
     parameters: Iterable[tuple[str, str]],
     policy: Policy,
     identity: Identity,
     from_path: str | None,
+    labelled: LabelKey | None,
 ) -> str:
-    """The pool that `?pool=` names, else the one named like the browser type, else the first one of that type; of those
-    that the token may use, where there are any."""
+    """The pool that the label key or `?pool=` names, else the one named like the browser type, else the first one of
+    that type; of those that the token may use, where there are any."""
     browser_type, named = _browser_type(headers, parameters, from_path), _named_pool(parameters, policy)
+    if labelled is not None:
+        serving = policy.labels.keys[labelled]
+        if named not in (None, serving):
+            raise Refusal(
+                400, f"the label key is of pool {serving}, and the URL asks for pool {named}: make them agree"
+            )
+        named = serving
     if named is not None:
         has = policy.pools[named].browser_type
         if browser_type not in (None, has):

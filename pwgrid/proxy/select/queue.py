@@ -1,6 +1,7 @@
 """Where clients wait for a slot: in turns between runs, woken by events and never by polling. Owns no socket."""
 
 import asyncio
+import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Final, Generic, TypeVar
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import FairLine, Party
+from pwgrid.registry.records import LEASE
 
 Slot = TypeVar("Slot")
 
@@ -77,6 +79,10 @@ class Ticket(Generic[Slot]):
     def party(self) -> Party:
         """With whom it shares its turns."""
         return Party(self.token, self.run)
+
+    def take_another_id(self) -> None:
+        """Nobody knows the session by its old name any more."""
+        self.session_id = (LEASE if self.borrows else "") + secrets.token_hex(8)
 
     def looks_like(self) -> Hashable:
         """Tickets that look alike get the same answer from the registry at the same moment."""

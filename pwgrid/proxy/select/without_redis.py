@@ -1,6 +1,5 @@
 """Chooses workers while Redis is away, from the master's roster and the workers' own answers. Holds no lease."""
 
-import secrets
 from collections import deque
 from collections.abc import Collection
 from typing import Final
@@ -45,7 +44,7 @@ class LocalSelection:
         chosen = self._turn[0]
         self._turn.rotate(-1)
         # A selection that Redis makes late, after we gave up on it, must not meet this session under the same name.
-        ticket.session_id = secrets.token_hex(8)
+        ticket.take_another_id()
         return Selection(CHOSEN_LOCALLY, chosen)
 
     def refused(self, selection: Selection, reason: str) -> bool:

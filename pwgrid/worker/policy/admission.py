@@ -8,6 +8,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.worker.policy.lifetime import is_used_up
 
 RefusalReason = Literal["draining", "full", "late", "used up"]
+LeaseRefusal = Literal["no such lease", "in use", "late", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class Offer:
     """Of the client's head, those that the browser server gets."""
     early: str = ""
     """What the client sent behind its head already, as latin-1."""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """What the client said of itself, by the names of its record's fields: `labels`, `name`, `run`."""
+    lease_id: str = ""
+    """Of the lease that it comes with, and `secret` is what it shows for it."""
+    secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ def close_texts(
         EndReason.MAXIMUM_DURATION: f"it had lasted for SESSION_MAX_DURATION={max_duration_s:g} s",
         EndReason.ENDED_BY_OPERATOR: "an operator ended it",
         EndReason.DRAIN_TIMEOUT: f"its worker was gone and DRAIN_TIMEOUT={drain_timeout_s:g} s was over",
+        EndReason.RETURNED: "its lease was returned",
+        EndReason.EXPIRED: "its lease ran out; extend it, or borrow with more ttlSeconds",
         EndReason.WORKER_STOPPED: "its worker had stopped; connect again",
         EndReason.BROWSER_CRASHED: "its browser crashed",
     }

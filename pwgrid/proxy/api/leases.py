@@ -1,0 +1,166 @@
+"""The routes of borrowing and returning: a slot is kept until it is returned, or expires, or its client goes."""
+
+import asyncio
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BeforeValidator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pwgrid.common.label_keys import LabelKeyError, parse
+from pwgrid.common.session_lifecycle import LIVE
+from pwgrid.proxy.api import models
+from pwgrid.proxy.api.bodies import BoundedBody
+from pwgrid.proxy.api.roles import needs
+from pwgrid.proxy.connect.upgrade import Gateway
+from pwgrid.proxy.leases import LeaseId, Lender, Wish
+from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.wishes import run_name
+from pwgrid.proxy.select.queue import Ticket
+from pwgrid.registry import records
+from pwgrid.registry.registry import Registry, Selection
+from pwgrid.settings.endpoint import base_url
+from pwgrid.settings.model import Settings
+from pwgrid.tokens.tokens import Role
+
+MAX_PAGE = 1000
+CLIENT_CLOSED = 499
+"""What proxies log for a client that has gone; nobody reads the answer."""
+
+_Status = Annotated[models.LeaseStatus | None, BeforeValidator(lambda given: given or None), Query()]
+_PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
+_Cursor = Annotated[str | None, BeforeValidator(lambda given: given or None), Query()]
+
+
+class Lends(Protocol):
+    """What the routes see of the rest of the proxy."""
+
+    gateway: Gateway
+    lender: Lender
+    registry: Registry
+
+
+def lease_routes(grid: Lends) -> APIRouter:
+    """The routes; whoever includes them says who may use them."""
+    router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[needs(Role.CLIENT)])
+    who = Annotated[Identity, needs(Role.CLIENT)]
+
+    @router.post("/session/borrow", responses=_problems(400, 404, 413, 503))
+    async def borrow(request: Request, wanted: models.Borrow, identity: who) -> models.Borrowed:
+        """Keeps a slot of the pool that serves the label key, and gives the endpoint for it."""
+        named = run_name(wanted.run_name, "runName")
+        run = run_name(wanted.run_id, "runId")
+        labels = grid.gateway.policy().labels
+        key = labels.serving(wanted.label_key)
+        identity.check_pool(labels.keys[key])
+        assert key.browser_type is not None  # pools have no wildcards
+        fields = {
+            records.LABELS: wanted.label_key.strip(),
+            records.NAME: named,
+            records.RUN: run,
+            records.TOKEN: identity.name,
+        }
+        wish = Wish(
+            key.browser_type,
+            labels.keys[key],
+            f"{request.client.host}:{request.client.port}" if request.client else "unknown",
+            wanted.ttl_seconds,
+            {name: value for name, value in fields.items() if value},
+            identity.max_sessions,
+        )
+        ticket = grid.lender.ticket(wish)
+        watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
+        try:
+            lent = await grid.lender.lend(wish, ticket)
+        finally:
+            watch.cancel()
+        return models.Borrowed(
+            browser_id=str(lent.lease_id),
+            web_socket_endpoint=_base(request, grid.gateway.settings) + lent.path,
+            browser_type=key.browser_type,
+            label_key=str(key),
+            expires_at=lent.expires_at,
+        )
+
+    @router.post("/session/return", responses=_problems(400, 503))
+    async def give_back(returned: models.Return, identity: who) -> models.Returned:
+        """Frees the slot of a lease; who is connected with it is told so. Said twice, it is the same."""
+        lease_id = LeaseId.read(returned.browser_id)
+        check(returned.label_key)
+        return models.Returned(browser_id=str(lease_id), returned=await grid.lender.take_back(lease_id, _of(identity)))
+
+    @router.patch("/v1/leases/{id}", responses=_problems(400, 404, 503))
+    async def extend(lease: Annotated[str, Path(alias="id")], wanted: models.Extend, identity: who) -> models.Extended:
+        """Lets a lease last for so many seconds from now on."""
+        lease_id = LeaseId.read(lease)
+        expires_at = await grid.lender.extend(lease_id, wanted.ttl_seconds, _of(identity))
+        if expires_at is None:
+            raise _no_such_lease()
+        return models.Extended(browser_id=str(lease_id), expires_at=expires_at)
+
+    @router.get("/v1/leases", responses=_problems(400, 503))
+    async def leases(
+        identity: who, status: _Status = None, limit: _PageSize = 100, cursor: _Cursor = None
+    ) -> models.Leases:
+        """The leases there are (a client's own), the newest first; with `status` those that are, or became, that."""
+        statuses = {known for known, called in models.LEASE_STATUS.items() if called == status} if status else LIVE
+        try:
+            page = await grid.registry.leases(statuses, token=_of(identity), limit=limit, cursor=cursor)
+        except ValueError as error:
+            raise Refusal(400, f"bad query: {error}") from None
+        return models.Leases(leases=[models.Lease.of(each) for each in page.sessions], cursor=page.cursor)
+
+    @router.get("/v1/leases/{id}", responses=_problems(400, 404, 503))
+    async def lease(lease: Annotated[str, Path(alias="id")], identity: who) -> models.Lease:
+        """One lease: status, reason, times, label key, names."""
+        lease_id = LeaseId.read(lease)
+        found = await grid.registry.lease(lease_id.own)
+        if found is None or found.worker_id != lease_id.worker_id or _of(identity) not in (None, found.token):
+            raise _no_such_lease()
+        return models.Lease.of(found)
+
+    return router
+
+
+def check(label_key: str | None) -> None:
+    """Raises Refusal for a text that is no label key."""
+    try:
+        if label_key:
+            parse(label_key, wildcards=True)
+    except LabelKeyError as error:
+        raise Refusal(400, str(error)) from None
+
+
+async def on_client_gone(_request: Request, _gone: Exception) -> Response:
+    """Nobody is there any more."""
+    return Response(status_code=CLIENT_CLOSED)
+
+
+def _of(identity: Identity) -> str | None:
+    """Whose leases somebody may see and change, by the name of the token; None for everybody's."""
+    return None if identity.is_operator else identity.name
+
+
+def _no_such_lease() -> Refusal:
+    return Refusal(404, "there is no such lease (any more): GET /v1/leases lists them")
+
+
+async def _abandoned_with(request: Request, gateway: Gateway, ticket: Ticket[Selection]) -> None:
+    """Gives the ticket up when the client goes."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gateway.selector.queue.abandon(ticket)
+
+
+def _base(request: Request, settings: Settings) -> str:
+    """ws://host:port as the client knows it, unless the settings say how others know it."""
+    host = request.headers.get("host")
+    if settings.advertised_host or not host:
+        return base_url(settings)
+    return f"{'wss' if request.url.scheme == 'https' else 'ws'}://{host}"
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": models.Problem} for status in statuses}

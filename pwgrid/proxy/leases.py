@@ -1,0 +1,176 @@
+"""Borrowing and returning: leases a slot for a client that is to come, and has its worker keep it. Answers no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.connect import refusals
+from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
+from pwgrid.proxy.connect.upgrade import SUCCESSOR_S, Gateway
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.registry import records
+from pwgrid.registry.records import EXPIRES_AT, LEASE, Selection
+
+log = structlog.get_logger()
+
+DEFAULT_TTL_S: Final = 900
+MIN_TTL_S: Final = 60
+MAX_TTL_S: Final = 86_400
+
+_LEASE_ID: Final = re.compile(r"([0-9a-f]{1,32})-([0-9a-f]{16})")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseId:
+    """What a lease is called: it names the worker that has it, so that it is found without Redis."""
+
+    worker_id: str
+    own: str
+
+    def __str__(self) -> str:
+        return f"{self.worker_id}-{self.own}"
+
+    @classmethod
+    def read(cls, text: str) -> LeaseId:
+        """Raises Refusal for what is no lease's name."""
+        if (found := _LEASE_ID.fullmatch(text)) is None:
+            raise Refusal(400, f"{text[:60]!r} is no lease: take the browserId that the borrow gave")
+        return cls(found[1], found[2])
+
+
+@dataclass(slots=True)
+class Wish:
+    """What somebody wants to borrow. `fields` are what the lease's record is to have of it."""
+
+    browser_type: BrowserType
+    pool: str
+    client: str
+    ttl_s: float
+    fields: Mapping[str, str]
+    max_of_token: int = 0
+    """How many sessions and leases its token may have at once; 0 is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A lease that a worker keeps. `path` is that of its endpoint, and secret; `expires_at` is in Unix seconds."""
+
+    lease_id: LeaseId
+    path: str
+    expires_at: float
+
+
+class Lender:
+    """Lends slots by the same queue and selection as for a connect; the worker keeps each."""
+
+    def __init__(self, gateway: Gateway, handoffs: Handoffs) -> None:
+        self._gateway = gateway
+        self._handoffs = handoffs
+
+    def ticket(self, wish: Wish) -> Ticket[Selection]:
+        """The wish's place in the line; whoever abandons it there ends `lend`."""
+        waits_s = self._gateway.settings.borrow_queue_timeout
+        ticket: Ticket[Selection] = Ticket(
+            session_id="",
+            browser_type=wish.browser_type,
+            playwright_version=None,
+            client=wish.client,
+            deadline=asyncio.get_running_loop().time() + waits_s,
+            fields=wish.fields,
+            run=wish.fields.get(records.RUN) or wish.fields.get(records.NAME, ""),
+            token=wish.fields.get(records.TOKEN, ""),
+            max_of_token=wish.max_of_token,
+            borrows=True,
+            pool=wish.pool,
+        )
+        ticket.take_another_id()
+        return ticket
+
+    async def lend(self, wish: Wish, ticket: Ticket[Selection]) -> Lent:
+        """A lease for this wish. Raises Refusal, or ClientGone once the ticket is abandoned."""
+        gateway, selector = self._gateway, self._gateway.selector
+        if (closed := gateway.closed()) is not None:
+            raise closed
+        while True:
+            expires_at = time.time() + wish.ttl_s
+            ticket.fields = {**wish.fields, EXPIRES_AT: f"{expires_at:.3f}"}
+            selection = await gateway.slot(ticket)
+            lease_id = LeaseId(selection.worker_id, ticket.session_id.removeprefix(LEASE))
+            secret = secrets.token_urlsafe(24)
+            refused = await self._take(lease_id, secret, expires_at, ticket)
+            if refused is None:
+                return Lent(
+                    lease_id, f"/lease/{wish.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}", expires_at
+                )
+            log.info("lease_not_taken", worker=selection.worker_id, lease=lease_id.own, reason=refused)
+            if not selector.local.refused(selection, refused):
+                ticket.excluded.add(selection.worker_id)
+            await selector.give_back(ticket)
+            if ticket.abandoned:
+                raise ClientGone
+            ticket.take_another_id()
+            gateway.counts.retried += 1
+
+    async def extend(self, lease_id: LeaseId, ttl_s: float, token: str | None) -> float | None:
+        """When the lease expires now; None if it is over, or not of this token. Raises Refusal where its worker does
+        not answer."""
+        answer = await self._asked(lease_id, {"do": "extend", "ttlS": ttl_s, "token": token})
+        return None if answer is None else float(answer["expiresAt"])
+
+    async def take_back(self, lease_id: LeaseId, token: str | None) -> bool:
+        """Its holder has returned it. False if it was over already, or is not of this token. Raises Refusal where its
+        worker does not answer."""
+        return await self._asked(lease_id, {"do": "return", "token": token}) is not None
+
+    async def _take(self, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket[Selection]) -> str | None:
+        """Why the worker does not keep the slot; None when it does. It does not for a client that has gone; and what it
+        is not told to keep, it forgets by itself."""
+        question = {
+            "id": lease_id.own,
+            "deadline": time.monotonic() + HANDOFF_TIMEOUT_S,
+            "client": ticket.client,
+            "secret": secret,
+            "expiresAt": expires_at,
+            "told": {name: value for name, value in ticket.fields.items() if name != EXPIRES_AT},
+        }
+        try:
+            answer = await self._handoffs.ask(lease_id.worker_id, {**question, "do": "take"})
+        except NoAnswer as error:
+            return str(error)
+        if answer["refused"] is not None:
+            return str(answer["refused"])
+        does = "drop" if ticket.abandoned else "keep"
+        try:
+            answer = await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": does})
+        except NoAnswer as error:
+            # It may have kept it and could not say so.
+            with contextlib.suppress(NoAnswer):
+                await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": "return"})
+            return str(error)
+        refused: str | None = "its client has gone" if ticket.abandoned else answer["refused"]
+        return refused
+
+    async def _asked(self, lease_id: LeaseId, question: Mapping[str, object]) -> dict[str, Any] | None:
+        """The worker's answer; None if it has no such lease, or is gone and its leases with it."""
+        until = asyncio.get_running_loop().time() + SUCCESSOR_S
+        while True:
+            try:
+                answer = await self._handoffs.ask(lease_id.worker_id, {**question, "id": lease_id.own})
+            except NoAnswer as error:
+                if await self._gateway.may_answer_again(lease_id.worker_id, until):
+                    continue
+                if lease_id.worker_id not in self._gateway.roster.workers:
+                    return None
+                raise refusals.no_capacity(f"the worker of this lease does not answer: {error}") from None
+            return answer if answer["refused"] is None else None
