@@ -26,6 +26,7 @@ NAMES = (
     "recover",
     "drain",
     "recycle",
+    "leases",
     "long",
     "memory",
     "guard",

@@ -1,5 +1,6 @@
 """Pools with real browsers: each has its own browser, settings and label keys, and comes and goes with a reload."""
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from playwright.async_api import Browser, Playwright
 
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import NEVER, Grid, eventually, eventually_async, running_grid
+from tests.support.leases import borrow, lease_now
 from tests.support.raw import connect, goes_on, head, read_all, session
 
 APPA = """
@@ -60,6 +62,25 @@ async def seen(browser: Browser) -> tuple[str, str]:
     return found[0], found[1]
 
 
+async def by_label_key(grid: Grid, playwright: Playwright) -> None:
+    """A free slot of each pool, asked for by a label key: one of the pool's, a longer, or a shorter one."""
+    for label_key in ("AppA:Chromium:Staging", "appa:chromium:uat", "AppA:Chromium:UAT:EU:Linux"):
+        browser = await playwright.chromium.connect(f"{grid.endpoint}/?labels={label_key}&name=by%20key")
+        assert (await seen(browser))[0] == "OfPoolA"
+        await browser.close()
+    lease = await asyncio.to_thread(borrow, grid, "AppB:Firefox", runName="borrowed")
+    assert (lease["browserType"], lease["labelKey"]) == ("firefox", "AppB:Firefox:UAT")
+    firefox = await playwright.firefox.connect(lease["webSocketEndpoint"])
+    assert "Firefox" in (await seen(firefox))[0]
+    with pytest.raises(Exception, match="the lease is for firefox, but the client is chromium"):
+        await playwright.chromium.connect(lease["webSocketEndpoint"])
+    await firefox.close()
+    await eventually_async(lambda: lease_now(grid, lease)["status"] == "returned", "it is returned with its client")
+    assert lease_now(grid, lease)["pool"] == "foxes"
+    with pytest.raises(Exception, match="no pool serves the label key AppC:Chromium:UAT: there are AppA:Chromium:Stag"):
+        await playwright.chromium.connect(f"{grid.endpoint}/?labels=AppC:Chromium:UAT")
+
+
 async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_session(
     playwright: Playwright, file: Path
 ) -> None:
@@ -95,6 +116,8 @@ async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_sessio
         assert "AppA:Chromium:Staging, AppA:Chromium:UAT:EU" in text
         assert 'pwgrid_workers_wanted{browser_type="firefox",pool="foxes"} 1.0' in grid.get("/metrics")[2].decode()
         assert grid.command("scale", "appb=2").stdout == "appa 1, appb 2, foxes 1\n"
+
+        await by_label_key(grid, playwright)
 
         # appb goes under its live session, appc comes, appa changes: its one worker is replaced first, then drains
         (old,) = workers_of(grid, "appa")

@@ -1,0 +1,127 @@
+"""Borrowing from a real grid over HTTP, as any program without a client library would."""
+
+import http.client
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.grid import Grid, eventually
+from tests.support.raw import goes_on, session
+
+CHROMIUM = "AppA:Chromium:UAT"
+FIREFOX = "AppB:Firefox:UAT"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of the API: status, headers in lower case, JSON body."""
+
+    status: int
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+def request(grid: Grid, method: str, path: str, body: object = None, **headers: str) -> Answer:
+    """One request; `body` is sent as JSON, bytes as they are."""
+    data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(
+        grid.http + path, data, {"Content-Type": "application/json", **headers}, method=method
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as response:
+            return _answer(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return _answer(error)
+
+
+def borrow(grid: Grid, label_key: str = CHROMIUM, **more: Any) -> dict[str, Any]:
+    """A lease; its `target` is the path of its endpoint."""
+    answer = request(grid, "POST", "/session/borrow", {"labelKey": label_key, **more})
+    assert answer.status == 200, answer
+    return {**answer.body, "target": answer.body["webSocketEndpoint"].partition(str(grid.port))[2]}
+
+
+def give_back(grid: Grid, lease: dict[str, Any]) -> bool:
+    """Whether the lease was there until now."""
+    answer = request(grid, "POST", "/session/return", {"labelKey": lease["labelKey"], "browserId": lease["browserId"]})
+    assert answer.status == 200, answer
+    return bool(answer.body["returned"])
+
+
+def lease_now(grid: Grid, lease: dict[str, Any]) -> dict[str, Any]:
+    """As the API shows it."""
+    answer = request(grid, "GET", f"/v1/leases/{lease['browserId']}")
+    assert answer.status == 200, answer
+    return answer.body
+
+
+def leases(grid: Grid, query: str = "") -> list[str]:
+    """The ids of those that the API lists."""
+    return [each["browserId"] for each in request(grid, "GET", f"/v1/leases{query}").body["leases"]]
+
+
+@dataclass(slots=True)
+class Cycles:
+    """What many clients have done: whole cycles, requests that met a dying proxy, leases that nobody had heard of."""
+
+    cycles: int = 0
+    broken: int = 0
+    orphans: list[str] = field(default_factory=list)
+    first_workers: set[str] = field(default_factory=set)
+
+
+GONE = (urllib.error.URLError, http.client.HTTPException, OSError)
+"""What a client sees of a proxy that is killed."""
+
+
+def cycles(
+    grid: Grid,
+    number: int,
+    clients: int,
+    at_half: Callable[[], object],
+    use: Callable[[dict[str, Any]], None] | None = None,
+) -> Cycles:
+    """`number` times borrow, connect (or what `use` does with the lease), return, by so many clients at once. A client
+    whose request breaks off asks again. Leases that are left over then are returned, too."""
+    done, lock = Cycles(first_workers={worker["id"] for worker in grid.status()["workers"]}), threading.Lock()
+
+    def connect(lease: dict[str, Any]) -> None:
+        with session(grid.port, lease["target"]) as sock:
+            assert goes_on(sock)
+
+    def again(call: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return call()
+            except GONE:
+                with lock:
+                    done.broken += 1
+
+    def one(index: int) -> None:
+        if index == number // 2:
+            at_half()
+        lease = again(lambda: borrow(grid, runName=f"cycle {index}"))
+        again(lambda: (use or connect)(lease))
+        again(lambda: give_back(grid, lease))
+        with lock:
+            done.cycles += 1
+
+    with ThreadPoolExecutor(clients) as pool:
+        for future in [pool.submit(one, index) for index in range(number)]:
+            future.result()
+    done.orphans = leases(grid)
+    for lease_id in done.orphans:
+        give_back(grid, {"browserId": lease_id, "labelKey": CHROMIUM})
+    eventually(lambda: leases(grid) == [], "no lease is left")
+    return done
+
+
+def _answer(response: Any) -> Answer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status, headers, json.loads(response.read() or b"{}"))
