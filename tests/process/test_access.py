@@ -51,7 +51,20 @@ ROUTES = {
     ("GET", "/v1/sessions"): CLIENT,
     ("GET", "/v1/sessions/{id}"): CLIENT,
     ("DELETE", "/v1/sessions/{id}"): CLIENT,
+    ("GET", "/lease/{path:path}"): OPEN,
+    ("POST", "/session/borrow"): CLIENT,
+    ("POST", "/session/return"): CLIENT,
+    ("GET", "/v1/leases"): CLIENT,
+    ("GET", "/v1/leases/{id}"): CLIENT,
+    ("PATCH", "/v1/leases/{id}"): CLIENT,
 }
+
+POOL = """
+[[pools]]
+name = "chromium"
+slots = 8
+labels = ["AppA:Chromium:UAT"]
+"""
 
 _peers = itertools.count(2)
 
@@ -71,7 +84,7 @@ class Guarded:
     texts: dict[str, str]
 
     def ask(
-        self, method: str, path: str, token: str = "", *, peer: str = "", **headers: str
+        self, method: str, path: str, token: str = "", *, peer: str = "", body: str | None = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of an answer of the API."""
         connection = http.client.HTTPConnection(
@@ -79,12 +92,13 @@ class Guarded:
         )
         given = {"Authorization": f"Bearer {token}"} if token else {}
         with contextlib.closing(connection):
-            connection.request(method, path, headers=given | headers)
+            connection.request(method, path, body, given | headers)
             answer = connection.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
 
-    def json(self, path: str, token: str, method: str = "GET") -> tuple[int, Any]:
-        status, _, body = self.ask(method, path, token)
+    def json(self, path: str, token: str, method: str = "GET", sent: object = None) -> tuple[int, Any]:
+        more = {} if sent is None else {"body": json.dumps(sent), "content-type": "application/json"}
+        status, _, body = self.ask(method, path, token, **more)
         return status, json.loads(body)
 
     def connect(self, token: str = "", target: str = "/", peer: str = "", **headers: str) -> socket.socket:
@@ -109,14 +123,14 @@ class Guarded:
 def guarded() -> Iterator[Guarded]:
     with tempfile.TemporaryDirectory(prefix="pgtok-") as directory:
         config = Path(directory) / "grid.toml"
-        config.touch()
+        config.write_text(POOL)
         environment = {
             "PWGRID_CONFIG": str(config),
             "PWGRID_TOKEN": OPERATORS,
             "WORKER_SELECT_TIMEOUT": "0.5",
             "LOG_LEVEL": "debug",
         }
-        with running_grid("--chromium", "1", "--slots", "8", environment=environment, fake=True) as grid:
+        with running_grid(environment=environment, fake=True) as grid:
             place = tokens.Place(config.with_name("tokens.json"))
 
             def made(name: str, role: Role, most: int = 0, *pools: str) -> str:
@@ -215,6 +229,29 @@ def test_a_client_sees_and_ends_its_own_sessions_alone(guarded: Guarded) -> None
         assert raw.goes_on(third)
         # Everything that has ever been, too
         assert {each["token"] for each in guarded.json("/v1/sessions", mine)[1]["sessions"]} == {"ci"}
+
+
+def test_a_client_sees_extends_and_returns_its_own_leases_alone(guarded: Guarded) -> None:
+    mine, other = guarded.texts[CLIENT], guarded.texts["other"]
+    wanted = {"labelKey": "AppA:Chromium:UAT"}
+    status, lease = guarded.json("/session/borrow", mine, "POST", wanted)
+    assert status == 200
+    path, returned = f"/v1/leases/{lease['browserId']}", {"browserId": lease["browserId"]}
+    assert guarded.json(path, mine)[1]["token"] == "ci"
+    assert guarded.json(path, other)[0] == 404
+    assert guarded.json(path, other, "PATCH", {"ttlSeconds": 3600})[0] == 404
+    assert guarded.json("/session/return", other, "POST", returned)[1]["returned"] is False
+    for token, seen in ((mine, 1), (other, 0), (OPERATORS, 1)):
+        assert len(guarded.json("/v1/leases", token)[1]["leases"]) == seen
+    target = lease["webSocketEndpoint"].partition(str(guarded.grid.port))[2]
+    assert guarded.answer(target=target)[0] == 101  # the endpoint is its holder's right, without a token
+    eventually(lambda: guarded.json(path, mine)[1]["status"] == "returned", "its client has gone")
+    assert guarded.json("/session/borrow", guarded.texts["elsewhere"], "POST", wanted)[0] == 403
+    two = guarded.texts["two"]
+    held = [guarded.json("/session/borrow", two, "POST", wanted)[1]["browserId"] for _ in range(2)]
+    assert guarded.answer(two)[0] == 429  # leases count as sessions
+    for each in held:
+        assert guarded.json("/session/return", OPERATORS, "POST", {"browserId": each})[1]["returned"] is True
 
 
 def test_a_token_has_its_limit_and_a_place_is_free_as_soon_as_one_of_its_sessions_ends(guarded: Guarded) -> None:
