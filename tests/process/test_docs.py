@@ -35,8 +35,8 @@ def with_ids(text: str, grid: Grid) -> str:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_the_commands_of_the_documentation_work(block: Block, grid: Grid, tmp_path: Path) -> None:
-    if "| jq " in block.text and shutil.which("jq") is None:
-        pytest.skip("jq is not installed")
+    if missing := [tool for tool in ("curl", "jq") if f"{tool} " in block.text and shutil.which(tool) is None]:
+        pytest.skip(f"not installed: {missing[0]}")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with contextlib.closing(raw.session(grid.port, "/?browser=chromium")):
         text = with_ids(block.text, grid).replace(":8080", f":{grid.port}")
