@@ -208,7 +208,7 @@ def _browsers(settings: Settings) -> dict[str, FoundBrowser]:
 
 def _installed(settings: Settings) -> str:
     try:
-        return fingerprint(each.executable for each in _browsers(settings).values())
+        return fingerprint(filter(None, (each.executable for each in _browsers(settings).values())))
     except BrowserMissing as missing:
         return str(missing)
 

@@ -220,6 +220,8 @@ class _Setup:
             )
 
     def _write_down(self, browser: FoundBrowser, trial: Trial) -> None:
+        if not browser.executable:  # Playwright finds a channel's by itself, and there is no other to choose
+            return
         try:
             Trials(self.places.trials).put(browser.executable, self.settings, trial)
         except OSError as error:

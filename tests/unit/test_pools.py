@@ -16,6 +16,8 @@ from pwgrid.settings import load as config
 from pwgrid.settings.load import Loaded, described, load, show
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import name_of_label, read_pool_config
+from pwgrid.worker.browser.find import find_for_pool
+from pwgrid.worker.browser.launch import LaunchSpec
 
 
 @pytest.fixture(autouse=True)
@@ -279,6 +281,21 @@ def test_what_changes_a_pool_changes_what_its_workers_are_told_apart_by(read: An
 
     texts = ("", 'env = { A = "1" }', 'env = { A = "2" }', 'proxy = "http://a:b@h"', 'proxy = "http://a:c@h"')
     assert len({repr(own(text)) for text in (*texts, 'labels = ["A:Chromium"]', 'channel = "chrome"')}) == 7
+
+
+def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_path: Path) -> None:
+    settings = read(
+        '[browsers]\nchromium_args = ["--global"]\n'
+        + pool('channel = "chrome"\nslots = 2\nheadless = false\nproxy = "http://me:p@proxy:1"\nenv = { TZ = "UTC" }')
+    ).settings
+    (mine,) = settings.pools_wanted().values()
+    browser = find_for_pool(mine, settings)
+    assert str(browser) == "chromium: channel chrome (setting)"
+    spec = LaunchSpec.of(settings.of_pool(mine), browser, tmp_path / "s", tmp_path, pool=mine)
+    options = json.loads(spec.options(tmp_path, 1.0))
+    assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", "", False)
+    assert (options["slots"], options["args"], spec.variables) == (2, ["--global"], {"TZ": "UTC"})
+    assert options["proxy"] == {"server": "http://proxy:1", "username": "me", "password": "p"}
 
 
 CHECKED = """\

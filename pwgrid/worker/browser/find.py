@@ -28,7 +28,8 @@ STOCK_FIREFOX_CHANNEL: Final = "moz-firefox"
 
 @dataclass(frozen=True, slots=True)
 class FoundBrowser:
-    """An executable that can be launched. `channel` is Playwright's word, mostly empty; `notes` are for the user."""
+    """What can be launched. `channel` is Playwright's word, mostly empty; without an `executable` Playwright finds that
+    of the channel by itself. `notes` are for the user."""
 
     browser_type: BrowserType
     executable: str
@@ -37,7 +38,8 @@ class FoundBrowser:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.browser_type}: {self.executable} ({', '.join([self.source, *self.notes])})"
+        what = self.executable or f"channel {self.channel}"
+        return f"{self.browser_type}: {what} ({', '.join([self.source, *self.notes])})"
 
 
 @dataclass(frozen=True, slots=True)
