@@ -177,7 +177,8 @@ def test_who_waits_for_a_pool_that_goes_is_told_at_once(file: Path) -> None:
         connect(grid.port) as waiting,
     ):
         waiting.sendall(head(target="/?pool=appa"))
-        eventually(lambda: b"pwgrid_clients_waiting 1.0" in grid.get("/metrics")[2], "one waits")
+        eventually(lambda: grid.ask("status")["waitingByRun"], "one waits")
+        assert [(each["pool"], each["waiting"]) for each in grid.ask("status")["waitingByRun"]] == [("appa", 1)]
         file.write_text(APPC)
         assert grid.command("reload").returncode == 0
         assert b"there is no pool appa any more" in read_all(waiting)
