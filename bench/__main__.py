@@ -30,6 +30,7 @@ NAMES = (
     "long",
     "memory",
     "guard",
+    "dashboard",
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

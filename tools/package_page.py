@@ -8,11 +8,13 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!https?:)([^)\s]+\))")
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+\))")
 
 
 def with_absolute_links(readme: str, repository: str) -> str:
     """The text with each relative link leading to that file in the repository."""
+    readme = IMAGE.sub(rf"\1{repository}/raw/main/\2", readme)
     return LINK.sub(rf"\1{repository}/blob/main/\2", readme)
 
 

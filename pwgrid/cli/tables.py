@@ -85,6 +85,8 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
         remarks = [session["reason"]] if session["reason"] else []
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
+        if session.get("viewedAt"):
+            remarks.append("looked at by an operator")
         remarks += [f"{what} {said}" for what in ("name", "run", "labels", "lease") if (said := session.get(what))]
         client = session["client"] + (f" ({session['token']})" if session.get("token") else "")
         rows.append((*who, began, f"{lasted_s:.1f} s", client, "; ".join(remarks)))

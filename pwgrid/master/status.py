@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from pwgrid.common import readiness
@@ -18,6 +19,9 @@ from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis import RedisChild
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
+
+MOST_REASONS: Final = 100
+MOST_CHARACTERS: Final = 80
 
 _SHOWN_TO_PROXY = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
 
@@ -90,6 +94,7 @@ class Reporter:
                 for record in self.workers.records.values()
                 if record.life.status in _SHOWN_TO_PROXY
             ],
+            "reasons": self._reasons(),
         }
 
     def _runs(self) -> list[dict[str, Any]]:
@@ -99,6 +104,14 @@ class Reporter:
             for run in record.runs:
                 slots[tuple(run[what] for what in _SAID)] += run["slots"]
         return [{**dict(zip(_SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
+
+    def _reasons(self) -> dict[str, str]:
+        """Why workers drain, or will. A frame has its limit: a grid that drains a hundred has told why often enough."""
+        records = self.workers.records.values()
+        told = ((each.worker_id, each.life.reason or each.recycle) for each in records)
+        return dict(
+            islice(((worker_id, reason[:MOST_CHARACTERS]) for worker_id, reason in told if reason), MOST_REASONS)
+        )
 
     def _redis(self) -> dict[str, Any]:
         config, redis = self.config, self.redis

@@ -23,15 +23,19 @@ from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.api.models import WaitingRun
+from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusals import no_capacity, stopping
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
+from pwgrid.proxy.dashboard.events import Events
+from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.dead_workers import DeadWorkers, report
 from pwgrid.proxy.leases import Lender
 from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.dashboard_view import Waiting
 from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
@@ -55,6 +59,9 @@ TELL_WAITING_S: Final = 0.25
 
 MOST_PARTIES: Final = 50
 """So many of those who wait the master is told of: a frame has its limit."""
+
+MAX_PAGE_BYTES: Final = 16 * 1024
+"""The largest message that a page of the dashboard may send."""
 
 GO_LAST: Final = "go last"
 LAST_WORKER_S: Final = 30.0
@@ -99,6 +106,9 @@ class Proxy:
             self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness.shortage
         )
         self.lender = Lender(self.gateway, self.handoffs)
+        self.master = AskMaster(boot.runtime / "control.sock")
+        self.feed = Feed(self, self.master, Events())
+        self.gateway.refusal_log.on_line = self.feed.events.refused
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None
@@ -133,6 +143,9 @@ class Proxy:
                 date_header=False,
                 backlog=BACKLOG,
                 timeout_graceful_shutdown=int(GRACE_S),
+                # Of the grid's own page alone: sessions go to browser servers. It says nothing.
+                ws_max_size=MAX_PAGE_BYTES,
+                ws_per_message_deflate=False,
             ),
             self._stop,
         )
@@ -142,6 +155,7 @@ class Proxy:
         self._side_tasks.start(self.control.run(), "control link")
         self._side_tasks.start(self._keep_registry(), "registry")
         self._side_tasks.start(self.dead_workers.keep_trying(), "dead workers")
+        self._side_tasks.start(self.feed.keep_history(), "dashboard history")
         # Before the master's first word we know no pool, and would refuse who has waited in the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
@@ -151,6 +165,7 @@ class Proxy:
         stopped.cancel()
         self.control.stopping()
         self.queue.close(stopping())
+        self.feed.close()
         server.should_exit = True
         await serving
         self.handoffs.close()
@@ -199,6 +214,11 @@ class Proxy:
             for run, token, waiting in self.queue.waiting_by_run(pool)
         ]
 
+    def waiting_by_pool(self) -> list[Waiting]:
+        """Clients in the queue, for the dashboard."""
+        queue = self.queue
+        return [Waiting(pool, *party) for pool in queue.pools() for party in queue.waiting_by_run(pool)]
+
     # Registry
 
     async def _keep_registry(self) -> None:
@@ -227,6 +247,7 @@ class Proxy:
         if (view := self._view())["ready"] != before["ready"]:
             self.control.push_state(view)
         self._told.set()
+        self.feed.roster_changed()
         self.gateway.roster_changed()
         self.queue.pause(self.roster.host_guard is not None)
         self.selector.roster_changed()
@@ -274,7 +295,10 @@ class Proxy:
             self.dead_workers.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
             self.handoffs.drop(data["workerId"], "the worker is gone")
             self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
+            if name == "worker_lost":
+                self.feed.events.worker_lost(data["workerId"], data["reason"])
         elif name == "worker_taken_over":
+            self.feed.events.worker_taken_over(data["workerId"])
             self.selector.process_died(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
             self._side_tasks.start(self._mark_draining(data["workerId"], data["browserType"]), "mark draining")
@@ -293,6 +317,7 @@ class Proxy:
         assert server is not None
         for each in getattr(server, "servers", ()):
             each.close()
+        self.feed.close()  # its pages connect again, to the other one
         deadline = time.monotonic() + self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S
         # Connections end in many ways, and none of them tells.
         while time.monotonic() < deadline and (server.server_state.connections or server.server_state.tasks):  # noqa: ASYNC110

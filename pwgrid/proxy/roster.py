@@ -59,13 +59,14 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One live worker; `playwright_version` is major.minor."""
+    """One live worker; `playwright_version` is major.minor, `reason` why it drains, or will."""
 
     worker_id: str
     browser_type: BrowserType
     status: str
     playwright_version: str | None
     pool: str
+    reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ class Roster:
             worker["id"]: WorkerView(
                 *(worker["id"], worker["browserType"], worker["status"], _minor(worker)),
                 pool=worker.get("pool", worker["browserType"]),
+                reason=state.get("reasons", {}).get(worker["id"]),
             )
             for worker in state.get("workers", [])
         }

@@ -47,7 +47,7 @@ _RENEWED = ("status", "rssMib")
 
 _SESSION_FIELDS = frozenset(
     {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
-    | {"client", "bytesIn", "bytesOut", "presumed", "drainAt", "pool"}
+    | {"client", "bytesIn", "bytesOut", "presumed", "drainAt", "viewedAt", "pool"}
 )
 
 
@@ -173,6 +173,8 @@ class SessionRecord:
     extra: Mapping[str, str]
     drain_at: float | None = None
     pool: str = ""
+    viewed_at: float | None = None
+    """When somebody last looked at its pages."""
 
     @classmethod
     def read(cls, session_id: str, values: Mapping[str, str]) -> SessionRecord:
@@ -192,6 +194,7 @@ class SessionRecord:
             extra={name: value for name, value in values.items() if name not in _SESSION_FIELDS},
             drain_at=number(values["drainAt"]) if "drainAt" in values else None,
             pool=values.get("pool") or values.get("browserType", ""),
+            viewed_at=number(values["viewedAt"]) if "viewedAt" in values else None,
         )
 
     @property
@@ -221,6 +224,7 @@ class SessionRecord:
             "bytesIn": self.bytes_in,
             "bytesOut": self.bytes_out,
             "ignoredOptions": self.ignored_options,
+            "viewedAt": self.viewed_at,
             **{name: self.extra.get(name) for name in NAMED},
             "lease": f"{self.worker_id}-{lease}" if (lease := self.extra.get(OF_LEASE)) else None,
         }

@@ -16,7 +16,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.common.types import BrowserType
-from pwgrid.registry import listing, records
+from pwgrid.registry import listing, records, watch
 from pwgrid.registry.client import RedisClient
 from pwgrid.registry.connect import database
 from pwgrid.registry.pipelined_connection import Argument, Reply
@@ -55,6 +55,7 @@ SCRIPTS: Final = (
     "rollback",
     "lease",
     "drain",
+    "viewed",
     "command",
     "unregister",
     "reaper",
@@ -249,6 +250,25 @@ class Registry:
         """Sessions that pass all given filters, the newest first. Raises ValueError for a cursor that is not ours."""
         wanted = listing.Filter({status} if status else None, browser_type, worker_id, token)
         return await listing.page(self.client, self._prefix, wanted, limit, cursor)
+
+    async def note_view(self, session_id: str) -> bool:
+        """Puts on record that somebody looks at this session now. False if there is no such session (any more)."""
+        keys = (f"{self._prefix}session:{session_id}",)
+        return bool(await self.client.run(self._scripts["viewed"], keys, (self._time(),)))
+
+    async def activity(self) -> watch.Activity:
+        """What changes whenever a session begins or ends, in one round trip."""
+        return await watch.activity(self.client, self._prefix)
+
+    async def session_ids(
+        self, fields: Collection[str], *, newest: int, at_most: int
+    ) -> tuple[frozenset[str], list[str]]:
+        """The live sessions of the workers with these counter fields (of each `at_most`), and the `newest` of all."""
+        return await watch.session_ids(self.client, self._prefix, fields, newest=newest, at_most=at_most)
+
+    async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
+        """The records of these sessions, without those that there are none of (any more)."""
+        return await watch.session_records(self.client, self._prefix, ids)
 
     # Leases
 

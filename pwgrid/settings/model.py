@@ -179,6 +179,8 @@ class Settings(BaseModel, frozen=True):
     """A session whose client sends nothing for so long is ended, also one that waits for an answer."""
     session_max_duration: kinds.Limit = setting(0.0, "sessions", "worker")
     """A session is ended after this time."""
+    live_view: bool = setting(True, "sessions", "proxy", "worker")
+    """Operators may look at the pages of live sessions; a session's record says that somebody did."""
     session_history_ttl: Annotated[float, kinds.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
     """How long the record of an ended session is kept."""
     session_history_max: Annotated[int, kinds.Bounds(0, 10_000_000)] = setting(10000, "sessions", "proxy", "worker")

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,12 +134,15 @@ class Worker:
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
+        spec = LaunchSpec.of(
+            *(settings, self.browser, boot.directory / "browser.sock", self._temporary()),
+            boot.runtime / CODE_CACHE,
+            boot.pool,
+        )
+        if settings.live_view:
+            spec = replace(spec, live_view=boot.directory / "live.sock")
         self.sessions.server = server = await BrowserServer.start(
-            LaunchSpec.of(
-                *(settings, self.browser, boot.directory / "browser.sock", self._temporary()),
-                boot.runtime / CODE_CACHE,
-                boot.pool,
-            ),
+            spec,
             boot.ipc,
             ipc_child,
             on_closed=self.sessions.ended,

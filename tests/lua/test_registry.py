@@ -370,3 +370,37 @@ async def test_a_registry_that_is_closed_as_soon_as_it_has_subscribed_ends(own_r
             await asyncio.sleep(0)
         async with asyncio.timeout(BOUND_S):
             await registry.close()
+
+
+async def test_a_look_at_a_session_is_on_its_record_and_makes_none(registry: Registry, clock: Clock) -> None:
+    await registry.register(WORKER)
+    await select(registry, "s1")
+    clock.now += 5
+    assert await registry.note_view("s1")
+    found = await registry.session("s1")
+    assert found is not None
+    assert (found.viewed_at, found.as_json()["viewedAt"]) == (clock.now, clock.now)
+    assert not await registry.note_view("s2")
+    assert await registry.session("s2") is None
+
+
+async def test_what_a_page_reads_are_the_live_sessions_and_the_newest(registry: Registry, clock: Clock) -> None:
+    await registry.register(WORKER)
+    before = await registry.activity()
+    for number in range(3):
+        clock.now += 1
+        await select(registry, f"s{number}")
+    activity = await registry.activity()
+    assert activity != before
+    assert (activity.active, activity.newest, activity.fields) == (
+        {"chromium:aabbccdd": 3},
+        "s2",
+        ["chromium:aabbccdd"],
+    )
+    assert await registry.activity() == activity
+    assert await registry.write(SessionUpdate("s1", None, "", SessionEnd("failed", "hung", clock.now)))
+    live, newest = await registry.session_ids(activity.fields, newest=2, at_most=10)
+    assert (live, newest) == ({"s0", "s2"}, ["s2", "s1"])
+    found = await registry.session_records(["s0", "s1", "gone"])
+    assert {key: each.status for key, each in found.items()} == {"s0": "pending", "s1": "failed"}
+    assert (await registry.activity()).outcomes == {"failed": 1}

@@ -63,6 +63,8 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "slots": 10,
             "slotsOfWorker": 5,
             "lifetimeOfWorker": 50,
+            "memoryLimitMib": 0,
+            "memoryHardLimitMib": 0,
             "removed": False,
             "drainTimeouts": 0,
             "reason": None,

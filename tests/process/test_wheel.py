@@ -29,3 +29,5 @@ def test_the_wheel_carries_scripts_and_configuration(tmp_path: Path) -> None:
     assert {
         f"pwgrid/worker/browser/{path.name}" for path in (ROOT / "pwgrid" / "worker" / "browser").glob("*.cjs")
     } <= names
+    page = ROOT / "pwgrid" / "proxy" / "dashboard" / "static"
+    assert {f"pwgrid/proxy/dashboard/static/{path.name}" for path in page.iterdir()} <= names

@@ -398,3 +398,27 @@ def test_a_bad_request_with_a_lease_is_refused(target: str, given: Pairs, status
     with pytest.raises(Refusal, match=re.escape(sentence)) as refused:
         decided(target, given, policy())
     assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "access", "is_own"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080", Access(), True),
+        ("localhost:8080", "http://localhost:8080", Access(), True),
+        ("10.0.0.5:8080", "http://10.0.0.5:8080", Access(), True),
+        ("10.0.0.5:8080", "https://10.0.0.5:8080", Access(), True),  # TLS ends in front of the grid
+        ("grid.example.org", "https://grid.example.org", Access(allowed_hosts=frozenset({"*.example.org"})), True),
+        ("grid.example.org", "https://grid.example.org", Access(own_hosts=frozenset({"grid.example.org"})), True),
+        ("127.0.0.1:8080", "http://127.0.0.1:9090", Access(), False),  # another program on this host
+        ("127.0.0.1:8080", "http://evil.example", Access(), False),
+        ("127.0.0.1:8080", "null", Access(), False),
+        ("evil.example:8080", "http://evil.example:8080", Access(), False),  # its name may mean us by rebinding
+        ("evil.example:8080", "http://evil.example:8080", Access(allowed_hosts=frozenset({"*"})), False),
+    ],
+)
+def test_only_the_grid_s_own_page_may_ask_what_it_needs(host: str, origin: str, access: Access, is_own: bool) -> None:
+    given = Headers([("host", host), ("origin", origin)])
+    with contextlib.nullcontext() if is_own else pytest.raises(Refusal, match="a web page may not drive the grid"):
+        access.check(given, [], ("10.0.0.5", 8080), from_own_page=True)
+    with pytest.raises(Refusal, match="a web page may not drive the grid"):  # not even that page gets a session
+        access.check(given, [], ("10.0.0.5", 8080))

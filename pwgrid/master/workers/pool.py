@@ -147,6 +147,8 @@ class Pool:
             "slots": sum(record.slots for record in records if record.life.status is WorkerStatus.AVAILABLE),
             "slotsOfWorker": self.settings.slots,
             "lifetimeOfWorker": self.settings.lifetime,
+            "memoryLimitMib": self.settings.max_memory_mib,
+            "memoryHardLimitMib": self.settings.max_memory_hard_mib,
             "removed": self.is_removed,
             "reason": self.reason,
         }

@@ -21,14 +21,16 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.api import models
+from pwgrid.proxy.api import dashboard, models
 from pwgrid.proxy.api.leases import lease_routes, on_client_gone
 from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
 from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
+from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
 from pwgrid.proxy.connect.upgrade import Counts, Gateway
+from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.leases import Lender
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
@@ -36,6 +38,8 @@ from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone
 from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
+from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
 
 log = structlog.get_logger()
@@ -57,6 +61,10 @@ class Grid(Protocol):
     registry: Registry
     gateway: Gateway
     lender: Lender
+    settings: Settings
+    boot: ProxyArguments
+    feed: Feed
+    master: AskMaster
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
         """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
@@ -96,14 +104,17 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     takes_token = {"dependencies": [Depends(HTTPBearer(auto_error=False))], "responses": _problems(401, 403, 429, 503)}
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (_open_routes(grid), {}),
+        (dashboard.file_routes(), {}),
         (_client_routes(grid, route_class), takes_token),  # its security scheme is for /docs
         (lease_routes(grid), takes_token),
         (_operator_routes(grid, route_class), takes_token),
+        (dashboard.pool_routes(grid), takes_token),
         (_metrics_route(grid, timeout_s, requests), takes_token),
     ]
     for router, of_all in routers:
         check_all_name_a_role(router)
         app.include_router(router, **of_all)
+    app.include_router(dashboard.live_routes(grid, access))  # WebSockets, which see to their roles themselves
     return app
 
 
@@ -141,8 +152,10 @@ def _open_routes(grid: Grid) -> APIRouter:
     @router.api_route("/", methods=["GET", "HEAD", "POST"], include_in_schema=False)
     @router.get("/playwright/{path:path}", include_in_schema=False)
     @router.get("/lease/{path:path}", include_in_schema=False)
-    async def hint() -> Response:
-        """Somebody opened the endpoint without a Playwright client."""
+    async def hint(request: Request) -> Response:
+        """Somebody opened the endpoint without a Playwright client: a browser gets the page, all others a hint."""
+        if request.url.path == "/" and (page := dashboard.page_of(request)) is not None:
+            return page
         return _refused(Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"), ("Connection", "Upgrade"))))
 
     @router.get("/json", include_in_schema=False)

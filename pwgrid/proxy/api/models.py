@@ -156,6 +156,8 @@ class Session(_Model):
     """The name of the token that its client showed."""
     lease: str | None
     """Of the lease that its client came with."""
+    viewed_at: float | None
+    """When an operator last looked at its pages."""
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Session":

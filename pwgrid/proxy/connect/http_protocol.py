@@ -7,6 +7,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pwgrid.proxy.connect.idle_connections import IdleConnections
+from pwgrid.proxy.connect.own_sockets import WebSocketsSansIOProtocol, is_own
 from pwgrid.proxy.connect.refusals import render
 from pwgrid.proxy.policy.upgrade_request import Refusal
 
@@ -117,6 +118,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._upgrades = False
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
+        if is_own(self.url):
+            self.ws_protocol_class = WebSocketsSansIOProtocol
         super().handle_websocket_upgrade()
         self.transport.resume_reading()
         protocol = self.transport.get_protocol()

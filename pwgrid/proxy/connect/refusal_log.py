@@ -1,6 +1,7 @@
 """Logs refused clients: the first of a host at once, what follows as a count. Refuses nobody itself."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +27,9 @@ class _Window:
 class RefusalLog:
     """A client that tries again and again, or a scanner, gets one line for each status and `WINDOW_S`."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_line: Callable[[int, int, str], None] = lambda _times, _status, _error: None) -> None:
+        self.on_line = on_line
+        """Is called with each line: how many clients, status and sentence."""
         self._windows: dict[tuple[str, int], _Window] = {}
 
     def note(self, refusal: Refusal, host: str, client: str) -> None:
@@ -39,6 +42,7 @@ class RefusalLog:
             window.error = refusal.error
         else:
             log.info("upgrade_refused", status=refusal.status, error=refusal.error, client=client)
+            self.on_line(1, refusal.status, refusal.error)
             self._open(key)
 
     def flush(self) -> None:
@@ -60,6 +64,7 @@ class RefusalLog:
         if window is None or not window.times:
             return False
         host, status = key
+        self.on_line(window.times, status, window.error)
         log.info(
             "upgrades_refused", times=window.times, within_s=WINDOW_S, status=status, error=window.error, host=host
         )

@@ -69,6 +69,14 @@ class Counts:
     """Of those that were handed off: with launch options that a shared browser cannot heed."""
     longest_wait_s: float = 0.0
     """From a client's arrival to its slot, or until it was told that there is none."""
+    lately_longest_wait_s: float = 0.0
+    """The same since the dashboard's last sample."""
+
+    def waited(self, seconds: float) -> None:
+        """A client has waited so long."""
+        if seconds > self.lately_longest_wait_s:
+            self.lately_longest_wait_s = seconds
+            self.longest_wait_s = max(self.longest_wait_s, seconds)
 
 
 @dataclass(slots=True)
@@ -132,7 +140,7 @@ class Gateway:
             self._note_wait(ticket, time.monotonic() - since, waited)
 
     def _note_wait(self, ticket: Ticket[Selection], waited_s: float, waited: Waited) -> None:
-        self.counts.longest_wait_s = max(self.counts.longest_wait_s, waited_s)
+        self.counts.waited(waited_s)
         if ticket.granted is not None:  # it stood in line
             self.figures.waits[_pool(ticket), waited].observe(waited_s)
         if waited is Waited.SERVED:

@@ -86,14 +86,30 @@ class Access:
     """Seconds of a clock that only rises."""
 
     def check(
-        self, headers: Headers, parameters: Iterable[tuple[str, str]], local: Address, peer: str = ""
+        self,
+        headers: Headers,
+        parameters: Iterable[tuple[str, str]],
+        local: Address,
+        peer: str = "",
+        *,
+        from_own_page: bool = False,
     ) -> Identity:
         """Who asks. Raises Refusal unless the request may be served; `local` is the address that the client has
-        connected to, `peer` the host that it comes from."""
+        connected to, `peer` the host that it comes from. `from_own_page`: the grid's own page may ask for this, too."""
         self.check_host(headers, local)
         identity = self._identify(headers, parameters, peer)
-        check_origin(headers, self.allowed_origins)
+        own = self._own_origins(headers) if from_own_page else frozenset()
+        check_origin(headers, self.allowed_origins | own)
         return identity
+
+    def _own_origins(self, headers: Headers) -> frozenset[str]:
+        """The origin of the grid's own page, by the name that this request has for the grid; none where that name could
+        have come to mean our address without being ours (DNS rebinding)."""
+        given = headers["host"]
+        name = _name_in(given) or ""
+        named = self.allowed_hosts - {"*"} | self.own_hosts
+        is_ours = _is_address(name) or _is_loopback_name(name) or _is_one_of(name, named)
+        return frozenset({f"http://{given}", f"https://{given}"} if is_ours else ())
 
     @property
     def asks_for_token(self) -> bool:
@@ -140,9 +156,8 @@ class Access:
         A literal address cannot be given to somebody else, so no page gets at us by one.
         """
         given = headers.get_all("host")
-        if len(given) != 1 or not (host := _HOST.fullmatch(given[0])):
+        if len(given) != 1 or (name := _name_in(given[0])) is None:
             raise Refusal(400, "a request names one host in its Host header")
-        name = host[1].lower().removeprefix("[").removesuffix("]").removesuffix(".")
         if _is_one_of(name, self.allowed_hosts) or _is_one_of(name, self.own_hosts) or _is_loopback_name(name):
             return
         if local not in self.loopback_listeners and (not self.allowed_hosts or _is_address(name)):
@@ -179,6 +194,12 @@ def _given(headers: Headers, parameters: Iterable[tuple[str, str]]) -> list[str]
 
 def _unknown(sentence: str) -> Refusal:
     return Refusal(401, sentence, headers=(("WWW-Authenticate", 'Bearer realm="pwgrid"'),))
+
+
+def _name_in(host: str) -> str | None:
+    """The name or address in a Host header, in lower case; None for what is none."""
+    found = _HOST.fullmatch(host)
+    return found and found[1].lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
 
 def _is_one_of(name: str, patterns: Iterable[str]) -> bool:

@@ -19,6 +19,7 @@ class Client {
   constructor(session, clients) {
     this.session = session;
     this.clients = clients;
+    this.connection = null;
     this.processes = new Set();
     this.madeOverCdp = []; // commands that undo it
     this.reused = null; // a browser that knows no other client's context for reuse
@@ -71,6 +72,12 @@ class Client {
         await cleanup();
         await this.end();
       });
+  }
+
+  // Its pages by id, the newest last.
+  pages() {
+    const dispatchers = [...this.connection?._dispatcherByGuid.values() ?? []];
+    return new Map(dispatchers.filter(each => each._type === 'Page').map(each => [each._guid, each._object]));
   }
 
   ownBrowser(dispatcher) {
@@ -147,7 +154,7 @@ class Clients {
 
   // Runs `upgrade`, in which Playwright makes the connection of this session.
   admit(session, upgrade) {
-    this.arriving = new Client(session, this);
+    this.arriving = session.client = new Client(session, this);
     try {
       upgrade();
     } finally {
@@ -162,6 +169,8 @@ class Clients {
     prototype.registerDispatcher = function(dispatcher) {
       if (dispatcher._type === 'Root')
         this[kClient] = clients.arriving; // null for the launcher's own
+      if (dispatcher._type === 'Root' && this[kClient])
+        this[kClient].connection = this;
       else if (dispatcher._type === 'Browser' && !clients.browser)
         clients.ownBrowser(dispatcher._object);
       this[kClient]?.made(dispatcher);

@@ -74,6 +74,8 @@ class LaunchSpec:
     """Others, with their values."""
     proxy: Mapping[str, str] = field(default_factory=dict)
     """Playwright's launch option; empty: none."""
+    live_view: Path | None = None
+    """Where it shows the pages of sessions to the proxy (Unix socket); nowhere by default."""
     code_cache: Path | None = None
     """Where browser servers of the same grid leave compiled code for each other."""
 
@@ -134,6 +136,7 @@ class LaunchSpec:
                 "slots": self.slots,
                 "clientGuard": self.client_guard,
                 "blockFileUrls": self.block_file_urls,
+                "liveView": str(self.live_view) if self.live_view else "",
                 "codeCache": str(self.code_cache) if self.code_cache else "",
                 "closeTexts": close_texts(
                     ping_timeout_s=self.ping_timeout_s,

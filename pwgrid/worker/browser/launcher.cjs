@@ -23,6 +23,7 @@ if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
 const { Clients } = require('./clients.cjs');
+const { serveLiveView } = require('./live_view.cjs');
 const { shimBidi, wrapListening } = require('./patches.cjs');
 const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 const { requestOf } = require('./upgrade.cjs');
@@ -288,6 +289,8 @@ async function main() {
   process.on('uncaughtException', onUncaught);
   process.on('unhandledRejection', onUncaught);
   watchSessions();
+  if (options.liveView)
+    serveLiveView(options.liveView, options.browserType, id => sessions.get(id)?.client?.pages() ?? null);
   say(ready);
   if (browserGone)
     say({ say: 'gone', reason: 'browser disconnected' });

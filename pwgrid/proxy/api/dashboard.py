@@ -1,0 +1,223 @@
+"""The page that shows the grid: its files, its feed, and what its buttons do that nothing else in the API does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Any, Final, Protocol
+
+import orjson
+import structlog
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.datastructures import Headers
+
+from pwgrid.common.errors import GridError, Refused, RegistryUnavailable
+from pwgrid.common.launch_failure import without_places
+from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.waiting import first_of
+from pwgrid.proxy.api.roles import needs, open_to_all
+from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.connect.refusals import body_of, no_capacity
+from pwgrid.proxy.dashboard.feed import Feed, Page
+from pwgrid.proxy.dashboard.live_view import SOCKET, open_view, relay
+from pwgrid.proxy.dashboard.page import HEADERS, File, files, wants_page
+from pwgrid.proxy.policy.access import Access, Identity
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.registry.registry import Registry
+from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.settings.kinds import MAX_WORKERS
+from pwgrid.settings.model import Settings
+from pwgrid.tokens.tokens import Role
+
+log = structlog.get_logger()
+
+SERVICE_RESTART: Final = 1012
+"""The WebSocket close code by which a page is told to connect again, to the next proxy."""
+
+
+class Grid(Protocol):
+    """What these routes need of the rest of the proxy."""
+
+    feed: Feed
+    master: AskMaster
+    registry: Registry
+    settings: Settings
+    boot: ProxyArguments
+
+
+class Scale(BaseModel):
+    """How many workers a pool shall have, until the next reload that changes it."""
+
+    workers: int = Field(ge=0, le=MAX_WORKERS)
+
+
+class Scaled(BaseModel):
+    """The workers that are wanted now, by pool."""
+
+    wanted: dict[str, int]
+
+
+class DrainedPool(BaseModel):
+    """The workers that drain now."""
+
+    draining: list[str]
+
+
+def page_of(request: Request) -> Response | None:
+    """The page itself for a browser that opens the endpoint; None for everybody else."""
+    if request.method in ("GET", "HEAD") and wants_page(request.headers.get("accept", "")):
+        return _sent(files()["index.html"], request)
+    return None
+
+
+def file_routes() -> APIRouter:
+    """What a browser loads. It asks for no token: there is nothing in it but the page's code."""
+    router = APIRouter(include_in_schema=False, dependencies=[open_to_all])
+
+    @router.api_route("/dashboard", methods=["GET", "HEAD"])
+    async def page(request: Request) -> Response:
+        return _sent(files()["index.html"], request)
+
+    @router.api_route("/dashboard/", methods=["GET", "HEAD"])
+    async def page_with_slash() -> Response:
+        """Its files would be looked for in the wrong place."""
+        return RedirectResponse("../dashboard")
+
+    @router.api_route("/dashboard/{name}", methods=["GET", "HEAD"])
+    async def file(name: str, request: Request) -> Response:
+        if (found := files().get(name)) is None:
+            raise Refusal(404, f"there is nothing at /dashboard/{name[:100]}")
+        return _sent(found, request)
+
+    return router
+
+
+def pool_routes(grid: Grid) -> APIRouter:
+    """For operators."""
+    router = APIRouter(prefix="/v1/pools", tags=["pools"], dependencies=[needs(Role.OPERATOR)])
+
+    async def ask(name: str, data: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await grid.master.ask(name, data)
+        except Refused as refused:
+            raise Refusal(400, str(refused)) from None
+        except GridError as gone:
+            raise no_capacity(str(gone)) from None
+
+    @router.post("/{name}/scale")
+    async def scale(pool: Annotated[str, Path(alias="name")], wanted: Scale) -> Scaled:
+        """The pool has so many workers until the next reload that changes it; those that are too many drain."""
+        return Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
+
+    @router.post("/{name}/drain", status_code=202)
+    async def drain(pool: Annotated[str, Path(alias="name")]) -> DrainedPool:
+        """Each worker of the pool takes no new session and ends once its live ones have; replacements start at once."""
+        return DrainedPool.model_validate(await ask("drain", {"pool": pool, "reason": "operator"}))
+
+    return router
+
+
+def live_routes(grid: Grid, access: Access) -> APIRouter:
+    """The WebSockets of the page: its feed, for operators, since it shows the sessions of all; and the view of one
+    session, for operators and for the token that began it."""
+    router = APIRouter()
+
+    def who(socket: WebSocket) -> Identity:
+        """Raises Refusal for who may not use the grid."""
+        headers, parameters = Headers(socket.headers.items()), socket.query_params.multi_items()
+        peer = socket.client.host if socket.client else ""
+        return access.check(headers, parameters, socket.scope.get("server"), peer, from_own_page=True)
+
+    @router.websocket("/v1/live")
+    async def live(socket: WebSocket) -> None:
+        try:
+            identity = who(socket)
+            if not identity.is_operator:
+                raise Refusal(403, f"the token {identity.name} is a client's: the page takes an operator's")
+            if grid.feed.is_full:
+                raise no_capacity("too many pages look at this grid already: close some")
+        except Refusal as refusal:
+            await _deny(socket, refusal)
+            return
+        await socket.accept()
+        await socket.send_text(
+            orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}}).decode()
+        )
+        async with grid.feed.page() as page:
+            await first_of(_send(socket, page), _until_gone(socket), page.ended.wait())
+        with contextlib.suppress(WebSocketDisconnect):
+            await socket.close(SERVICE_RESTART)
+
+    @router.websocket("/v1/live/{id}")
+    async def view(socket: WebSocket, session_id: Annotated[str, Path(alias="id")]) -> None:
+        try:
+            reader, writer = await _open_view(grid, who(socket), session_id)
+        except (Refusal, RegistryUnavailable) as error:
+            await _deny(socket, error)
+            return
+        await socket.accept()
+        log.info("session_viewed", session=session_id, by=_address(socket))
+        try:
+            await relay(socket, reader, writer)
+        finally:
+            with contextlib.suppress(RegistryUnavailable):  # that somebody began to is on record
+                await grid.registry.note_view(session_id)
+            grid.feed.touch_session(session_id)
+        with contextlib.suppress(WebSocketDisconnect):
+            await socket.close()
+
+    return router
+
+
+async def _open_view(
+    grid: Grid, identity: Identity, session_id: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """What shows the session, once its record says that it is looked at. Raises Refusal, RegistryUnavailable."""
+    if not grid.settings.live_view:
+        raise Refusal(403, "nobody may look at sessions of this grid: LIVE_VIEW=false forbids it")
+    record = await grid.registry.session(session_id)
+    if record is None or not (identity.is_operator or record.token == identity.name):
+        raise Refusal(404, "there is no such session (any more)")
+    if record.status != SessionStatus.RUNNING:
+        raise Refusal(409, f"the session does not run: it is {record.status}")
+    await grid.registry.note_view(session_id)
+    grid.feed.touch_session(session_id)
+    try:
+        return await open_view(grid.boot.runtime / "w" / record.worker_id / SOCKET, session_id)
+    except OSError:
+        raise no_capacity("the worker of this session cannot show it now") from None
+
+
+async def _deny(socket: WebSocket, error: Refusal | RegistryUnavailable) -> None:
+    if isinstance(error, RegistryUnavailable):
+        error = no_capacity(f"the registry does not answer: {without_places(str(error))}")
+    answer = Response(body_of(error), error.status, dict(error.headers), media_type="application/json")
+    await socket.send_denial_response(answer)
+
+
+def _address(socket: WebSocket) -> str:
+    return f"{socket.client.host}:{socket.client.port}" if socket.client else "unknown"
+
+
+async def _send(socket: WebSocket, page: Page) -> None:
+    with contextlib.suppress(WebSocketDisconnect):
+        while True:
+            message = await page.messages.get()
+            await socket.send_text(message.decode())
+
+
+async def _until_gone(socket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect):
+        while True:  # a page has nothing to say
+            await socket.receive_text()
+
+
+def _sent(file: File, request: Request) -> Response:
+    headers = {**HEADERS, "ETag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(None, 304, headers)
+    return Response(file.content, 200, headers, file.media_type)

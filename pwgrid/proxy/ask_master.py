@@ -1,0 +1,90 @@
+"""Asks the master what an operator may ask it, over its control socket. Keeps one connection; decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from pwgrid.common.errors import GridError, Refused
+
+ANSWER_S: Final = 2.0
+_REPLY_BYTES: Final = 1 << 20
+
+
+class MasterGone(GridError):
+    """There is no master, or it does not answer."""
+
+
+class AskMaster:
+    """One question at a time. A frozen master is asked once, and not again until it has answered: its queue of
+    connections must have room for its children."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sock: socket.socket | None = None
+        self._under_way: asyncio.Task[dict[str, Any]] | None = None
+
+    async def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The master's answer. Raises Refused with its sentence, or MasterGone after ANSWER_S."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                while self._under_way is not None:  # somebody else's, or one that was given up
+                    await asyncio.wait([self._under_way])
+                task = self._under_way = asyncio.create_task(self._exchange(name, data or {}))
+                task.add_done_callback(self._is_over)
+                answer = await asyncio.shield(task)
+        except (OSError, ValueError) as error:  # TimeoutError is one
+            raise MasterGone(f"the master does not answer: {error or 'it says nothing'}") from None
+        if answer.get("t") != "reply":
+            raise Refused(str(answer.get("error") or "the master gave no answer"))
+        found: dict[str, Any] = answer["data"]
+        return found
+
+    def close(self) -> None:
+        """Ends the connection; the next question makes another one. Idempotent."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+        self._drop()
+
+    async def _exchange(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        question = orjson.dumps({"t": "request", "name": name, "data": data})
+        for is_new in (self._sock is None, True):  # the one we have may be a former master's
+            try:
+                sock = self._sock or await self._connect()
+                await loop.sock_sendall(sock, question)
+                packet = await loop.sock_recv(sock, _REPLY_BYTES)
+            except BaseException as error:
+                self._drop()
+                if is_new or not isinstance(error, OSError):
+                    raise
+                continue
+            if packet:
+                answer: dict[str, Any] = orjson.loads(packet)
+                return answer
+            self._drop()
+            if is_new:
+                break
+        raise ConnectionError("it has closed the connection")
+
+    async def _connect(self) -> socket.socket:
+        sock = self._sock = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+        await asyncio.get_running_loop().sock_connect(sock, str(self._path))
+        return sock
+
+    def _is_over(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._under_way = None
+        with contextlib.suppress(asyncio.CancelledError):
+            task.exception()  # its asker may be gone
+
+    def _drop(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None

@@ -1,0 +1,1 @@
+"""The page that shows the grid: its files, and what feeds it."""

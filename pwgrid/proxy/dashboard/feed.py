@@ -1,0 +1,290 @@
+"""Feeds the pages that show the grid: one producer for all of them, which runs only while somebody looks.
+
+A page gets everything first, then only what has changed. One that is slow to read gets everything again, later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import orjson
+import structlog
+
+from pwgrid import __version__
+from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.common.launch_failure import without_places
+from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.dashboard.events import Events
+from pwgrid.proxy.dashboard.history import PERIOD_S, History
+from pwgrid.proxy.dashboard.sessions import ShownSessions
+from pwgrid.proxy.policy.dashboard_view import Sources, View, Waiting, WorkerRow, changes, view
+from pwgrid.proxy.policy.grid_events import session_end
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.registry import Registry, SessionRecord
+from pwgrid.registry.watch import Activity
+from pwgrid.settings.model import Settings
+
+log = structlog.get_logger()
+
+TICK_S: Final = 1.0
+QUIET_TICK_S: Final = 2.0
+"""The same where the last look has found nothing new."""
+
+ROSTER_S: Final = 0.2
+"""A roster that changes is looked at a little later, since it seldom changes once."""
+
+STATUS_S: Final = 5.0
+"""How often the master is asked for figures that it tells nobody by itself, such as memory."""
+
+MOST_PAGES: Final = 100
+_UNSENT: Final = 8
+"""Messages that wait for a page; one that falls behind further starts anew."""
+
+
+class Grid(Protocol):
+    """What the feed sees of the rest of the proxy."""
+
+    roster: Roster
+    registry: Registry
+    settings: Settings
+
+    @property
+    def counts(self) -> Counts:
+        """What has become of upgrades."""
+
+    def waiting_by_pool(self) -> Iterable[Waiting]:
+        """Who waits in which line."""
+
+
+@dataclass(eq=False)
+class Page:
+    """One page that is open. `messages` are what it is to be sent, each whole."""
+
+    messages: asyncio.Queue[bytes]
+    ended: asyncio.Event
+    """Set when there will be no more messages, and it should connect again."""
+    is_behind: bool = True
+    """Whether it must be told everything."""
+
+
+class Feed:
+    """All pages of one proxy."""
+
+    def __init__(self, grid: Grid, master: AskMaster, events: Events) -> None:
+        self.history = History()
+        self.events = events
+        self._grid = grid
+        self._master = master
+        self._sessions = ShownSessions(grid.registry, self._session_ended)
+        self._pages: set[Page] = set()
+        self._producer: asyncio.Task[None] | None = None
+        self._view: View = {}
+        self._told = (0, 0)
+        """The numbers of the last event and the last sample that all pages have."""
+        self._activity = Activity({}, {}, {}, {}, None)
+        self._problems: dict[str, str] = {}
+        """Why the figures may be old, by who does not answer."""
+        self._status: Mapping[str, Any] = {}
+        self._ask_status_at = 0.0
+        self._roster_changed = asyncio.Event()
+        self._sampled = (0, 0)
+        """The connects and refusals until the last sample."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many pages as may be."""
+        return len(self._pages) >= MOST_PAGES
+
+    def touch_session(self, session_id: str) -> None:
+        """Something in its record has changed that no counter tells of."""
+        self._sessions.touch(session_id)
+
+    def roster_changed(self) -> None:
+        """The master has told who is there: ask it for the rest, too."""
+        self.events.roster_changed(self._grid.roster)
+        self._ask_status_at = 0.0
+        self._roster_changed.set()
+
+    @contextlib.asynccontextmanager
+    async def page(self) -> AsyncIterator[Page]:
+        """A page, for as long as it is open. The first one starts the producer, the last one ends it."""
+        page = Page(asyncio.Queue(_UNSENT), asyncio.Event())
+        self._pages.add(page)
+        if self._producer is None:
+            self._producer = asyncio.create_task(self._produce(), name="dashboard")
+            self._producer.add_done_callback(self._producer_ended)
+        elif self._view:
+            self._send_all(page)
+        try:
+            yield page
+        finally:
+            self._pages.discard(page)
+            if not self._pages and self._producer is not None:
+                self._producer.cancel()
+                self._producer = None
+                self._master.close()
+
+    async def keep_history(self) -> None:
+        """Takes a sample every 10 s, whether anybody looks or not."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            if self._producer is None:  # else it has just looked
+                await self._look_at_registry(with_sessions=False)
+                await self._look_at_master()
+                if self._producer is None:  # nobody keeps anything open for who does not look
+                    self._master.close()
+            self._sample()
+
+    def close(self) -> None:
+        """Sends all pages away, and keeps nothing open. Idempotent."""
+        for page in self._pages:
+            page.ended.set()
+        self._master.close()
+
+    # The producer
+
+    def _producer_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("dashboard_failed", error=repr(error))
+            self._producer = None
+            self.close()
+
+    async def _produce(self) -> None:
+        while True:
+            await self._look_at_registry(with_sessions=True)
+            await self._look_at_master()
+            tick_s = TICK_S if self._tell() else QUIET_TICK_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(tick_s):
+                    await self._roster_changed.wait()
+                    await asyncio.sleep(ROSTER_S)
+            self._roster_changed.clear()
+
+    async def _look_at_registry(self, *, with_sessions: bool) -> None:
+        try:
+            self._activity = await self._grid.registry.activity()
+            if with_sessions:
+                await self._sessions.refresh(self._activity)
+        except RegistryUnavailable as error:
+            self._problems["redis"] = f"the registry does not answer: {without_places(str(error))}"
+        else:
+            self._problems.pop("redis", None)
+
+    async def _look_at_master(self) -> None:
+        now = time.monotonic()
+        if now < self._ask_status_at:
+            return
+        self._ask_status_at = now + STATUS_S
+        if self._grid.roster.lost is not None:
+            self._problems["master"] = self._grid.roster.lost
+            return
+        try:
+            self._status = await self._master.ask("status")
+        except GridError as error:
+            self._problems["master"] = str(error)
+        else:
+            self._problems.pop("master", None)
+
+    def _tell(self) -> bool:
+        """Whether there was anything to tell."""
+        found = view(self._sources())
+        changed = changes(self._view, found)
+        self._view = found
+        before, self._told = self._told, (self.events.last, self.history.last)
+        if changed or before != self._told:
+            message = self._message(changed, *before)
+            for page in self._pages:
+                if page.is_behind or page.messages.full():
+                    self._send_all(page)
+                else:
+                    page.messages.put_nowait(message)
+        else:
+            for page in self._pages:
+                if page.is_behind:
+                    self._send_all(page)
+        return bool(changed)
+
+    def _send_all(self, page: Page) -> None:
+        while not page.messages.empty():
+            page.messages.get_nowait()
+        page.messages.put_nowait(self._message(self._view, 0, 0, everything=True))
+        page.is_behind = False
+
+    def _message(self, tables: View, event: int, sample: int, *, everything: bool = False) -> bytes:
+        message: dict[str, Any] = {"now": round(time.time(), 3), "set": tables}
+        if everything:
+            message["all"] = True
+        if events := self.events.since(event):
+            message["events"] = events
+        if samples := self.history.since(sample):
+            message["samples"] = samples
+        return orjson.dumps(message)
+
+    # What it is made of
+
+    def _sources(self) -> Sources:
+        grid = self._grid
+        roster, counts = grid.roster, grid.counts
+        trouble = roster.not_ready()
+        return Sources(
+            status=self._status,
+            pools={
+                name: {
+                    **{"browserType": pool.browser_type, "wanted": pool.wanted, "available": pool.available},
+                    **{"starting": pool.starting, "spare": pool.spare, "draining": pool.draining},
+                    **{"reason": pool.reason, "labels": list(pool.labels), "lifetimeOfWorker": pool.lifetime},
+                }
+                for name, pool in roster.pools.items()
+                if pool.wanted or any(worker.pool == name for worker in roster.workers.values())
+            },
+            workers=[
+                WorkerRow(each.worker_id, each.pool, each.browser_type, each.status) for each in roster.workers.values()
+            ],
+            active=self._activity.active,
+            lifetime=self._activity.lifetime,
+            sessions=self._sessions.rows,
+            waiting=grid.waiting_by_pool(),
+            now=time.time(),
+            grid={
+                "version": __version__,
+                "ready": trouble is None,
+                "reason": trouble,
+                "stopping": roster.stopping,
+                "outcomes": dict(self._activity.outcomes),
+                "connects": counts.handed_off,
+                "refused": counts.refused,
+                "abandoned": counts.abandoned,
+                "longestWaitS": round(counts.longest_wait_s, 3),
+                "liveView": grid.settings.live_view,
+                "stale": list(self._problems.values()),
+            },
+        )
+
+    def _session_ended(self, record: SessionRecord) -> None:
+        event = session_end(record.session_id, record.extra.get("name"), record.status, record.reason)
+        if event is not None:
+            self.events.add(event, record.ended_at)
+
+    def _sample(self) -> None:
+        counts, waiting = self._grid.counts, sum(each.clients for each in self._grid.waiting_by_pool())
+        sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
+        before, self._sampled = self._sampled, (counts.handed_off, counts.refused)
+        is_known = "redis" not in self._problems
+        self.history.add(
+            (
+                round(time.time(), 1),
+                sum(self._activity.active.values()) if is_known else None,
+                counts.handed_off - before[0],
+                counts.refused - before[1],
+                waiting,
+                round(counts.lately_longest_wait_s, 3),
+                None if "master" in self._problems else sum(sizes),
+            )
+        )
+        counts.lately_longest_wait_s = 0.0

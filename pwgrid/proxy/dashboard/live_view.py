@@ -1,0 +1,69 @@
+"""Passes what a browser server shows of a session on to a page, and what the page says back. Decides nothing, keeps one
+packet: the page asks for each frame."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from pwgrid.common.waiting import first_of
+
+SOCKET: Final = "live.sock"
+"""In the worker's directory; pwgrid/worker/browser/live_view.cjs listens there."""
+
+CONNECT_S: Final = 2.0
+_HEADER_BYTES: Final = 5
+_JSON: Final = 0
+_MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of one frame."""
+
+
+async def open_view(path: Path, session_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which the session is shown. Raises OSError where nobody shows it."""
+    async with asyncio.timeout(CONNECT_S):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(_packet({"session": session_id}))
+    return reader, writer
+
+
+async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the session, the page or the browser server ends."""
+    try:
+        await first_of(_show(socket, reader), _hear(socket, writer))
+    finally:
+        writer.close()
+
+
+async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, WebSocketDisconnect):
+        while True:
+            header = await reader.readexactly(_HEADER_BYTES)
+            size = int.from_bytes(header[:4], "big")
+            if size > _MOST_BYTES:
+                return
+            content = await reader.readexactly(size)
+            if header[4] == _JSON:
+                await socket.send_text(content.decode())
+            else:
+                await socket.send_bytes(content)
+
+
+async def _hear(socket: WebSocket, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError, WebSocketDisconnect, KeyError, ValueError):
+        while True:
+            said = orjson.loads(await socket.receive_text())
+            if said.get("ack") is True:
+                writer.write(_packet({"ack": True}))
+            elif isinstance(page := said.get("page"), str):
+                writer.write(_packet({"page": page[:200]}))
+            await writer.drain()
+
+
+def _packet(said: dict[str, Any]) -> bytes:
+    content = orjson.dumps(said)
+    return len(content).to_bytes(4, "big") + bytes([_JSON]) + content

@@ -1,0 +1,78 @@
+// The table of sessions, with a filter that stays where it is while rows come and go.
+
+import { h, keyed, set, since } from './dom.js';
+import { clock } from './format.js';
+import { view } from './viewer.js';
+
+const MOST_SHOWN = 200;
+const LIVE = ['pending', 'running'];
+
+const words = document.getElementById('words');
+const wanted = document.getElementById('state');
+let mayView = true;
+const body = document.querySelector('#sessions tbody');
+
+export function onFilter(callback) {
+  words.addEventListener('input', callback);
+  wanted.addEventListener('change', callback);
+  document.getElementById('filter').addEventListener('submit', event => event.preventDefault());
+}
+
+export function showSessions(state, act) {
+  mayView = state.tables.grid.liveView ?? false;
+  const all = Object.values(state.tables.sessions);
+  const passing = all.filter(passes).sort((a, b) => isLive(b) - isLive(a) || b.createdAt - a.createdAt);
+  const shown = passing.slice(0, MOST_SHOWN);
+  keyed(body, shown.map(session => [session.id, session]), id => makeRow(id, act), updateRow);
+  document.body.classList.toggle('operator', state.operator);
+  const rest = passing.length > shown.length ? `, the first ${shown.length} are shown` : '';
+  document.getElementById('count').textContent = `${passing.length} of ${all.length}${rest}`;
+}
+
+function isLive(session) {
+  return LIVE.includes(session.status);
+}
+
+function passes(session) {
+  const state = wanted.value;
+  if (state === 'live' ? !isLive(session) : state === 'ended' ? isLive(session) : state && session.status !== state)
+    return false;
+  const text = [session.id, session.name, session.run, poolOf(session), session.workerId, session.status, session.client,
+    session.reason].filter(Boolean).join(' ').toLowerCase();
+  return words.value.toLowerCase().split(/\s+/).every(word => text.includes(word));
+}
+
+function poolOf(session) {
+  return session.pool ?? session.browserType;
+}
+
+function makeRow(id, act) {
+  const cell = (label, ...children) => h('td', { 'data-label': label }, ...children);
+  return h('tr', {},
+    h('th', { scope: 'row', 'data-label': 'Session' }, h('code', { text: id })),
+    cell('Name'), cell('Run'), cell('Pool'), cell('Worker', h('code')), cell('State', h('span', { class: 'badge' })),
+    cell('Age', h('span', { class: 'age' })), cell('Client'), cell('Reason'),
+    h('td', { class: 'actions' },
+      h('button', { type: 'button', class: 'view operator', text: 'View', 'aria-label': `View session ${id}`,
+        onclick: event => view(event.target.closest('tr').shown) }), ' ',
+      h('button', { type: 'button', class: 'end operator', text: 'End', 'aria-label': `End session ${id}`, onclick: () => {
+        if (confirm(`End the session ${id}? Its client is told that an operator ended it.`))
+          act('DELETE', `v1/sessions/${id}`, undefined, `Session ${id} is being ended.`);
+      } })));
+}
+
+function updateRow(row, session) {
+  const cells = row.children;
+  set(cells[1], { text: session.name ?? '' });
+  set(cells[2], { text: session.run ?? '' });
+  set(cells[3], { text: poolOf(session) });
+  set(cells[4].firstElementChild, { text: session.workerId });
+  const level = { running: 'good', pending: 'plain', failed: 'bad', expired: 'warn', ended: 'warn' }[session.status] ?? 'plain';
+  set(cells[5].firstElementChild, { text: session.status, 'data-level': level });
+  since(cells[6].firstElementChild, session.startedAt ?? session.createdAt, session.endedAt);
+  set(cells[7], { text: session.client });
+  const looked = session.viewedAt ? `looked at, last at ${clock(session.viewedAt)}` : '';
+  set(cells[8], { text: [session.reason, looked].filter(Boolean).join('; ') });
+  row.querySelector('.end').hidden = !isLive(session);
+  row.querySelector('.view').hidden = !isLive(session) || !mayView;
+}

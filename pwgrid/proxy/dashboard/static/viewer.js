@@ -1,0 +1,75 @@
+// The pages of one session as they are now. Each frame is asked for, so that a slow connection shows fewer of them.
+
+import { socket } from './api.js';
+import { h, keyed, set } from './dom.js';
+
+const byId = id => document.getElementById(id);
+const dialog = byId('viewer');
+const picture = byId('viewer-picture');
+const choice = byId('viewer-page');
+let feed = null;
+
+export function view(session) {
+  dialog.close();
+  byId('viewer-title').textContent = `Session ${session.id}${session.name ? ` (${session.name})` : ''}`;
+  say('connecting …');
+  picture.hidden = true;
+  choice.hidden = true;
+  const here = feed = socket(`v1/live/${session.id}`);
+  let isTold = false;
+  here.binaryType = 'blob';
+  here.onmessage = event => {
+    if (here !== feed)
+      return;
+    isTold = true;
+    if (typeof event.data === 'string')
+      tell(JSON.parse(event.data));
+    else
+      show(event.data, here);
+  };
+  here.onclose = () => {
+    if (here === feed && !isTold)
+      say('There is nothing to see: the session is over, LIVE_VIEW=false forbids it, or its worker cannot show it.');
+    else if (here === feed)
+      say('The connection is over.');
+  };
+  dialog.showModal();
+}
+
+function tell({ pages, page, why, ended }) {
+  if (ended) {
+    feed = null; // that its connection ends, too, is no news
+    return say('The session is over.');
+  }
+  choice.hidden = pages.length < 2;
+  keyed(choice, pages.map(each => [each.id, each]), id => h('option', { value: id }),
+    (option, each) => set(option, { text: each.url }));
+  choice.value = page;
+  const shown = pages.find(each => each.id === page);
+  picture.alt = shown ? `The page at ${shown.url}` : '';
+  picture.hidden ||= !shown;
+  say(why || (shown ? shown.url : 'The session has no page.'));
+}
+
+function say(text) {
+  byId('viewer-state').textContent = text;
+}
+
+function show(frame, from) {
+  const url = URL.createObjectURL(frame);
+  picture.onload = picture.onerror = () => {
+    URL.revokeObjectURL(url);
+    if (from.readyState === WebSocket.OPEN)
+      from.send('{"ack":true}');
+  };
+  picture.src = url;
+  picture.hidden = false;
+}
+
+choice.addEventListener('change', () => feed?.send(JSON.stringify({ page: choice.value })));
+byId('viewer-close').addEventListener('click', () => dialog.close());
+dialog.addEventListener('close', () => {
+  feed?.close();
+  feed = null;
+  picture.removeAttribute('src');
+});

@@ -1,0 +1,129 @@
+"""What the page shows, out of what the proxy knows, as tables of plain values; and what has changed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pwgrid.common.launch_failure import without_places
+
+Table = dict[str, Any]
+"""Rows (or, of the table `grid`, values) by key."""
+
+View = dict[str, Table]
+"""Tables by name: grid, pools, workers, sessions, queue."""
+
+_POOL = (
+    *("wanted", "available", "starting", "spare", "draining", "slots", "drainTimeouts"),
+    *("lifetimeOfWorker", "memoryLimitMib", "memoryHardLimitMib"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as the roster has it."""
+
+    worker_id: str
+    pool: str
+    browser_type: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many clients of one run wait in a pool's line; run and token are empty where they have none."""
+
+    pool: str
+    run: str
+    token: str
+    clients: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a view is made of. `status`: the master's own, empty where it has not answered. Counters are by worker field
+    ("{type}:{id}"). `grid`: what else the table of that name has."""
+
+    status: Mapping[str, Any]
+    pools: Mapping[str, Mapping[str, Any]]
+    workers: Iterable[WorkerRow]
+    active: Mapping[str, int]
+    lifetime: Mapping[str, int]
+    sessions: Mapping[str, Mapping[str, Any]]
+    waiting: Iterable[Waiting]
+    now: float
+    grid: Mapping[str, Any] = field(default_factory=dict)
+
+
+def view(sources: Sources) -> View:
+    """The whole page. No text in it has a path or a pid of the host."""
+    status = sources.status
+    pools = {_pool_name(pool): pool for pool in status.get("pools", ())}
+    details = {worker["id"]: worker for worker in status.get("workers", ())}
+    host = status.get("host", {})
+    return {
+        "grid": {
+            "active": sum(sources.active.values()),
+            "slots": sum(pool.get("slots") or 0 for pool in pools.values()),
+            "startedAt": status.get("master", {}).get("startedAt"),
+            "hostAvailableMib": host.get("availableMib"),
+            "memoryMetric": host.get("memoryMetric"),
+            "problems": [without_places(problem) for problem in status.get("problems", ())],
+            **sources.grid,
+        },
+        "pools": {name: _pool(name, pools.get(name, {}), told) for name, told in sources.pools.items()},
+        "workers": {
+            worker.worker_id: _worker(worker, details.get(worker.worker_id, {}), sources) for worker in sources.workers
+        },
+        "sessions": dict(sources.sessions),
+        "queue": {f"{each.pool} {each.token} {each.run}": asdict(each) for each in sources.waiting},
+    }
+
+
+def changes(before: View, after: View) -> View:
+    """What must be set in `before` to have `after`; a key that has gone is None. Empty tables are left out."""
+    found = {
+        name: {
+            **{
+                key: value
+                for key, value in table.items()
+                if key not in (was := before.get(name, {})) or was[key] != value
+            },
+            **{key: None for key in before.get(name, {}) if key not in table},
+        }
+        for name, table in after.items()
+    }
+    return {name: table for name, table in found.items() if table}
+
+
+def _pool_name(pool: Mapping[str, Any]) -> str:
+    return str(pool.get("name") or pool["browserType"])
+
+
+def _pool(name: str, found: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """`told` is the roster's word, which is there also when the master does not answer."""
+    reason = told.get("reason") or found.get("reason")
+    return {
+        "browserType": told.get("browserType", name),
+        **{key: found.get(key, told.get(key)) for key in _POOL},
+        "reason": without_places(reason) if reason else None,
+        "labels": told.get("labels") or found.get("labels") or [],
+    }
+
+
+def _worker(worker: WorkerRow, found: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    counter = f"{worker.browser_type}:{worker.worker_id}"
+    left_s, reason = found.get("drainLeftS"), found.get("reason")
+    return {
+        "pool": worker.pool,
+        "browserType": worker.browser_type,
+        "status": worker.status,
+        "active": sources.active.get(counter, 0),
+        "slots": found.get("slots") or 0,
+        "lifetime": sources.lifetime.get(counter, found.get("lifetime") or 0),
+        "memoryMib": found.get("memoryMib"),
+        "startedAt": found.get("startedAt"),
+        "drainUntil": None if left_s is None else round(sources.now + left_s),
+        "reason": without_places(reason) if reason else None,
+    }

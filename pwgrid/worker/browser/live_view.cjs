@@ -1,0 +1,256 @@
+// Shows the pages of a session to whoever looks, over a Unix socket in the worker's private directory: the proxy connects,
+// and decides who may. Frames are JPEG, at most FRAMES_PER_S of them, and only while somebody looks.
+//
+// A packet is its length (4 bytes, big endian), a byte for its kind, and that many bytes. Viewers say {session} first, then
+// {page} to look at another page, and {ack} for each frame: nobody gets a frame before that for the last one, so a viewer
+// that is slow costs one frame of memory. Here we say {pages, page} whenever that has changed, {ended} at the end.
+'use strict';
+
+const fs = require('node:fs');
+const net = require('node:net');
+
+const { listen } = net.Server.prototype; // as it is before patches.cjs keeps clients from listening
+
+const JSON_KIND = 0;
+const JPEG_KIND = 1;
+const HEADER_BYTES = 5;
+const MOST_BYTES = 4096; // of what a viewer says at once
+const MOST_VIEWERS = 8;
+const LIST_MS = 500; // between two looks at what pages there are
+const FRAME_MS = { chromium: 200, others: 500 }; // other browsers have no screencast of their own: each frame is a screenshot
+const PATIENT_MS = 2_000; // the session's own screencast asks for its frames itself
+const SETTLED = 3; // frame times without a frame: the browser may have left out what came last, while it waited for us
+const SIZE = { width: 1280, height: 800 };
+const QUALITY = 60;
+const TOO_OLD = 'this version of Playwright shows nobody a page: 1.59 or later does';
+
+// `pagesOf(sessionId)`: that session's pages by id; null when there is no such session (any more).
+function serveLiveView(socketPath, browserType, pagesOf) {
+  fs.rmSync(socketPath, { force: true });
+  const casts = new Map(); // page -> Cast
+  const viewers = new Set();
+  const home = { casts, pagesOf, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
+  const server = net.createServer(socket => {
+    if (viewers.size >= MOST_VIEWERS)
+      return void socket.destroy();
+    const viewer = new Viewer(socket, home);
+    viewers.add(viewer);
+    socket.once('close', () => viewers.delete(viewer));
+  });
+  server.on('error', error => console.error(error));
+  listen.call(server, { path: socketPath });
+  server.unref();
+  return server;
+}
+
+class Viewer {
+  constructor(socket, home) {
+    this.socket = socket;
+    this.home = home;
+    this.unread = Buffer.alloc(0);
+    this.session = '';
+    this.chosen = ''; // by the viewer; '' is the newest page
+    this.page = null;
+    this.listed = '';
+    this.mayHave = true; // another frame
+    this.waiting = null; // the newest frame that it has not had
+    this.timer = null;
+    socket.on('error', () => {});
+    socket.on('data', data => this.read(data));
+    socket.once('close', () => {
+      clearInterval(this.timer);
+      this.lookAt(null);
+    });
+  }
+
+  read(data) {
+    this.unread = Buffer.concat([this.unread, data]);
+    while (this.unread.length >= HEADER_BYTES) {
+      const end = HEADER_BYTES + this.unread.readUInt32BE(0);
+      if (end > MOST_BYTES)
+        return void this.socket.destroy();
+      if (this.unread.length < end)
+        return;
+      const said = this.unread.subarray(HEADER_BYTES, end);
+      this.unread = this.unread.subarray(end);
+      try {
+        this.hear(JSON.parse(said));
+      } catch (error) {
+        console.error(error);
+        return void this.socket.destroy();
+      }
+    }
+  }
+
+  hear({ session, page, ack }) {
+    if (session && !this.session) {
+      this.session = session;
+      this.timer = setInterval(() => this.list(), LIST_MS);
+      this.list();
+    }
+    if (page !== undefined) {
+      this.chosen = page;
+      this.list();
+    }
+    if (ack) {
+      this.mayHave = true;
+      if (this.waiting)
+        this.send(this.waiting);
+    }
+  }
+
+  list() {
+    const pages = this.home.pagesOf(this.session);
+    if (!pages) {
+      clearInterval(this.timer);
+      this.say(JSON_KIND, JSON.stringify({ ended: true }));
+      return void this.socket.end();
+    }
+    if (!pages.has(this.chosen))
+      this.chosen = '';
+    const id = this.chosen || [...pages.keys()].at(-1) || '';
+    const page = pages.get(id) ?? null;
+    const why = page && typeof page.screencast?.addClient !== 'function' ? TOO_OLD : '';
+    const list = JSON.stringify({ pages: [...pages].map(([key, each]) => ({ id: key, url: urlOf(each) })), page: id, why });
+    if (list !== this.listed)
+      this.say(JSON_KIND, this.listed = list);
+    this.lookAt(why ? null : page);
+  }
+
+  lookAt(page) {
+    if (page === this.page)
+      return;
+    const { casts, frameMs } = this.home;
+    casts.get(this.page)?.leave(this);
+    this.page = page;
+    this.waiting = null;
+    if (!page)
+      return;
+    if (!casts.has(page))
+      casts.set(page, new Cast(page, frameMs, () => casts.delete(page)));
+    casts.get(page).join(this);
+  }
+
+  offer(frame) {
+    if (this.mayHave)
+      this.send(frame);
+    else
+      this.waiting = frame;
+  }
+
+  send(frame) {
+    this.mayHave = false;
+    this.waiting = null;
+    this.say(JPEG_KIND, frame);
+  }
+
+  say(kind, content) {
+    if (this.socket.destroyed)
+      return;
+    const payload = Buffer.from(content);
+    const header = Buffer.alloc(HEADER_BYTES);
+    header.writeUInt32BE(payload.length, 0);
+    header[4] = kind;
+    this.socket.write(header);
+    this.socket.write(payload);
+  }
+}
+
+// The screencast of one page, for all who look at it. Playwright has one for each page, which videos and traces use, too, with
+// the size of whoever came first: what the session itself starts comes before ours, and its own pace counts.
+class Cast {
+  constructor(page, frameMs, onEmpty) {
+    this.page = page;
+    this.frameMs = frameMs;
+    this.onEmpty = onEmpty;
+    this.viewers = new Set();
+    this.last = null;
+    this.turn = Promise.resolve();
+    this.newest = null;
+    this.showing = null; // a timer, while there is one that is too early
+    this.shownAt = 0;
+    this.settling = null;
+    this.isSettled = false; // the next frame is the answer to `settle`
+    const { screencast } = page;
+    const { addClient } = screencast;
+    this.client = {
+      onFrame: frame => this.shown(frame), dispose() {}, gracefulClose: async () => {},
+      size: SIZE, quality: QUALITY, fps: Math.round(1000 / frameMs),
+    };
+    this.begin = () => addClient.call(screencast, this.client);
+    screencast.addClient = client => {
+      screencast.removeClient(this.client);
+      this.spare(client);
+      const added = addClient.call(screencast, client);
+      this.begin();
+      return added;
+    };
+    this.begin();
+  }
+
+  // Frames of our size may be on their way when the session's own screencast begins. It has none of them: they come before
+  // the answer to a command that stands between the end of ours and the beginning of its own.
+  spare(client) {
+    const session = this.page.delegate._mainFrameSession?._client; // Chromium's
+    if (!session)
+      return;
+    const { onFrame } = client;
+    client.onFrame = () => {};
+    session._sendMayFail('Page.stopScreencast').then(() => { client.onFrame = onFrame; });
+  }
+
+  join(viewer) {
+    this.viewers.add(viewer);
+    if (this.last)
+      viewer.offer(this.last);
+  }
+
+  leave(viewer) {
+    this.viewers.delete(viewer);
+    if (this.viewers.size)
+      return;
+    clearTimeout(this.settling);
+    clearTimeout(this.showing);
+    const { screencast } = this.page;
+    delete screencast.addClient;
+    screencast.removeClient(this.client);
+    this.onEmpty();
+  }
+
+  // The browser sends the next frame when this promise is kept, or the session's own client has asked for it.
+  shown({ buffer }) {
+    this.newest = buffer;
+    this.showing ??= setTimeout(() => this.show(), Math.max(0, this.shownAt + this.frameMs - performance.now()));
+    const isShared = this.page.screencast._clients?.size > 1;
+    clearTimeout(this.settling);
+    if (!this.isSettled && !isShared)
+      this.settling = setTimeout(() => this.settle(), SETTLED * this.frameMs);
+    this.isSettled = false;
+    this.turn = this.turn.then(() => new Promise(resolve => setTimeout(resolve, isShared ? PATIENT_MS : this.frameMs)));
+    return this.turn;
+  }
+
+  show() {
+    this.showing = null;
+    this.shownAt = performance.now();
+    if (this.last?.equals(this.newest))
+      return;
+    this.last = this.newest;
+    for (const viewer of this.viewers)
+      viewer.offer(this.last);
+  }
+
+  // A screencast that begins shows the page as it is.
+  settle() {
+    this.isSettled = true;
+    this.turn = Promise.resolve();
+    this.page.screencast.removeClient(this.client);
+    this.begin();
+  }
+}
+
+function urlOf(page) {
+  return page.mainFrame().url();
+}
+
+module.exports = { serveLiveView };

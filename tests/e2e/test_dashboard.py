@@ -1,0 +1,329 @@
+"""The page that shows the grid, in a real browser of that very grid: what it shows is compared with the truth."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Playwright, expect
+
+from tests.conftest import counters_are_exact, need
+from tests.e2e.test_api import api
+from tests.support import raw
+from tests.support.grid import ROOT, Grid, eventually_async, running_grid
+
+AXE = ROOT / "tests" / "support" / "axe" / "axe.min.js"
+ARTIFACTS = Path(os.environ.get("PWGRID_TEST_ARTIFACTS", ROOT / "artifacts"))
+SLOTS = 3
+IS_COLOURED = """colour => {
+    const picture = document.getElementById('viewer-picture');
+    if (!picture.naturalWidth)
+        return false;
+    const canvas = new OffscreenCanvas(picture.naturalWidth, picture.naturalHeight).getContext('2d');
+    canvas.drawImage(picture, 0, 0);
+    const wanted = colour.match(/\\d+/g).map(Number);
+    const found = canvas.getImageData(50, 50, 1, 1).data.slice(0, 3);
+    return found.every((value, index) => Math.abs(value - wanted[index]) < 12);
+}"""
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def own_grid() -> Iterator[Grid]:
+    """Two workers of three slots; who finds none waits for long."""
+    need("chromium")
+    environment = {
+        **{"MAX_CONCURRENT_SESSIONS": str(SLOTS), "MAX_LIFETIME_SESSIONS": "40", "MAX_WORKER_MEMORY_MIB": "4000"},
+        **{"MAX_WORKER_MEMORY_HARD_MIB": "5000", "WORKER_SELECT_TIMEOUT": str(WAIT_S)},
+    }
+    with running_grid("--chromium", "2", environment=environment) as grid:
+        yield grid
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def viewer(own_grid: Grid, playwright: Playwright) -> AsyncIterator[Browser]:
+    """A browser of the grid itself, to look at it."""
+    browser = await playwright.chromium.connect(own_grid.endpoint)
+    yield browser
+    await browser.close()
+    await asyncio.to_thread(counters_are_exact, own_grid)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(own_grid: Grid, viewer: Browser) -> AsyncIterator[Page]:
+    """The page, live; at its end it has said nothing on the console."""
+    said: list[str] = []
+    page = await (await viewer.new_context(viewport={"width": 1280, "height": 900})).new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    await page.goto(own_grid.http)
+    await expect(page.locator("#link")).to_have_text("live")
+    await expect(page.locator("#ready")).to_have_text("ready")
+    yield page
+    assert said == []
+
+
+@contextlib.contextmanager
+def load(grid: Grid, count: int) -> Iterator[list[Any]]:
+    """So many sessions that do nothing but be there."""
+    with contextlib.ExitStack() as held:
+        yield [held.enter_context(contextlib.closing(raw.session(grid.port))) for _ in range(count)]
+
+
+async def figure(page: Page, name: str) -> str:
+    return (
+        await page.locator("#figures div").filter(has=page.get_by_text(name, exact=True)).locator(".value").inner_text()
+    )
+
+
+async def test_what_it_shows_under_load_is_the_truth(own_grid: Grid, page: Page) -> None:
+    with load(own_grid, 2 * SLOTS - 1), contextlib.ExitStack() as line:
+        for _ in range(3):
+            waiting = line.enter_context(contextlib.closing(raw.connect(own_grid.port)))
+            waiting.sendall(raw.head())
+        await expect(page.locator("#figures")).to_contain_text(f"{2 * SLOTS} / {2 * SLOTS}")
+        await expect(page.locator("#queue li b")).to_have_text("3 clients")
+        await expect(page.locator("#sessions tbody .badge", has_text="running")).to_have_count(2 * SLOTS)
+        status = await asyncio.to_thread(own_grid.status)
+        _, told = await asyncio.to_thread(api, own_grid, "/v1/sessions?status=running")
+        rows = await page.locator("#sessions tbody tr").evaluate_all(
+            """rows => rows.filter(row => row.innerText.includes('running')).map(row => {
+                const text = index => row.children[index].innerText;
+                return { id: text(0), pool: text(3), workerId: text(4), client: text(7) };
+            })"""
+        )
+        assert sorted(rows, key=lambda row: row["id"]) == sorted(
+            (
+                {"id": each["id"], "pool": "chromium", "workerId": each["workerId"], "client": each["client"]}
+                for each in told["sessions"]
+            ),
+            key=lambda row: str(row["id"]),
+        )
+        tiles = await page.locator(".worker").evaluate_all(
+            """tiles => tiles.map(tile => [tile.querySelector('code').innerText, tile.dataset.status,
+                tile.querySelectorAll('.slot.busy').length, tile.querySelectorAll('.slot').length])"""
+        )
+        assert sorted(tiles) == sorted(
+            [worker["id"], worker["status"], worker["active"], worker["slots"]] for worker in status["workers"]
+        )
+        for worker in status["workers"]:
+            tile = page.locator(".worker").filter(has=page.get_by_text(worker["id"], exact=True))
+            await expect(tile.locator(".life")).to_have_text(f"{worker['lifetime']} of 40 sessions")
+            await expect(tile.locator(".size")).to_contain_text("MiB of 4000", timeout=15_000)
+        assert await figure(page, "Workers") == "2 / 2"
+        line.close()
+        await expect(page.locator("#nobody")).to_be_visible()
+        await _pictures(page)
+    await expect(page.locator("#figures")).to_contain_text(f"1 / {2 * SLOTS}")
+
+
+async def _pictures(page: Page) -> None:
+    """Light and dark, as whoever looks after a change of this page wants to see it."""
+    ARTIFACTS.mkdir(exist_ok=True)
+    await expect(page.locator("#curves canvas")).to_have_count(4, timeout=15_000)
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        colour = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(int(part) for part in colour[4:-1].split(",")) > 380) == (scheme == "light"), colour
+        path = ARTIFACTS / f"dashboard-{scheme}.png"
+        await page.screenshot(path=path)
+        assert path.stat().st_size > 10_000
+    await page.emulate_media(color_scheme="light")
+
+
+async def test_an_operator_ends_a_session_scales_and_drains_by_its_buttons(own_grid: Grid, page: Page) -> None:
+    page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
+    own = await page.locator("#sessions tbody tr").filter(has_text="running").locator("th").all_inner_texts()
+    with load(own_grid, 1):
+        others = page.locator("#sessions tbody tr").filter(has_text="running").filter(has_not_text=own[0])
+        await expect(others).to_have_count(1)
+        ended = await others.locator("th").inner_text()
+        await others.get_by_role("button", name="End").click()
+        row = page.locator("#sessions tbody tr").filter(has_text=ended)
+        await expect(row).to_contain_text("ended by operator", timeout=15_000)
+        await expect(page.locator("#events")).to_contain_text(f"session {ended} was ended: ended by operator")
+    _, told = await asyncio.to_thread(api, own_grid, f"/v1/sessions/{ended}")
+    assert (told["status"], told["reason"]) == ("ended", "ended by operator")
+    await page.get_by_label("Workers", exact=True).fill("3")
+    await page.get_by_role("button", name="Scale").click()
+    await expect(page.locator("#notice")).to_have_text("chromium wants 3 workers now.")
+    await expect(page.locator(".worker[data-status=available]")).to_have_count(3, timeout=30_000)
+    await expect(page.locator("#events")).to_contain_text("pool chromium wants 3 workers, it wanted 2")
+    here = (await asyncio.to_thread(api, own_grid, f"/v1/sessions/{own[0]}"))[1]["workerId"]
+    idle = next(
+        worker["id"] for worker in (await asyncio.to_thread(own_grid.status))["workers"] if worker["id"] != here
+    )
+    await page.get_by_role("button", name=f"Drain worker {idle}").click()
+    await expect(page.locator("#events")).to_contain_text(
+        f"worker {idle} of chromium has ended: operator", timeout=30_000
+    )
+    await expect(page.locator(".worker").filter(has_text=idle)).to_have_count(0)
+    await expect(page.locator(".worker[data-status=available]")).to_have_count(3, timeout=30_000)
+    status, refused = await asyncio.to_thread(post, own_grid, "/v1/pools/chromium/scale", {"workers": 0})
+    assert (status, "must be at least 1" in refused["error"]) == (400, True)
+    assert (await asyncio.to_thread(post, own_grid, "/v1/pools/none/drain", {}))[0] == 400
+    assert (await asyncio.to_thread(post, own_grid, "/v1/pools/chromium/scale", {"workers": 2}))[0] == 200
+    await expect(page.locator(".worker[data-status=available]")).to_have_count(2, timeout=30_000)
+
+
+def post(grid: Grid, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    request = urllib.request.Request(
+        grid.http + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+async def test_an_operator_looks_at_a_session_which_is_on_its_record(
+    own_grid: Grid, page: Page, playwright: Playwright
+) -> None:
+    own = await page.locator("#sessions tbody tr").filter(has_text="running").locator("th").all_inner_texts()
+    async with await playwright.chromium.connect(own_grid.endpoint) as browser:
+        shown = await browser.new_page()
+        await shown.set_content("<body style='margin:0;background:rgb(200, 0, 0)'>")
+        row = page.locator("#sessions tbody tr").filter(has_text="running").filter(has_not_text=own[0])
+        await expect(row).to_have_count(1)
+        session = await row.locator("th").inner_text()
+        await row.get_by_role("button", name="View").click()
+        picture = page.locator("#viewer-picture")
+        for colour in ("rgb(200, 0, 0)", "rgb(0, 0, 220)"):
+            await shown.evaluate("colour => { document.body.style.background = colour }", colour)
+            await page.wait_for_function(IS_COLOURED, arg=colour)
+        await expect(page.locator("#viewer-state")).to_have_text("about:blank")
+        await expect(picture).to_have_attribute("alt", "The page at about:blank")
+        assert await asyncio.to_thread(views, own_grid) == 1
+        await page.get_by_role("button", name="Close").click()
+        await eventually_async(lambda: views(own_grid) == 0, "nobody looks any more")
+        _, told = await asyncio.to_thread(api, own_grid, f"/v1/sessions/{session}")
+        assert told["createdAt"] < told["viewedAt"]
+        assert f"session_viewed session={session} by=127.0.0.1:" in own_grid.output()
+        await expect(row).to_contain_text("looked at")
+        await row.get_by_role("button", name="View").click()
+        await expect(picture).to_be_visible()
+    await expect(page.locator("#viewer-state")).to_have_text("The session is over.")
+    path = f"/v1/sessions/{session}"
+    await eventually_async(lambda: api(own_grid, path)[1]["status"] != "running", "its end is on record")
+    await page.keyboard.press("Escape")
+    refused = await asyncio.to_thread(raw_answer, own_grid, raw.head(target=f"/v1/live/{session}"))
+    assert refused.startswith(b"HTTP/1.1 409 "), refused
+    assert "looked at by an operator" in (await asyncio.to_thread(own_grid.command, "sessions")).stdout
+
+
+def views(grid: Grid) -> int:
+    """How many live views browser servers have open, beside the socket at which each listens for them."""
+    return sum(max(0, live_sockets(worker["nodePid"]) - 1) for worker in grid.ask("status")["workers"])
+
+
+def live_sockets(pid: int | None) -> int:
+    with contextlib.suppress(psutil.NoSuchProcess):  # of a worker that has just ended
+        names = [each.laddr for each in psutil.Process(pid).net_connections("unix")] if pid else []
+        return sum(str(name).endswith("live.sock") for name in names)
+    return 0
+
+
+async def test_everybody_can_use_it(own_grid: Grid, page: Page) -> None:
+    """axe-core finds nothing serious in either theme, on a narrow screen neither; and no screen scrolls sideways."""
+    with load(own_grid, 1):
+        await expect(page.locator("#sessions tbody .badge", has_text="running")).to_have_count(2)
+        await page.evaluate(AXE.read_text())
+        for width, scheme in ((1280, "light"), (1280, "dark"), (360, "light"), (1920, "light")):
+            await page.set_viewport_size({"width": width, "height": 900})
+            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            found = await page.evaluate("axe.run().then(found => found.violations)")
+            serious = [
+                (each["id"], [node["html"][:200] for node in each["nodes"]])
+                for each in found
+                if each["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], (width, scheme)
+            wide, room = await page.evaluate(
+                "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+            )
+            assert wide <= room, (width, wide)
+            if width == 360:
+                ARTIFACTS.mkdir(exist_ok=True)
+                await page.screenshot(path=ARTIFACTS / "dashboard-360.png", full_page=True)
+        await page.keyboard.press("/")
+        await page.keyboard.type("no such session")
+        await expect(page.locator("#sessions tbody tr")).to_have_count(0)
+        await page.get_by_role("button", name="Theme").click()
+        assert await page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+async def test_it_comes_back_by_itself_when_the_proxy_is_killed(own_grid: Grid, viewer: Browser) -> None:
+    page = await viewer.new_page()
+    await page.goto(f"{own_grid.http}/dashboard")
+    await expect(page.locator("#link")).to_have_text("live")
+    proxy = (await asyncio.to_thread(own_grid.status))["proxy"]["pid"]
+    os.kill(proxy, signal.SIGKILL)
+    await expect(page.locator("#link")).not_to_have_text("live")
+    await expect(page.locator("#link")).to_have_text("live", timeout=20_000)
+    with load(own_grid, 1):
+        await expect(page.locator("#sessions tbody .badge", has_text="running")).to_have_count(2)
+
+
+async def test_with_a_token_it_asks_for_one(viewer: Browser) -> None:
+    environment = {"PWGRID_TOKEN": "s3cret-s3cret", "LIVE_VIEW": "false"}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as other:
+        page = await viewer.new_page()
+        await page.goto(other.http)
+        await expect(page.locator("#login")).to_be_visible()
+        await expect(page.locator("#login-why")).to_contain_text("this grid asks for a token")
+        await page.get_by_role("textbox", name="Token").fill("wrong")
+        await page.get_by_role("button", name="Show the grid").click()
+        await expect(page.locator("#login-why")).to_contain_text("the token is wrong")
+        await page.get_by_role("textbox", name="Token").fill("s3cret-s3cret")
+        await page.get_by_role("button", name="Show the grid").click()
+        await expect(page.locator("#link")).to_have_text("live")
+        await expect(page.locator(".worker")).to_have_count(1)
+        await page.goto(f"{other.http}/?token=s3cret-s3cret")
+        assert "s3cret" not in page.url
+        assert "s3cret" not in other.output()
+        refused = await asyncio.to_thread(raw_answer, other, raw.head(target="/v1/live"))
+        assert refused.startswith(b"HTTP/1.1 401 "), refused
+        assert b"this grid asks for a token" in refused
+        for query, status, why in (("", 401, b"asks for a token"), ("?token=s3cret-s3cret", 403, b"LIVE_VIEW=false")):
+            refused = await asyncio.to_thread(raw_answer, other, raw.head(target=f"/v1/live/0123{query}"))
+            assert refused.startswith(b"HTTP/1.1 %d " % status), refused
+            assert why in refused
+        await page.close()
+
+
+def raw_answer(grid: Grid, head: bytes) -> bytes:
+    with contextlib.closing(raw.connect(grid.port)) as sock:
+        sock.sendall(head)
+        return raw.read_all(sock)
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1"])
+def test_no_other_page_gets_its_feed_or_has_it_do_anything(own_grid: Grid, origin: str) -> None:
+    assert raw_answer(own_grid, raw.head(target="/v1/live", Origin=origin)).startswith(b"HTTP/1.1 403 ")
+    assert raw_answer(own_grid, raw.head(target="/v1/live", Host="evil.example")).startswith(b"HTTP/1.1 403 ")
+    worker = own_grid.ask("status")["workers"][0]["id"]
+    assert api(own_grid, f"/v1/workers/{worker}/drain", "POST", Origin=origin)[0] == 403
+
+
+def test_a_browser_gets_the_page_and_everybody_else_what_they_got_before(own_grid: Grid) -> None:
+    status, headers, body = own_grid.get("/", Accept="text/html,application/xhtml+xml,*/*;q=0.8")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    for accept in ("*/*", "application/json", ""):
+        assert own_grid.get("/", Accept=accept)[0] == 426
+    assert own_grid.get("/dashboard", Accept="*/*")[2] == body
+    status, headers, _ = own_grid.get("/dashboard/app.js")
+    assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert own_grid.get("/dashboard/app.js", **{"If-None-Match": headers["etag"]})[0] == 304
+    for nothing in ("/dashboard/none.js", "/dashboard/..%2f__init__.py", "/dashboard/page.py"):
+        assert own_grid.get(nothing)[0] == 404

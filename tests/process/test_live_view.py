@@ -1,0 +1,244 @@
+"""What a browser server shows of a session to whoever looks, over its Unix socket: real browsers, no grid."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, Playwright, async_playwright
+
+from pwgrid.common.types import BrowserType
+from tests.conftest import need
+from tests.support.front_door import BOUND_S, browser_server
+
+COLOURS = ("rgb(200, 0, 0)", "rgb(0, 160, 0)", "rgb(0, 0, 220)")
+FIRST_SESSION = f"{1:016x}"
+"""As the front door counts them."""
+
+STATE = """() => [innerWidth, innerHeight, devicePixelRatio, document.visibilityState, document.hasFocus(), scrollY,
+    document.activeElement.tagName, document.documentElement.outerHTML]"""
+SENSELESS = (b"\xff\xff\xff\xff\0", b"\0\0\0\1\0{", b"\0\0\0\4\0null", b"\0\0\0\x0d\0" + b'{"session":7}')
+COUNT = """() => {
+    const step = n => { document.body.textContent = n; requestAnimationFrame(() => step(n + 1)); };
+    step(0);
+}"""
+DECODE = """async ([data, x, y]) => {
+    const image = await createImageBitmap(await (await fetch(`data:image/jpeg;base64,${data}`)).blob());
+    const canvas = new OffscreenCanvas(image.width, image.height).getContext('2d');
+    canvas.drawImage(image, 0, 0);
+    return [image.width, image.height, [...canvas.getImageData(x, y, 1, 1).data.slice(0, 3)]];
+}"""
+
+
+class Viewer:
+    """The proxy's end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def say(self, **said: Any) -> None:
+        content = json.dumps(said).encode()
+        self._writer.write(len(content).to_bytes(4, "big") + b"\0" + content)
+
+    async def next(self) -> bytes | dict[str, Any]:
+        """A frame, or what is told."""
+        async with asyncio.timeout(BOUND_S):
+            header = await self._reader.readexactly(5)
+            content = await self._reader.readexactly(int.from_bytes(header[:4], "big"))
+        if header[4] == 1:
+            return content
+        told: dict[str, Any] = json.loads(content)
+        return told
+
+    async def frame(self) -> bytes:
+        while not isinstance(found := await self.next(), bytes):
+            pass
+        return found
+
+    async def told(self) -> dict[str, Any]:
+        while isinstance(found := await self.next(), bytes):
+            pass
+        return found
+
+    async def ended(self) -> bool:
+        """Whether nothing more comes."""
+        async with asyncio.timeout(BOUND_S):
+            while await self._reader.read(65536):
+                pass
+        return True
+
+
+@contextlib.asynccontextmanager
+async def viewer(path: Path, session_id: str = FIRST_SESSION) -> AsyncIterator[Viewer]:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    made = Viewer(reader, writer)
+    made.say(session=session_id)
+    try:
+        yield made
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def shown(path: Path, browser_type: BrowserType = "chromium") -> AsyncIterator[tuple[Playwright, Page]]:
+    """A page of a session that can be looked at."""
+    async with (
+        browser_server(browser_type, live_view=path) as watched,
+        async_playwright() as playwright,
+        await getattr(playwright, browser_type).connect(watched.endpoint) as browser,
+    ):
+        yield playwright, await browser.new_page(viewport={"width": 600, "height": 400})
+
+
+def coloured(colour: str) -> str:
+    return f"<body style='margin:0;background:{colour}'>"
+
+
+async def colour_of(decoder: Page, frame: bytes) -> str:
+    """The colour in the middle of a frame, as COLOURS has it: JPEG is a little off."""
+    width, height, pixel = await decoder.evaluate(DECODE, [base64.b64encode(frame).decode(), 100, 100])
+    assert 0 < width <= 1280
+    assert 0 < height <= 800
+    return min(
+        COLOURS, key=lambda each: sum(abs(int(a) - b) for a, b in zip(each[4:-1].split(","), pixel, strict=True))
+    )
+
+
+async def frame_of_colour(viewer: Viewer, decoder: Page, colour: str) -> None:
+    """Returns once a frame has it."""
+    async with asyncio.timeout(BOUND_S):
+        while await colour_of(decoder, await viewer.frame()) != colour:
+            viewer.say(ack=True)
+    viewer.say(ack=True)
+
+
+async def test_a_viewer_sees_the_page_as_it_is_and_as_it_becomes(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path) as (_, page), viewer(path) as looking:
+        assert page.context.browser is not None
+        decoder = await page.context.browser.new_page()  # of the same session: another page that can be chosen
+        await page.set_content(coloured(COLOURS[0]))
+        pages = await looking.told()
+        while len(pages["pages"]) < 2:
+            pages = await looking.told()
+        assert pages["page"] == pages["pages"][-1]["id"]  # the newest
+        assert [each["url"] for each in pages["pages"]] == ["about:blank", "about:blank"]
+        looking.say(page=pages["pages"][0]["id"])
+        looking.say(ack=True)
+        await frame_of_colour(looking, decoder, COLOURS[0])
+        await page.set_content(coloured(COLOURS[1]))
+        await frame_of_colour(looking, decoder, COLOURS[1])
+        # A page that changes faster than it is shown is seen as it is in the end.
+        await page.evaluate(
+            """([all, last]) => new Promise(done => { let n = 0; const step = () => {
+                document.body.style.background = n < 60 ? all[n % 2] : last;
+                n++ < 61 ? requestAnimationFrame(step) : done();
+            }; step(); })""",
+            [COLOURS[:2], COLOURS[2]],
+        )
+        await frame_of_colour(looking, decoder, COLOURS[2])
+
+
+async def test_a_viewer_gets_a_frame_when_it_asks_the_newest_one_and_five_a_second_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path) as (_, page), viewer(path) as looking:
+        await page.set_content(coloured(COLOURS[0]))
+        await looking.frame()  # and no more until it is asked for
+        for colour in (COLOURS[1], COLOURS[2]):
+            await page.set_content(coloured(colour))
+            async with viewer(path) as other, shown_by(page) as decoder:  # sees each of them
+                await frame_of_colour(other, decoder, colour)
+        looking.say(ack=True)
+        async with shown_by(page) as decoder:
+            assert await colour_of(decoder, await looking.frame()) == COLOURS[2]
+        await page.evaluate(COUNT)  # changes 60 times a second
+        began = time.monotonic()
+        for _ in range(8):
+            looking.say(ack=True)
+            await looking.frame()
+        assert time.monotonic() - began >= 7 * 0.2 * 0.9
+
+
+@contextlib.asynccontextmanager
+async def shown_by(page: Page) -> AsyncIterator[Page]:
+    """The page itself decodes: another one would be the newest."""
+    yield page
+
+
+async def test_a_session_is_the_same_while_somebody_looks_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path) as (_, page):
+        await page.set_content(
+            "<body><input autofocus><div style='height:3000px;background:linear-gradient(red,blue)'>"
+        )
+        await page.evaluate("scrollTo(0, 700); document.querySelector('input').focus()")
+        picture = await page.screenshot()
+        before = await page.evaluate(STATE)
+        async with viewer(path) as looking:
+            await looking.frame()
+            assert await page.evaluate(STATE) == before
+            assert await page.screenshot() == picture
+            assert await page.evaluate(STATE) == before
+            assert len(page.context.pages) == 1
+        assert await page.evaluate(STATE) == before
+        assert await page.screenshot() == picture
+
+
+async def test_a_screencast_of_the_session_s_own_has_its_own_size_and_frames(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path) as (_, page), viewer(path) as looking:
+        if not hasattr(page, "screencast"):
+            pytest.skip("this Playwright has no page.screencast")
+        await page.set_content(coloured(COLOURS[0]))
+        await looking.frame()
+        frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        await page.screencast.start(on_frame=frames.put_nowait, size={"width": 300, "height": 200})
+        async with asyncio.timeout(BOUND_S):
+            first: Any = await frames.get()
+            data = base64.b64encode(first["data"]).decode()
+        assert (await page.evaluate(DECODE, [data, 1, 1]))[:2] == [300, 200]
+        await page.set_content(coloured(COLOURS[1]))
+        async with asyncio.timeout(BOUND_S):
+            await frames.get()
+        looking.say(ack=True)
+        await frame_of_colour(looking, page, COLOURS[1])
+        await page.screencast.stop()
+
+
+async def test_the_end_of_the_session_is_told_and_what_makes_no_sense_ends_that_viewer_alone(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path) as (_, page):
+        for said in SENSELESS:
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(said)
+            assert await Viewer(reader, writer).ended()
+            writer.close()
+        async with viewer(path, "0123") as nothing:
+            assert await nothing.told() == {"ended": True}
+            assert await nothing.ended()
+        async with viewer(path) as looking:
+            await looking.frame()
+            assert page.context.browser is not None
+            await page.context.browser.close()
+            while "ended" not in (told := await looking.told()):
+                pass
+            assert told == {"ended": True}
+            assert await looking.ended()
+
+
+async def test_a_browser_without_a_screencast_is_shown_by_screenshots(tmp_path: Path) -> None:
+    need("firefox")
+    path = tmp_path / "live"
+    async with shown(path, "firefox") as (_, page), viewer(path) as looking:
+        await page.set_content(coloured(COLOURS[0]))
+        await frame_of_colour(looking, page, COLOURS[0])
+        await page.set_content(coloured(COLOURS[2]))
+        await frame_of_colour(looking, page, COLOURS[2])

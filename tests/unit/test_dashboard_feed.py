@@ -1,0 +1,302 @@
+"""The one producer behind all pages: runs while somebody looks, tells what has changed, waits for no slow page."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from pwgrid.common.errors import Refused, RegistryUnavailable
+from pwgrid.proxy.ask_master import AskMaster, MasterGone
+from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.dashboard import feed as module
+from pwgrid.proxy.dashboard.events import Events
+from pwgrid.proxy.dashboard.feed import Feed, Page
+from pwgrid.proxy.dashboard.sessions import ShownSessions
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.records import SessionRecord
+from pwgrid.registry.watch import Activity
+from pwgrid.settings.model import Settings
+
+BOUND_S = 20.0
+
+
+def record(session_id: str, status: str, reason: str | None = None) -> SessionRecord:
+    ended_at = None if status in ("pending", "running") else 9.0
+    return SessionRecord(session_id, "chromium", "a", status, reason, 1.0, 2.0, ended_at, "1.2.3.4:5", 0, 0, {})
+
+
+class Registry:
+    """Stands in for Redis: what there is, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, SessionRecord] = {}
+        self.looks = 0
+        self.read: list[str] = []
+        self.is_away = False
+
+    async def activity(self) -> Activity:
+        self.looks += 1
+        if self.is_away:
+            raise RegistryUnavailable("Redis at /run/redis.sock is away")
+        live = sum(each.status == "running" for each in self.records.values())
+        return Activity({"chromium:a": live}, {"chromium:a": len(self.records)}, {"failed": self._ended()}, {}, None)
+
+    async def session_ids(self, *_: Any, **__: Any) -> tuple[frozenset[str], list[str]]:
+        live = (key for key, each in self.records.items() if each.status in ("pending", "running"))
+        return frozenset(live), [*self.records]
+
+    async def session_records(self, ids: list[str]) -> dict[str, SessionRecord]:
+        self.read += ids
+        return {key: self.records[key] for key in ids if key in self.records}
+
+    def _ended(self) -> int:
+        return sum(each.ended_at is not None for each in self.records.values())
+
+
+class Grid:
+    def __init__(self) -> None:
+        self.roster = Roster()
+        self.roster.replace({"pools": {"chromium": {"wanted": 1, "available": 1}}, "workers": []})
+        self.registry = Registry()
+        self.counts = Counts()
+        self.settings = Settings()
+
+    def waiting_by_pool(self) -> list[Any]:
+        return []
+
+
+class Master:
+    asked = 0
+    is_open = False
+
+    async def ask(self, _name: str) -> dict[str, Any]:
+        self.asked += 1
+        self.is_open = True
+        return {"workers": [], "pools": [], "host": {"availableMib": 77}}
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TICK_S", "QUIET_TICK_S", "ROSTER_S"):
+        monkeypatch.setattr(module, name, 0.001)
+
+
+def made(grid: Grid) -> Feed:
+    return Feed(grid, Master(), Events())  # type: ignore[arg-type]
+
+
+async def told(page: Page) -> dict[str, Any]:
+    async with asyncio.timeout(BOUND_S):
+        message: dict[str, Any] = orjson.loads(await page.messages.get())
+    return message
+
+
+async def test_a_page_is_told_everything_and_then_only_what_has_changed() -> None:
+    grid = Grid()
+    feed = made(grid)
+    async with feed.page() as page:
+        first = await told(page)
+        assert first["all"] is True
+        assert first["set"]["grid"]["hostAvailableMib"] == 77
+        assert first["set"]["sessions"] == {}
+        grid.registry.records["s"] = record("s", "running")
+        second = await told(page)
+        assert second["set"]["grid"] == {"active": 1}
+        assert second["set"]["sessions"].keys() == {"s"}
+        assert second["set"]["sessions"]["s"]["status"] == "running"
+        grid.registry.records["s"] = record("s", "failed", "memory limit")
+        third = await told(page)
+        assert third["set"]["sessions"]["s"]["reason"] == "memory limit"
+        assert [each["text"] for each in third["events"]] == ["session s failed: memory limit"]
+
+
+async def test_a_second_page_is_told_everything_at_once_and_the_first_nothing_again() -> None:
+    feed = made(Grid())
+    async with feed.page() as page:
+        await told(page)
+        async with feed.page() as other:
+            assert (await told(other))["all"] is True
+            assert page.messages.empty()
+
+
+async def test_nobody_asks_redis_or_the_master_for_a_page_that_nobody_looks_at() -> None:
+    grid = Grid()
+    feed = made(grid)
+    async with feed.page() as page:
+        await told(page)
+    looks, master = grid.registry.looks, feed._master
+    await asyncio.sleep(0.05)
+    assert grid.registry.looks == looks
+    assert not master.is_open  # type: ignore[attr-defined]
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "dashboard"] == []
+
+
+async def test_the_history_is_kept_without_a_page_and_keeps_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PERIOD_S", 0.001)
+    grid = Grid()
+    grid.registry.records["s"] = record("s", "running")
+    feed = made(grid)
+    grid.counts.handed_off = 3
+    grid.counts.waited(1.25)
+    keeping = asyncio.create_task(feed.keep_history())
+    async with asyncio.timeout(BOUND_S):
+        while feed.history.last < 2:
+            await asyncio.sleep(0)
+    keeping.cancel()
+    first, second = feed.history.since(0)[:2]
+    assert first[1:] == (1, 3, 0, 0, 1.25, 0)
+    assert second[1:] == (1, 0, 0, 0, 0.0, 0)
+    assert not feed._master.is_open  # type: ignore[attr-defined]
+
+
+async def test_a_master_that_is_lost_is_not_asked() -> None:
+    grid = Grid()
+    grid.roster.lost = "the master has said nothing for 30 s"
+    feed = made(grid)
+    async with feed.page() as page:
+        assert "the master has said nothing for 30 s" in (await told(page))["set"]["grid"]["stale"]
+    assert feed._master.asked == 0  # type: ignore[attr-defined]
+
+
+async def test_a_record_that_cannot_have_changed_is_not_read_again() -> None:
+    grid = Grid()
+    grid.registry.records = {"old": record("old", "completed"), "live": record("live", "running")}
+    feed = made(grid)
+    async with feed.page() as page:
+        await told(page)
+        grid.registry.records["new"] = record("new", "running")
+        await told(page)
+    assert sorted(grid.registry.read) == ["live", "new", "old"]
+
+
+async def test_a_session_that_is_still_on_its_way_and_one_that_is_touched_are_read_again() -> None:
+    registry = Registry()
+    shown = ShownSessions(registry, lambda _record: None)  # type: ignore[arg-type]
+    registry.records = {"p": record("p", "pending"), "r": record("r", "running")}
+    await shown.refresh(await registry.activity())
+    registry.records["p"] = record("p", "running")
+    await shown.refresh(await registry.activity())
+    assert shown.rows["p"]["status"] == "running"
+    shown.touch("r")
+    await shown.refresh(await registry.activity())
+    assert registry.read == ["p", "r", "p", "r"]
+
+
+async def test_a_page_that_does_not_read_waits_for_nobody_and_gets_everything_later() -> None:
+    grid = Grid()
+    feed = made(grid)
+    async with feed.page() as slow, feed.page() as quick:
+        await told(quick)
+        for number in range(30):
+            grid.registry.records[f"s{number}"] = record(f"s{number}", "running")
+            assert "sessions" in (await told(quick))["set"]
+        assert slow.messages.qsize() <= module._UNSENT
+        messages = [await told(slow) for _ in range(slow.messages.qsize())]
+    assert messages[0]["all"] is True
+    sessions: dict[str, Any] = {}
+    for message in messages:
+        sessions |= message["set"].get("sessions", {})
+    assert len(sessions) == 30
+
+
+async def test_a_redis_that_is_away_is_said_without_its_path() -> None:
+    grid = Grid()
+    feed = made(grid)
+    async with feed.page() as page:
+        await told(page)
+        grid.registry.is_away = True
+        stale = (await told(page))["set"]["grid"]["stale"]
+        assert stale == ["the registry does not answer: Redis at redis.sock is away"]
+        grid.registry.is_away = False
+        assert (await told(page))["set"]["grid"]["stale"] == []
+
+
+async def test_a_feed_that_ends_sends_its_pages_away() -> None:
+    feed = made(Grid())
+    async with feed.page() as page:
+        feed.close()
+        assert page.ended.is_set()
+
+
+async def test_a_fault_of_the_producer_sends_its_pages_away_and_the_next_one_starts_another() -> None:
+    grid = Grid()
+    feed = made(grid)
+    async with feed.page() as page:
+        grid.waiting_by_pool = None  # type: ignore[assignment,method-assign]
+        async with asyncio.timeout(BOUND_S):
+            await page.ended.wait()
+    del grid.waiting_by_pool
+    async with feed.page() as page:
+        assert (await told(page))["all"] is True
+
+
+# The master
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
+        made.bind(str(tmp_path / "c"))
+        made.listen()
+        made.setblocking(False)
+        yield made
+
+
+async def accepted(listener: socket.socket) -> socket.socket:
+    connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+    return connection
+
+
+async def answer(connection: socket.socket, frame: dict[str, Any]) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    question: dict[str, Any] = orjson.loads(await loop.sock_recv(connection, 65536))
+    await loop.sock_sendall(connection, orjson.dumps(frame))
+    return question
+
+
+async def test_the_master_is_asked_on_one_connection_and_on_a_new_one_once_that_has_ended(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    master = AskMaster(tmp_path / "c")
+    asked = asyncio.create_task(master.ask("status"))
+    first = await accepted(listener)
+    assert await answer(first, {"t": "reply", "data": {"n": 1}}) == {"t": "request", "name": "status", "data": {}}
+    assert await asked == {"n": 1}
+    asked = asyncio.create_task(master.ask("scale", {"chromium": 3}))
+    await answer(first, {"t": "error", "error": "the grid is stopping"})
+    with pytest.raises(Refused, match="the grid is stopping"):
+        await asked
+    first.close()
+    asked = asyncio.create_task(master.ask("status"))
+    second = await accepted(listener)
+    await answer(second, {"t": "reply", "data": {"n": 2}})
+    assert await asked == {"n": 2}
+    master.close()
+    second.close()
+
+
+async def test_a_frozen_master_is_asked_once(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pwgrid.proxy.ask_master.ANSWER_S", 0.05)
+    master = AskMaster(tmp_path / "c")
+    for _ in range(3):
+        with pytest.raises(MasterGone, match="the master does not answer"):
+            await master.ask("status")
+    connection = await accepted(listener)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    master.close()
+    connection.close()
+
+
+async def test_no_master_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(MasterGone, match="the master does not answer"):
+        await AskMaster(tmp_path / "c").ask("status")

@@ -1,0 +1,178 @@
+"""What the page is told: the tables, what has changed in them, and events as sentences."""
+
+from typing import Any
+
+import pytest
+
+from pwgrid.proxy.dashboard.events import KEPT, Events
+from pwgrid.proxy.dashboard.history import History
+from pwgrid.proxy.policy.dashboard_view import Sources, Waiting, WorkerRow, changes, view
+from pwgrid.proxy.policy.grid_events import Event, GridSeen, PoolSeen, WorkerSeen, happened, session_end
+
+STATUS: dict[str, Any] = {
+    "master": {"pid": 1, "startedAt": 100.0},
+    "host": {"availableMib": 5000, "guard": None, "memoryMetric": "pss"},
+    "pools": [
+        {"browserType": "chromium", "wanted": 2, "available": 1, "starting": 1, "spare": 0, "draining": 1, "slots": 5}
+        | {"name": "chromium", "lifetimeOfWorker": 50, "memoryLimitMib": 600, "memoryHardLimitMib": 800}
+        | {"drainTimeouts": 3, "reason": "chromium did not start: /opt/x/chrome is not there"}
+    ],
+    "workers": [
+        {"id": "a", "slots": 5, "lifetime": 7, "memoryMib": 300, "startedAt": 50.0, "drainLeftS": None, "reason": None},
+        {"id": "b", "slots": 5, "lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainLeftS": 12.3}
+        | {"reason": "memory limit"},
+    ],
+    "problems": [],
+}
+
+
+def sources(**changed: Any) -> Sources:
+    values: dict[str, Any] = {
+        "status": STATUS,
+        "pools": {"chromium": {"wanted": 2, "available": 1, "reason": None}},
+        "workers": [
+            WorkerRow("a", "chromium", "chromium", "available"),
+            WorkerRow("b", "chromium", "chromium", "draining"),
+        ],
+        "active": {"chromium:a": 2, "chromium:b": 1},
+        "lifetime": {"chromium:a": 8},
+        "sessions": {"s": {"id": "s", "status": "running"}},
+        "waiting": [Waiting("chromium", "smoke", "", 4)],
+        "now": 1000.0,
+        "grid": {"ready": True},
+    }
+    return Sources(**{**values, **changed})
+
+
+def test_a_view_puts_the_master_s_figures_and_the_counters_of_redis_together() -> None:
+    found = view(sources())
+    assert found["grid"] == {
+        "active": 3,
+        "slots": 5,
+        "startedAt": 100.0,
+        "hostAvailableMib": 5000,
+        "memoryMetric": "pss",
+        "problems": [],
+        "ready": True,
+    }
+    assert found["workers"]["a"] == {
+        **{"pool": "chromium", "browserType": "chromium", "status": "available", "active": 2, "slots": 5},
+        **{"lifetime": 8, "memoryMib": 300, "startedAt": 50.0, "drainUntil": None, "reason": None},
+    }
+    assert found["workers"]["b"] == {
+        **{"pool": "chromium", "browserType": "chromium", "status": "draining", "active": 1, "slots": 5},
+        **{"lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainUntil": 1012, "reason": "memory limit"},
+    }
+    assert found["queue"] == {
+        "chromium  smoke": {"pool": "chromium", "run": "smoke", "token": "", "clients": 4},
+    }
+    assert found["sessions"] == {"s": {"id": "s", "status": "running"}}
+
+
+def test_a_pool_says_against_what_its_workers_are_held() -> None:
+    found = view(sources())["pools"]["chromium"]
+    assert (found["lifetimeOfWorker"], found["memoryLimitMib"], found["memoryHardLimitMib"]) == (50, 600, 800)
+    assert (found["wanted"], found["available"], found["starting"], found["draining"], found["slots"]) == (
+        2,
+        1,
+        1,
+        1,
+        5,
+    )
+
+
+def test_no_text_of_a_view_has_a_path_or_a_pid_of_the_host() -> None:
+    assert view(sources())["pools"]["chromium"]["reason"] == "chromium did not start: chrome is not there"
+
+
+def test_without_a_word_of_the_master_the_roster_s_is_shown() -> None:
+    found = view(sources(status={}))
+    assert found["pools"]["chromium"]["wanted"] == 2
+    assert found["workers"]["a"]["status"] == "available"
+    assert found["workers"]["a"]["memoryMib"] is None
+
+
+def test_changes_hold_what_differs_and_nothing_else() -> None:
+    before = {"grid": {"active": 1, "slots": 5}, "workers": {"a": {"x": 1}, "b": {"x": 2}}}
+    after = {"grid": {"active": 2, "slots": 5}, "workers": {"a": {"x": 1}, "c": {"x": 3}}}
+    assert changes(before, after) == {"grid": {"active": 2}, "workers": {"c": {"x": 3}, "b": None}}
+    assert changes(after, after) == {}
+    assert changes({}, after) == after
+
+
+CALM = GridSeen(None, False, {"chromium": PoolSeen(2)}, {"a": WorkerSeen("chromium", "available")})
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (CALM, []),
+        (GridSeen(None, False, CALM.pools, {}), []),  # that it was lost the master tells
+        (
+            GridSeen(None, False, CALM.pools, {"a": WorkerSeen("chromium", "draining", "memory limit")}),
+            [Event("worker", "worker a of chromium drains: memory limit")],
+        ),
+        (
+            GridSeen(None, False, CALM.pools, {**CALM.workers, "b": WorkerSeen("chromium", "starting")}),
+            [Event("worker", "worker b of chromium starts")],
+        ),
+        (
+            GridSeen(
+                "no chromium worker is available", False, {"chromium": PoolSeen(2, "no /x/y found")}, CALM.workers
+            ),
+            [
+                Event("pool", "pool chromium is short of workers: no y found", "warning"),
+                Event("grid", "the grid is not ready: no chromium worker is available", "warning"),
+            ],
+        ),
+        (
+            GridSeen(None, False, {"chromium": PoolSeen(3)}, CALM.workers),
+            [Event("pool", "pool chromium wants 3 workers, it wanted 2")],
+        ),
+        (
+            GridSeen("the grid is shutting down", True, CALM.pools, CALM.workers),
+            [Event("grid", "the grid is shutting down", "warning")],
+        ),
+    ],
+)
+def test_what_happens_between_two_states_is_told_with_its_reason(after: GridSeen, told: list[Event]) -> None:
+    assert list(happened(CALM, after)) == told
+
+
+def test_the_end_of_a_drained_worker_and_of_a_trouble_are_told() -> None:
+    draining = {"a": WorkerSeen("chromium", "draining", "operator")}
+    before = GridSeen("short", False, {"chromium": PoolSeen(2, "no browser")}, draining)
+    assert [event.text for event in happened(before, GridSeen(None, False, {"chromium": PoolSeen(2)}, {}))] == [
+        "pool chromium has its workers again",
+        "worker a of chromium has ended: operator",
+        "the grid is ready",
+    ]
+
+
+def test_only_ends_that_their_clients_did_not_cause_are_events() -> None:
+    assert session_end("s", None, "completed", "client disconnected") is None
+    assert session_end("s", "smoke", "failed", "drain timeout: shutdown") == Event(
+        "session", "session s (smoke) failed: drain timeout: shutdown", "error"
+    )
+    assert session_end("s", None, "ended", "ended by operator") == Event(
+        "session", "session s was ended: ended by operator"
+    )
+
+
+def test_events_are_numbered_and_bounded() -> None:
+    events = Events(now=lambda: 5.0)
+    for _ in range(KEPT + 7):
+        events.refused(1, 503, "no slot")
+    assert len(events.since(0)) == KEPT
+    assert events.since(KEPT + 6) == [
+        {"n": KEPT + 7, "at": 5.0, "kind": "refusal", "level": "warning", "text": "a client was refused (503): no slot"}
+    ]
+
+
+def test_the_history_holds_an_hour() -> None:
+    history = History()
+    for number in range(400):
+        history.add((float(number), 0, 0, 0, 0, 0.0, None))
+    assert len(history.since(0)) == 360
+    assert [sample[0] for sample in history.since(398)] == [398.0, 399.0]
+    assert history.since(400) == []
