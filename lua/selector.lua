@@ -11,16 +11,16 @@
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
 --      14 most sessions in sessions:index (10000)                      15 TTL of the shutdown command, seconds (60)
 --      16 the pool whose workers may be chosen, and whose 2 and 3 are then ("" = all workers of the type)
---      17, 18 … further fields of the session record: name, value, name, value …; among them may be maxOfToken, which is none,
---       but says how many sessions may live at once that have this field token
+--      17, 18 … further fields of the session record: name, value, name, value …; one whose name begins with "max:" is none: it
+--       says how many sessions and leases may live at once that have the rest of the name, say "run:nightly"
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
 --       is set to "shutdown" and published, the worker's field usedUp says until when its last client may be on its way, the
 --       status of a spare of its pool becomes available, its id is the worker's field replacement, and slots:{pool} is
 --       published if somebody waits; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when
 --       none is eligible slots:wanted:{pool} (without a pool: the type), so that whoever frees a slot publishes
---       slots:{pool}; token:sessions:{token}, a set of the sessions of a token with a limit, in which those that have ended stay
---       until it looks full.
+--       slots:{pool}; for each "max:" that is more than 0 the set sessions:of:{rest of the name}, in which those that have ended
+--       stay until it looks full; when it is full slots:wanted:{pool} of every pool that they are in.
 --
 -- Without a session id it is the caller who takes 1 from cluster:active_connections when its session has ended. The worker's
 -- fields outside and outsideLifetime say how much of its counters is such callers', so that no heartbeat takes it for wrong.
@@ -141,39 +141,39 @@ if session_id then
   end
 end
 
-local fields, token, max_of_token = {}, nil, nil
+local CAP_KEPT_S = 30 * 86400 -- longer than anything lives: of who has not come for so long nobody is left
+local fields, caps = {}, {}
 for i = 17, #ARGV, 2 do
-  if ARGV[i] == 'maxOfToken' then
-    max_of_token = tonumber(ARGV[i + 1])
+  local of = string.match(ARGV[i], '^max:(.+)$')
+  if of then
+    caps[#caps + 1] = {prefix .. 'sessions:of:' .. of, tonumber(ARGV[i + 1])}
   else
-    if ARGV[i] == 'token' then token = ARGV[i + 1] end
     fields[#fields + 1] = ARGV[i]
     fields[#fields + 1] = ARGV[i + 1]
   end
 end
 
-local of_token = session_id and max_of_token and token and prefix .. 'token:sessions:' .. token
-
--- Whether the token may have one more session. Nobody takes out of the set what ends, so that no end can be missed. If it
--- may not, the end of any of those that it has is told, in whichever pool that is.
-local function has_room()
-  if redis.call('SCARD', of_token) < max_of_token then return true end
-  local pools_of_token = {}
-  for _, id in ipairs(redis.call('SMEMBERS', of_token)) do
-    local key = string.sub(id, 1, 6) == 'lease:' and prefix .. id or prefix .. 'session:' .. id
-    local is = redis.call('HMGET', key, 'status', 'pool', 'browserType')
-    if is[1] == 'pending' or is[1] == 'running' then
-      pools_of_token[is[2] or is[3]] = true
+-- Whether a cap leaves no room. The records say who lives: nobody takes out of the set what ends, so that no end is missed.
+local function is_full(members, most)
+  if redis.call('SCARD', members) < most then return false end
+  local live, pools = 0, {}
+  for _, id in ipairs(redis.call('SMEMBERS', members)) do
+    local was = redis.call('HMGET', (record_of(prefix, id)), 'status', 'pool', 'browserType')
+    if was[1] == 'pending' or was[1] == 'running' then
+      live = live + 1
+      pools[was[2] or was[3]] = true
     else
-      redis.call('SREM', of_token, id)
+      redis.call('SREM', members, id)
     end
   end
-  if redis.call('SCARD', of_token) < max_of_token then return true end
-  for name in pairs(pools_of_token) do redis.call('SET', prefix .. 'slots:wanted:' .. name, 1) end
-  return false
+  if live < most then return false end
+  for pool in pairs(pools) do redis.call('SET', prefix .. 'slots:wanted:' .. pool, 1) end
+  return true
 end
 
-if of_token and not has_room() then return false end
+for _, cap in ipairs(session_id and caps or {}) do
+  if is_full(cap[1], cap[2]) then return false end
+end
 
 -- From here on the hot path: few calls, one command for each worker.
 local call, find, type_prefix = redis.call, string.find, browser_type .. ':'
@@ -273,9 +273,9 @@ if session_id then
   redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)
   redis.call('ZADD', totals .. 'index', ARGV[4], session_id)
   redis.call('ZREMRANGEBYRANK', totals .. 'index', 0, -tonumber(given(14, 10000)) - 1)
-  if of_token then
-    redis.call('SADD', of_token, session_id)
-    redis.call('PEXPIRE', of_token, milliseconds(30 * 86400)) -- of a token that nobody uses any more
+  for _, cap in ipairs(caps) do
+    redis.call('SADD', cap[1], session_id)
+    redis.call('PEXPIRE', cap[1], milliseconds(CAP_KEPT_S))
   end
 end
 return endpoint

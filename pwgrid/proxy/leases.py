@@ -58,6 +58,8 @@ class Wish:
     client: str
     ttl_s: float
     fields: Mapping[str, str]
+    label_key: str = ""
+    """The pool's that serves the one that is asked for."""
     max_of_token: int = 0
     """How many sessions and leases its token may have at once; 0 is no limit."""
 
@@ -81,6 +83,8 @@ class Lender:
     def ticket(self, wish: Wish) -> Ticket[Selection]:
         """The wish's place in the line; whoever abandons it there ends `lend`."""
         waits_s = self._gateway.settings.borrow_queue_timeout
+        run = wish.fields.get(records.RUN) or wish.fields.get(records.NAME, "")
+        token = wish.fields.get(records.TOKEN, "")
         ticket: Ticket[Selection] = Ticket(
             session_id="",
             browser_type=wish.browser_type,
@@ -88,9 +92,9 @@ class Lender:
             client=wish.client,
             deadline=asyncio.get_running_loop().time() + waits_s,
             fields=wish.fields,
-            run=wish.fields.get(records.RUN) or wish.fields.get(records.NAME, ""),
-            token=wish.fields.get(records.TOKEN, ""),
-            max_of_token=wish.max_of_token,
+            run=run,
+            token=token,
+            caps=self._gateway.caps(wish.label_key, run, token, wish.max_of_token),
             borrows=True,
             pool=wish.pool,
         )

@@ -37,9 +37,6 @@ LABELS, NAME, RUN, TOKEN, OF_LEASE = NAMED = ("labels", "name", "run", "token", 
 """Fields of a session's record that only some have: the label key that was asked for, the names of test and
 run that its client gave, the name of its token, the lease that it came with."""
 
-MAX_OF_TOKEN = "maxOfToken"
-"""No field of the record, but told to selector.lua among them: how many sessions of the token may live."""
-
 _NO_FIGURE = 2.0**53
 """From here on floats skip whole numbers, and JSON's readers do. The scripts draw the same line."""
 

@@ -14,7 +14,6 @@ from typing import Final, cast
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
-from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.common.types import BrowserType
 from pwgrid.registry import listing, records, watch
 from pwgrid.registry.client import RedisClient
@@ -169,18 +168,18 @@ class Registry:
         worker_id: str | None = None,
         pool: str | None = None,
         fields: Mapping[str, str] | None = None,
-        max_of_token: int = 0,
+        caps: Mapping[str, int] | None = None,
     ) -> Selection | None:
         """Chooses a worker and takes one of its slots by a lease of `lease_s`; None when no worker is eligible.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
-        do, `pool` the one whose workers will, `fields` go into the session's record, among them perhaps the token, of
-        which `max_of_token` sessions may live at once (0: any number). A session that was selected before gets the same
+        do, `pool` the one whose workers will, `fields` go into the session's record. `caps` say of whom ("run:nightly")
+        so many may live at once; None also where one is reached. A session that was selected before gets the same
         answer; if its worker is excluded now, that lease is taken back. None also for a session that has run already.
         """
         extra = [text for pair in fields.items() for text in pair] if fields else []
-        if max_of_token:
-            extra += [records.MAX_OF_TOKEN, str(max_of_token)]
+        if caps:
+            extra += [text for whom, most in caps.items() for text in (f"max:{whom}", str(most))]
         arguments = (
             browser_type,
             max_concurrent,
@@ -201,6 +200,11 @@ class Registry:
         )
         endpoint: str | None = await self._run("selector", *arguments)
         return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
+
+    async def reached(self, caps: Mapping[str, int]) -> list[str]:
+        """Those of the caps that leave no room, as the last selection that asked for them has found it."""
+        live = await self.client.pipeline([("SCARD", f"{self._prefix}sessions:of:{whom}") for whom in caps])
+        return [whom for (whom, most), count in zip(caps.items(), live, strict=True) if count >= most]
 
     async def write(self, update: SessionUpdate, worker: tuple[BrowserType, str] | None = None) -> bool:
         """Records that the session runs, or that it has ended, which frees its slot. False if that changed nothing: it
@@ -224,13 +228,6 @@ class Registry:
         for `reason`; else its record goes, and it may be selected again. False if there was no lease any more."""
         tail = (self._prefix, int(last), self._lifetimes.history_ttl_s)
         return bool(await self._run("rollback", session_id, reason, self._time(), *tail))
-
-    async def sessions_of_token(self, token: str) -> int:
-        """How many sessions of a token with a limit live now."""
-        ids: Collection[str] = await self.client.call("SMEMBERS", f"{self._prefix}token:sessions:{token}")
-        keys = [self._prefix + (each if each.startswith("lease:") else f"session:{each}") for each in ids]
-        statuses = await self.client.pipeline([("HGET", key, "status") for key in keys])
-        return sum(status in LIVE for status in statuses)
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """One session's record; None if there is none (any more)."""

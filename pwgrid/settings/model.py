@@ -159,6 +159,12 @@ class Settings(BaseModel, frozen=True):
     """Of the clients that borrow, how many may wait for one pool at once."""
     borrow_queue_max_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(5, "queue", "proxy")
     """Of these, how many may have the same run."""
+    max_sessions_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    """Sessions and leases that a run may have at once; who comes for more waits. 0: any number."""
+    max_sessions_per_label: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    """The same for all clients of one label key. 0: any number."""
+    max_sessions_per_token: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    """The same for a token that has no limit of its own. 0: any number."""
 
     borrow_trailing_fallback: bool = setting(True, "labels", "proxy")
     """A label key that no pool has is served by the longest one that is left when its last segments are dropped."""

@@ -4,7 +4,7 @@ from tests.lua.model import LuaGrid
 
 
 def of(token: str, most: int) -> tuple[str, ...]:
-    return ("token", token, "maxOfToken", str(most))
+    return ("token", token, f"max:token:{token}", str(most))
 
 
 def test_a_token_has_no_more_sessions_than_it_may(grid: LuaGrid) -> None:
@@ -14,7 +14,7 @@ def test_a_token_has_no_more_sessions_than_it_may(grid: LuaGrid) -> None:
     assert grid.select("u1") == "w1"
     record = grid.client.hgetall(f"{grid.prefix}session:s0")
     assert record["token"] == "ci"
-    assert "maxOfToken" not in record
+    assert not any(name.startswith("max:") for name in record)
 
 
 def test_whatever_ends_a_session_makes_room(grid: LuaGrid) -> None:
@@ -61,4 +61,4 @@ def test_a_selection_that_is_asked_again_counts_once(grid: LuaGrid) -> None:
 def test_a_token_that_nobody_uses_any_more_leaves_nothing(grid: LuaGrid) -> None:
     grid.register("w1")
     grid.select("s1", extra=of("ci", 1))
-    assert grid.client.ttl(f"{grid.prefix}token:sessions:ci") > 0
+    assert grid.client.ttl(f"{grid.prefix}sessions:of:token:ci") > 0

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.grid import NEVER, Grid, eventually, running_grid
 from tests.support.raw import answer, connect, goes_on, head, session
+from tests.support.runs import sessions_by_run
 
 SLOTS = 6
 IN_LINE = 200
@@ -169,3 +170,40 @@ def test_the_status_says_how_many_wait_and_for_which_runs(grid: Grid) -> None:
         assert shown[shown.index(["WAITING", "FOR", "RUN", "TOKEN", "CLIENTS"]) + 1] == ["chromium", "3"]
     eventually(lambda: grid.status()["waitingByRun"] == [], "nobody waits")
     assert "WAITING FOR" not in grid.command("status").stdout
+
+
+async def test_three_runs_with_4_10_and_40_clients_get_a_third_of_the_sessions_each(grid: Grid) -> None:
+    total, clients = 600, {"few": 4, "some": 10, "many": 40}
+    had = await sessions_by_run(grid.port, clients, total)
+    assert had.keys() == clients.keys()
+    for run, sessions in had.items():
+        assert 0.9 <= sessions / (total / len(clients)) <= 1.1, (run, had)
+
+
+def test_a_run_at_its_cap_waits_beside_free_slots_until_one_of_its_sessions_ends_in_whatever_pool() -> None:
+    environment = {
+        "POOL_CONFIG": "AppA:Chromium:UAT=1,AppB:Firefox:UAT=1",
+        "MAX_SESSIONS_PER_RUN": "2",
+        "WORKER_SELECT_TIMEOUT": "4",
+    }
+    app_a, app_b = (f"/?labels={key}&name=nightly" for key in ("AppA:Chromium:UAT", "AppB:Firefox:UAT"))
+    with (
+        running_grid("--chromium", "0", environment=environment, fake=True) as grid,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.enter_context(session(grid.port, app_a))
+        other_pool = stack.enter_context(session(grid.port, app_b))
+        third = stand_in_line(grid, stack, app_a)
+        eventually(lambda: waiting(grid) == 1, "the third of this run waits")
+        stack.enter_context(session(grid.port, app_a.replace("nightly", "smoke")))
+        other_pool.close()
+        assert served({third}) == [third]
+        code, headers, body = answer(grid.port, head(target=app_b))
+        assert (code, headers["retry-after"]) == (503, "30")
+        assert body == {
+            "error": "run 'nightly' has 2 sessions already, as many as it may have at once: end some of them first",
+            "retryAfterS": 30,
+            "reason": "run cap reached",
+            "queueLength": 1,
+            "position": 1,
+        }

@@ -163,6 +163,22 @@ async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_n
     tasks[1].cancel()
 
 
+async def test_who_waits_for_a_cap_is_asked_for_when_a_slot_comes_free_in_any_pool() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    capped = Ticket[str]("a", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
+    tasks = await stand_in_line(queue, capped, ticket("b"))
+    slots.free = 1
+    queue.wake("firefox")
+    assert await tasks[0] == "w"
+    slots.free = 1
+    queue.wake("firefox")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (slots.given, queue.waiting("chromium")) == (["a"], 1)
+    tasks[1].cancel()
+
+
 async def test_types_wait_in_lines_of_their_own() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)
@@ -349,7 +365,7 @@ async def test_while_paused_even_free_slots_wait() -> None:
 async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)
-    limited = Ticket("limited", "chromium", None, "client", FOREVER, token="ci", max_of_token=1)
+    limited = Ticket("limited", "chromium", None, "client", FOREVER, caps={"token:ci": 1})
     of_token, plain = await stand_in_line(queue, limited, ticket("plain", browser_type="webkit"))
     await until_all_are_served(queue)
     slots.free = 1
@@ -371,7 +387,7 @@ async def test_one_token_that_has_what_it_may_keeps_no_other_back() -> None:
         return None if ticket.token == "full" else await slots.select(ticket)
 
     queue = Queue(select, slots.give_back, 10)
-    full = Ticket("full", "chromium", None, "client", FOREVER, token="full", max_of_token=1)
+    full = Ticket("full", "chromium", None, "client", FOREVER, token="full", caps={"token:full": 1})
     of_token, plain = await stand_in_line(queue, full, ticket("plain"))
     await until_all_are_served(queue)
     slots.free = 1

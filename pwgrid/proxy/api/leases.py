@@ -68,6 +68,7 @@ def lease_routes(grid: Lends) -> APIRouter:
             f"{request.client.host}:{request.client.port}" if request.client else "unknown",
             wanted.ttl_seconds,
             {name: value for name, value in fields.items() if value},
+            str(key),
             identity.max_sessions,
         )
         ticket = grid.lender.ticket(wish)

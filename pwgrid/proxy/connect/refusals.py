@@ -89,6 +89,21 @@ def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
     return refusal
 
 
+def cap_reached(whom: str, most: int, why: NoPlace) -> Refusal:
+    """There may be slots, but as many sessions live as this token (429), run or label key (503) may have."""
+    what, _, name = whom.partition(":")
+    if what == "token":
+        return token_used_up(name, most)
+    shown = name.partition("/")[2] if what == "run" else name
+    refusal = no_capacity(
+        f"{what} {shown!r} has {most} sessions already, as many as it may have at once: end some of them first",
+        RETRY_AFTER_QUEUE_S,
+        RefusalReason.CAP_REACHED,
+    )
+    refusal.details |= {"reason": f"{what} cap reached", "queueLength": why.length, "position": why.position}
+    return refusal
+
+
 def _full(ticket: Ticket[Any], why: QueueFull) -> str:
     if why.limit == "run":
         return (

@@ -120,6 +120,17 @@ class Gateway:
         settings = self.settings
         return Switches(settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards)
 
+    def caps(self, label: str, run: str, token: str, max_of_token: int) -> dict[str, int]:
+        """Of whom only so many may live at once, of those that a client belongs to; each is "" for none. `max_of_token`
+        is the token's own limit, 0 for none."""
+        settings = self.settings
+        known = (
+            ("token", token, max_of_token or settings.max_sessions_per_token),
+            ("run", f"{token}/{run}" if run else "", settings.max_sessions_per_run),
+            ("label", label.lower(), settings.max_sessions_per_label),
+        )
+        return {f"{what}:{name}": most for what, name, most in known if name and most}
+
     async def slot(self, ticket: Ticket[Selection]) -> Selection:
         """A slot for this ticket. Raises Refusal or ClientGone."""
         since, waited = time.monotonic(), Waited.REFUSED
@@ -131,8 +142,8 @@ class Gateway:
             waited = Waited.ABANDONED
             raise
         except NoPlace as why:
-            if isinstance(why, WaitedTooLong) and await self.selector.is_token_used_up(ticket):
-                raise refusals.token_used_up(ticket.token, ticket.max_of_token) from None
+            if isinstance(why, WaitedTooLong) and (at_cap := await self.selector.caps_reached(ticket)):
+                raise refusals.cap_reached(at_cap[0], ticket.caps[at_cap[0]], why) from None
             if isinstance(why, WaitedTooLong) and (reason := await self.shortage(ticket.pool)) is not None:
                 raise refusals.no_capacity(reason) from None
             raise refusals.no_place(ticket, self.settings, why) from None
@@ -258,7 +269,7 @@ class Upgrade(asyncio.Protocol):
             fields=_fields(wanted),
             run=wanted.name,
             token=wanted.identity.name,
-            max_of_token=wanted.identity.max_sessions,
+            caps=gateway.caps(wanted.label_key, wanted.name, wanted.identity.name, wanted.identity.max_sessions),
         )
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:

@@ -25,6 +25,7 @@ class RefusalReason(StrEnum):
     MASTER_LOST = "master lost"
     QUEUE_FULL = "queue full"
     RUN_FULL = "run full"
+    CAP_REACHED = "cap reached"
     WAITED_TOO_LONG = "waited too long"
     NO_CAPACITY = "no capacity"
     OTHER = "other"

@@ -101,6 +101,8 @@ class Wanted:
     """The label key that it asks for."""
     name: str = ""
     """What the client calls its run."""
+    label_key: str = ""
+    """The pool's that serves the one it asks for."""
 
 
 def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> Wanted:
@@ -133,7 +135,8 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     offer = policy.pools[pool]
     ignored = not_heeded(headers, parameters, offer.options)
     worker_id, endpoint_path = (named["id"], path) if named else (None, None)
-    return Wanted(offer.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, None, labels, name)
+    said = (labels, name, str(labelled or ""))
+    return Wanted(offer.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, None, *said)
 
 
 def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> Wanted:

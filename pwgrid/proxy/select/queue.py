@@ -12,6 +12,7 @@ from pwgrid.proxy.policy.fair_line import FairLine, Party
 from pwgrid.registry.records import LEASE
 
 Slot = TypeVar("Slot")
+Key = TypeVar("Key", bound=Hashable)
 
 UNBOUNDED: Final = 1_000_000_000
 
@@ -61,12 +62,12 @@ class Ticket(Generic[Slot]):
     """The run that the client names; "" for none."""
     token: str = ""
     """The name of its token; "" where none is asked for."""
-    max_of_token: int = 0
-    """How many sessions of this token may live at once; 0 is no limit."""
     borrows: bool = False
     """It asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN are for these."""
     pool: str = ""
     """In whose line it stands; by default that of the pool that is named like the browser type."""
+    caps: Mapping[str, int] = field(default_factory=dict)
+    """Of whom only so many may live at once, say {"run:nightly": 5}; while there are as many, it waits."""
     granted: "asyncio.Future[Slot] | None" = None
     abandoned: bool = False
     selection_s: float = 0.0
@@ -86,8 +87,7 @@ class Ticket(Generic[Slot]):
 
     def looks_like(self) -> Hashable:
         """Tickets that look alike get the same answer from the registry at the same moment."""
-        limited = self.token if self.max_of_token else ""
-        return self.playwright_version, self.worker_id, frozenset(self.excluded), limited
+        return self.playwright_version, self.worker_id, frozenset(self.excluded), frozenset(self.caps)
 
 
 class Queue(Generic[Slot]):
@@ -118,8 +118,8 @@ class Queue(Generic[Slot]):
         self._waiting = 0
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
         """Of those who borrow, how many wait in the line of a pool, and of each party there."""
-        self._limited: Counter[str] = Counter()
-        """How many in the line of a pool have a token with a limit: a session that ends in any pool may let them in."""
+        self._capped: Counter[str] = Counter()
+        """How many of those that wait for a pool have caps."""
         self._wakes: Counter[str] = Counter()
         self._wakes_of_all = 0
         self._serving: dict[str, asyncio.Task[None]] = {}
@@ -168,12 +168,10 @@ class Queue(Generic[Slot]):
 
     def wake(self, pool: str | None = None) -> None:
         """A slot may have come free: serve who waits. Cheap when nobody does."""
-        pools = [*self._lines] if pool is None else [pool, *(other for other in self._limited if other != pool)]
-        if pool is None:
-            self._wakes_of_all += 1
-        else:
-            self._wakes.update(pools)
-        for each in pools:
+        self._wakes_of_all += pool is None
+        # Who waits for a session of its own run to end may get a slot here when that one ends in another pool.
+        for each in [*self._lines] if pool is None else {pool, *self._capped}:
+            self._wakes[each] += 1
             if self._lines.get(each) and not self._paused and each not in self._serving:
                 self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
 
@@ -246,16 +244,11 @@ class Queue(Generic[Slot]):
     def _count(self, ticket: Ticket[Slot], by: int) -> None:
         self._waiting += by
         self.on_change()
-        if ticket.max_of_token:
-            self._limited[ticket.pool] += by
-            if not self._limited[ticket.pool]:
-                del self._limited[ticket.pool]
-        if not ticket.borrows:
-            return
-        for counted in ((ticket.pool, None), (ticket.pool, ticket.party)):
-            self._borrowing[counted] += by
-            if not self._borrowing[counted]:
-                del self._borrowing[counted]
+        if ticket.caps:
+            _add(self._capped, ticket.pool, by)
+        if ticket.borrows:
+            _add(self._borrowing, (ticket.pool, None), by)
+            _add(self._borrowing, (ticket.pool, ticket.party), by)
 
     def _wakes_for(self, pool: str) -> int:
         return self._wakes_of_all + self._wakes[pool]
@@ -283,3 +276,10 @@ class Queue(Generic[Slot]):
                 self._count(ticket, -1)
                 ticket.granted.set_result(slot)
                 await asyncio.sleep(0)  # its handoff comes before our question for the next one
+
+
+def _add(counter: Counter[Key], key: Key, by: int) -> None:
+    """What is counted down to nothing is kept no longer: there is no end of runs."""
+    counter[key] += by
+    if not counter[key]:
+        del counter[key]

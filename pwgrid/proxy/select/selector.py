@@ -1,6 +1,7 @@
 """Asks the registry for a worker, or the roster while Redis is away; knows who must not be chosen just now."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection
 from typing import Final
@@ -69,7 +70,7 @@ class Selector:
                 worker_id=ticket.worker_id,
                 pool=ticket.pool,
                 fields=ticket.fields,
-                max_of_token=ticket.max_of_token,
+                caps=ticket.caps,
             )
         except RegistryUnavailable as error:
             if not self._without_redis:
@@ -80,13 +81,11 @@ class Selector:
         ticket.selection_s = time.monotonic() - since
         return selection
 
-    async def is_token_used_up(self, ticket: Ticket[Selection]) -> bool:
-        """Whether the ticket's token has as many sessions as it may."""
-        try:
-            live = await self._registry.sessions_of_token(ticket.token) if ticket.max_of_token else 0
-        except RegistryUnavailable:
-            return False
-        return 0 < ticket.max_of_token <= live
+    async def caps_reached(self, ticket: Ticket[Selection]) -> list[str]:
+        """For which of its caps the ticket has to wait."""
+        with contextlib.suppress(RegistryUnavailable):
+            return await self._registry.reached(ticket.caps) if ticket.caps else []
+        return []
 
     async def give_back(self, ticket: Ticket[Selection]) -> None:
         """The ticket's session has come to nothing: its slot is free again."""

@@ -1,0 +1,68 @@
+"""Caps: of one run, label key or token only so many sessions and leases live at once, whoever selects."""
+
+from tests.lua.model import LuaGrid
+
+NIGHTLY, SMOKE = "run:/nightly", "run:/smoke"
+
+
+def select(grid: LuaGrid, session_id: str, *caps: tuple[str, int]) -> str | None:
+    return grid.select(session_id, extra=tuple(text for whom, most in caps for text in (f"max:{whom}", str(most))))
+
+
+def test_who_has_as_many_as_it_may_gets_no_more_and_others_do(grid: LuaGrid) -> None:
+    grid.register()
+    assert select(grid, "s1", (NIGHTLY, 2)) == "w1"
+    assert select(grid, "s2", (NIGHTLY, 2)) == "w1"
+    assert select(grid, "s3", (NIGHTLY, 2)) is None
+    assert grid.active() == 2
+    assert select(grid, "s4", (SMOKE, 2)) == "w1"
+    assert select(grid, "s5") == "w1"
+    assert not any(name.startswith("max:") for name in grid.session("s1"))
+
+
+def test_any_end_makes_room_and_who_waits_is_told_of_it(grid: LuaGrid) -> None:
+    grid.register()
+    for number, end in enumerate(("released", "rolled back", "given up")):
+        last, next_one = f"a{number}", f"b{number}"
+        assert select(grid, last, (NIGHTLY, 1)) == "w1", end
+        assert select(grid, next_one, (NIGHTLY, 1)) is None, end
+        assert grid.get("EXISTS", "slots:wanted:chromium") == 1
+        if end == "released":
+            grid.start(last, worker="w1")
+            assert grid.release(last, "completed", "client disconnected", worker="w1") == 1
+        elif end == "rolled back":
+            assert grid.rollback(last) == 1
+        else:
+            grid.get("DEL", f"session:{last}")  # its record ran out
+        assert select(grid, next_one, (NIGHTLY, 1)) == "w1", end
+        grid.rollback(next_one)
+
+
+def test_the_pools_in_which_a_run_has_its_sessions_are_those_whose_ends_are_waited_for(grid: LuaGrid) -> None:
+    grid.register()
+    assert grid.select("s1", extra=("max:run:/nightly", "1")) == "w1"
+    grid.get("HSET", "session:s1", "pool", "elsewhere")
+    assert select(grid, "s2", (NIGHTLY, 1)) is None
+    assert grid.get("EXISTS", "slots:wanted:elsewhere") == 1
+
+
+def test_a_lease_counts_once_and_the_session_that_comes_with_it_does_not(grid: LuaGrid) -> None:
+    grid.register()
+    assert grid.select("lease:l1", extra=("max:run:/nightly", "1")) == "w1"
+    grid.start("lease:l1", worker="w1")
+    grid.start("l1~1", worker="w1")
+    assert select(grid, "s2", (NIGHTLY, 1)) is None
+    assert grid.release("l1~1", "completed", "client disconnected", worker="w1") == 1
+    assert select(grid, "s2", (NIGHTLY, 1)) is None
+    assert grid.release("lease:l1", "completed", "returned", worker="w1") == 1
+    assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
+
+
+def test_each_of_several_caps_counts(grid: LuaGrid) -> None:
+    grid.register()
+    label = "label:appa:chromium:uat"
+    assert select(grid, "s1", (NIGHTLY, 2), (label, 2)) == "w1"
+    assert select(grid, "s2", (SMOKE, 2), (label, 2)) == "w1"
+    assert select(grid, "s3", (NIGHTLY, 2), (label, 2)) is None
+    assert select(grid, "s3", (NIGHTLY, 2)) == "w1"
+    assert select(grid, "s4", (NIGHTLY, 2)) is None
