@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from pwgrid.settings import load as settings
 from pwgrid.settings.load import find_tokens_file, load
 from pwgrid.tokens.file import TokenFile, read
 from pwgrid.tokens.tokens import Role, Tokens, make
+from tests.support.docs import blocks
+from tests.support.grid import ROOT
 
 
 @pytest.fixture
@@ -85,6 +88,17 @@ def test_a_token_is_made_listed_and_revoked_by_the_command(path: Path) -> None:
     assert run(path, "revoke", "ci").stdout == "revoked ci\n"
     assert read(path).find(text) is None
     assert [each["name"] for each in json.loads(run(path, "list", "--json").stdout)] == ["ops"]
+
+
+def test_the_commands_of_the_documentation_work(path: Path) -> None:
+    """Here, and not against a grid: without --config they would change the tokens of this host."""
+    (block,) = [block for block in blocks(ROOT / "docs" / "access.md") if block.language == "sh"]
+    commands = [shlex.split(line)[2:] for line in block.text.splitlines()]
+    assert [command[0] for command in commands] == ["create", "list", "revoke"]
+    for command in commands:
+        done = run(path, *command)
+        assert done.exit_code == 0, done.output
+    assert read(path).all == ()
 
 
 @pytest.mark.parametrize(
