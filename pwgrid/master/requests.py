@@ -60,8 +60,9 @@ class Requests:
     def from_proxy(self, name: str, data: Frame) -> None:
         """A request that came to the proxy's API. Nobody waits for an answer."""
         if name == "drain_asked":
+            wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
             for record in select(self.workers.records.values(), data):
-                self.workers.drain(record, str(data.get("reason", "asked by the proxy")), Purpose.END_FOR_OPERATOR)
+                self.workers.drain(record, str(data.get("reason", "asked by the proxy")), wanted)
         elif name == "end_session":
             self.workers.end_session(str(data["workerId"]), str(data["sessionId"]), str(data["reason"]))
         else:

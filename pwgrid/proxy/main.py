@@ -180,9 +180,9 @@ class Proxy:
 
     # For the API
 
-    def ask_drain(self, worker_id: str, reason: str) -> None:
-        """Has the master drain a worker."""
-        self.control.event("drain_asked", {"workerId": worker_id, "reason": reason})
+    def ask_drain(self, worker_id: str, reason: str, *, now: bool = False) -> None:
+        """Has the master drain a worker; `now`: its sessions end at once."""
+        self.control.event("drain_asked", {"workerId": worker_id, "reason": reason, "now": now})
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Has the master tell a worker to end one of its sessions."""

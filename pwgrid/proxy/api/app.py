@@ -22,6 +22,8 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import dashboard, models
+from pwgrid.proxy.api.capacity import capacity_routes
+from pwgrid.proxy.api.docs import docs_routes
 from pwgrid.proxy.api.leases import lease_routes, on_client_gone
 from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
@@ -36,8 +38,8 @@ from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import ClientGone
-from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
+from pwgrid.proxy.select.queue import ClientGone, Queue
+from pwgrid.registry.registry import Registry, RegistrySnapshot, Selection, SessionRecord
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
@@ -65,6 +67,7 @@ class Grid(Protocol):
     boot: ProxyArguments
     feed: Feed
     master: AskMaster
+    queue: Queue[Selection]
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
         """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
@@ -83,8 +86,8 @@ class Grid(Protocol):
     def waiting_by_run(self) -> list[models.WaitingRun]:
         """The same by pool and run, in the order of their turns."""
 
-    def ask_drain(self, worker_id: str, reason: str) -> None:
-        """Has the master drain a worker."""
+    def ask_drain(self, worker_id: str, reason: str, *, now: bool = False) -> None:
+        """Has the master drain a worker; `now`: its sessions end at once."""
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Has the master tell a worker to end one of its sessions."""
@@ -94,7 +97,13 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     """What uvicorn serves. All but health, the hints at / and /json, the icon and the API's own description asks for
     a token, if the grid does. No answer takes longer than `timeout_s`, however many questions to Redis it needs.
     """
-    app = FastAPI(title="pwgrid", version=__version__, description="A grid of real Playwright browsers on one host.")
+    app = FastAPI(
+        title="pwgrid",
+        version=__version__,
+        description="A grid of real Playwright browsers on one host.",
+        docs_url=None,  # FastAPI's own pages take their files from another host
+        redoc_url=None,
+    )
     for error, handler in _HANDLERS.items():
         app.add_exception_handler(error, handler)
     requests = Requests()
@@ -105,11 +114,13 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (_open_routes(grid), {}),
         (dashboard.file_routes(), {}),
+        (docs_routes(), {}),
         (_client_routes(grid, route_class), takes_token),  # its security scheme is for /docs
         (lease_routes(grid), takes_token),
         (_operator_routes(grid, route_class), takes_token),
         (dashboard.pool_routes(grid), takes_token),
         (_metrics_route(grid, timeout_s, requests), takes_token),
+        (capacity_routes(grid, route_class), takes_token),
     ]
     for router, of_all in routers:
         check_all_name_a_role(router)
@@ -251,11 +262,12 @@ def _operator_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
         return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=_problems(404))
-    async def drain(worker_id: Annotated[str, Path(alias="id")]) -> models.Draining:
-        """The worker takes no new session and ends once its live ones have; its replacement starts at once."""
+    async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
+        """The worker takes no new session and ends once its live ones have; its replacement starts at once. With `now`
+        its live sessions end at once, too."""
         if worker_id not in grid.roster.workers:
             raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
-        grid.ask_drain(worker_id, "operator")
+        grid.ask_drain(worker_id, "operator", now=now)
         return models.Draining(draining=[worker_id])
 
     return router

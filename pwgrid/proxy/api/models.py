@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.leases import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
+from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, number
 from pwgrid.registry.registry import RegistrySnapshot, SessionRecord
 
@@ -283,3 +284,83 @@ class Ending(_Model):
     """The session that has been told to end."""
 
     ending: str
+
+
+class Room(_Model):
+    """`slots` are those of workers that serve; `busy` are sessions, also in workers that drain; `waiting` counts
+    clients, `spare` warm workers."""
+
+    slots: int
+    busy: int
+    waiting: int
+    spare: int
+
+
+class Capacity(_Model):
+    """How much there is and how much is taken. A label key has what its pool has."""
+
+    total: Room
+    pools: dict[str, Room]
+    labels: dict[str, Room]
+
+
+class Pool(_Model):
+    """A pool; `wanted`, `available`, `starting`, `spare` and `draining` count workers, `slots` and `lifetime` are
+    sessions of each. `reason`: why it is short of workers."""
+
+    name: str
+    browser_type: str
+    labels: list[str]
+    wanted: int
+    available: int
+    starting: int
+    spare: int
+    draining: int
+    slots: int
+    lifetime: int
+    drain_timeouts: int
+    reason: str | None
+
+    @classmethod
+    def of(cls, pool: PoolView) -> "Pool":
+        """As the master tells of it."""
+        return cls(
+            name=pool.name,
+            browser_type=pool.browser_type,
+            labels=[*pool.labels],
+            wanted=pool.wanted,
+            available=pool.available,
+            starting=pool.starting,
+            spare=pool.spare,
+            draining=pool.draining,
+            slots=pool.slots,
+            lifetime=pool.lifetime,
+            drain_timeouts=pool.drain_timeouts,
+            reason=pool.reason,
+        )
+
+
+class Pools(_Model):
+    """All pools, in the order of the configuration."""
+
+    pools: list[Pool]
+
+
+class Node(_Model):
+    """A registered worker. `capacity` is its slots, `active` its sessions; the heartbeat is in Unix seconds."""
+
+    node_id: str
+    browser_type: str
+    pool: str
+    labels: list[str]
+    status: str
+    capacity: int
+    active: int
+    last_heartbeat: float
+    playwright_version: str
+
+
+class Nodes(_Model):
+    """All registered workers."""
+
+    nodes: list[Node]

@@ -1,0 +1,67 @@
+"""The API's own pages, from files of this package and of fastapi-offline: no browser asks another host for them."""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.responses import Response
+
+from pwgrid.proxy.api.roles import open_to_all
+from pwgrid.proxy.policy.refusal import Refusal
+
+ASSETS: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "favicon.png": "image/png"}
+
+_POLICY: Final = {
+    # The page's own first script is inline, and so are Swagger's styles and icons.
+    "Content-Security-Policy": "; ".join(
+        (
+            "default-src 'self'",
+            "script-src 'self' 'unsafe-inline'",
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data:",
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def docs_routes() -> APIRouter:
+    """/docs and its files. They tell what the API is, and nothing of the grid: they ask for no token."""
+    router = APIRouter(dependencies=[open_to_all], include_in_schema=False)
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        page = get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title="pwgrid API",
+            swagger_js_url="docs/swagger-ui-bundle.js",
+            swagger_css_url="docs/swagger-ui.css",
+            swagger_favicon_url="docs/favicon.png",
+            swagger_ui_parameters={"validatorUrl": None},
+        )
+        return Response(page.body, headers=_POLICY, media_type="text/html")
+
+    @router.get("/docs/{name}")
+    async def asset(name: str) -> Response:
+        if name not in ASSETS:
+            raise Refusal(404, f"there is nothing at /docs/{name[:100]}")
+        headers = {**_POLICY, "Cache-Control": "max-age=86400"}
+        return Response(_content(name), headers=headers, media_type=ASSETS[name])
+
+    return router
+
+
+@cache
+def _content(name: str) -> bytes:
+    """A file of the package fastapi-offline, which is not imported: it would make an application of its own."""
+    spec = find_spec("fastapi_offline")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "static" / name).read_bytes()

@@ -1,0 +1,206 @@
+"""The client for borrowers: what it asks, what it returns whatever happens, and what it tells its user."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from pwgrid.client import GridError, GridRefusal, borrow
+from pwgrid.client.http import Server
+
+LENT = {
+    "browserId": "aa-bb",
+    "webSocketEndpoint": "ws://grid/lease/chromium/aa/bb.secret",
+    "browserType": "chromium",
+    "labelKey": "AppA:Chromium:UAT",
+    "expiresAt": 100.5,
+}
+Answer = tuple[int, dict[str, Any], dict[str, str]]
+
+
+class Hub:
+    """Stands in for a grid that says what a test wants it to say."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, dict[str, Any], str | None]] = []
+        self.answers: dict[str, Callable[[], Answer]] = {
+            "/session/borrow": lambda: (200, LENT, {}),
+            "/session/return": lambda: (200, {"browserId": "aa-bb", "returned": True}, {}),
+            "/v1/leases/aa-bb": lambda: (200, {"browserId": "aa-bb", "expiresAt": 200.5}, {}),
+        }
+        self.arrived = threading.Event()
+        self.returned = threading.Event()
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_arguments: Any) -> None: ...
+
+            def answer(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                hub.asked.append((self.command, self.path, body, self.headers.get("Authorization")))
+                hub.arrived.set()
+                status, found, headers = hub.answers[self.path]()
+                content = json.dumps(found).encode()
+                with suppress(OSError):
+                    self.send_response(status)
+                    for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(content)
+                if self.path == "/session/return":
+                    hub.returned.set()
+
+            do_POST = do_PATCH = answer  # noqa: N815 - as http.server calls them
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def paths(self) -> list[str]:
+        return [path for _, path, _, _ in self.asked]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    for name in ("PWGRID_WS_ENDPOINT", "PWGRID_URL", "PWGRID_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    hub = Hub()
+    yield hub
+    hub.close()
+
+
+def test_a_lease_is_for_the_length_of_a_block(hub: Hub) -> None:
+    with borrow("AppA:Chromium:UAT", run="smoke", run_id="7", ttl_s=120, grid=hub.url, token="t") as lease:
+        assert (lease.ws_endpoint, lease.browser_type) == (LENT["webSocketEndpoint"], "chromium")
+        assert lease.extend(300).expires_at == 200.5
+    assert hub.asked == [
+        (
+            "POST",
+            "/session/borrow",
+            {"labelKey": "AppA:Chromium:UAT", "runName": "smoke", "runId": "7", "ttlSeconds": 120},
+            "Bearer t",
+        ),
+        ("PATCH", "/v1/leases/aa-bb", {"ttlSeconds": 300}, "Bearer t"),
+        ("POST", "/session/return", {"labelKey": "AppA:Chromium:UAT", "browserId": "aa-bb"}, "Bearer t"),
+    ]
+
+
+async def test_the_same_beside_other_tasks(hub: Hub) -> None:
+    async with borrow("AppA:Chromium", grid=hub.url) as lease:
+        assert (await lease.extend_async(300)).expires_at == 200.5
+    assert hub.asked[0][2] == {"labelKey": "AppA:Chromium"}
+    assert hub.paths() == ["/session/borrow", "/v1/leases/aa-bb", "/session/return"]
+
+
+def test_the_grid_and_its_token_come_from_the_environment(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PWGRID_WS_ENDPOINT", f"{hub.url.replace('http', 'ws')}/?token=of-the-url")
+    monkeypatch.setenv("PWGRID_TOKEN", "of-the-environment")
+    for token, expected in ((None, "of-the-url"), ("given", "given")):
+        with borrow("A:Chromium", token=token):
+            pass
+        assert hub.asked[-1][3] == f"Bearer {expected}"
+    with borrow("A:Chromium", grid=hub.url):
+        pass
+    assert hub.asked[-1][3] == "Bearer of-the-environment"
+
+
+def test_a_refusal_is_the_grids_sentence_and_says_when_to_come_back(hub: Hub) -> None:
+    hub.answers["/session/borrow"] = lambda: (
+        503,
+        {"error": "no slot came free within 30 s", "queueLength": 3},
+        {"Retry-After": "30"},
+    )
+    with (
+        pytest.raises(GridRefusal, match="no slot came free within 30 s") as caught,
+        borrow("A:Chromium", grid=hub.url),
+    ):
+        raise AssertionError("nothing was lent")
+    assert (caught.value.status, caught.value.retry_after_s, caught.value.details["queueLength"]) == (503, 30.0, 3)
+    assert hub.paths() == ["/session/borrow"]
+
+
+def test_what_went_wrong_in_the_block_is_told_also_when_the_return_fails(hub: Hub) -> None:
+    hub.answers["/session/return"] = lambda: (503, {"error": "the grid is shutting down"}, {})
+    with pytest.raises(ZeroDivisionError), borrow("A:Chromium", grid=hub.url):
+        _ = 1 / 0
+    assert hub.paths() == ["/session/borrow", "/session/return"]
+    with pytest.raises(GridRefusal, match="shutting down"), borrow("A:Chromium", grid=hub.url):
+        pass
+
+
+async def test_who_gives_up_waiting_keeps_no_lease(hub: Hub) -> None:
+    lent = threading.Event()
+
+    def later() -> Answer:
+        lent.wait(30)
+        return 200, LENT, {}
+
+    hub.answers["/session/borrow"] = later
+
+    async def enter() -> None:
+        async with borrow("A:Chromium", grid=hub.url):
+            raise AssertionError("nobody waits any more")
+
+    task = asyncio.create_task(enter())
+    await asyncio.to_thread(hub.arrived.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    lent.set()
+
+
+async def test_a_lease_that_comes_as_its_borrower_gives_up_is_returned(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pwgrid.client.http import Call
+
+    monkeypatch.setattr(Call, "cancel", lambda _call: None)  # the answer had come already
+    lent = threading.Event()
+
+    def later() -> Answer:
+        lent.wait(30)
+        return 200, LENT, {}
+
+    hub.answers["/session/borrow"] = later
+
+    async def enter() -> None:
+        async with borrow("A:Chromium", grid=hub.url):
+            raise AssertionError("nobody waits any more")
+
+    task = asyncio.create_task(enter())
+    await asyncio.to_thread(hub.arrived.wait, 30)
+    task.cancel()
+    lent.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert hub.returned.is_set()
+
+
+def test_a_grid_that_is_not_there_is_one_sentence() -> None:
+    with (
+        pytest.raises(GridError, match=r"the grid at 127\.0\.0\.1:1 gives no answer"),
+        borrow("A:B", grid="http://127.0.0.1:1"),
+    ):
+        raise AssertionError("there is no grid")
+    for url in ("grid:8080", "ftp://grid", "http://"):
+        with pytest.raises(ValueError, match="is no URL of a grid"):
+            borrow("A:B", grid=url)
+
+
+def test_a_server_never_shows_its_token() -> None:
+    server = Server.at("wss://grid.example/?token=s3cret")
+    assert (server.host, server.port, server.is_encrypted, server.token) == ("grid.example", 443, True, "s3cret")
+    assert "s3cret" not in repr(server)
