@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 LINK ?=
-# Test processes at once. Whole grids wait more than they work, so it is more than there are cores.
-JOBS ?= 3
+# Test processes at once: a whole grid with real browsers keeps more than one core busy.
+JOBS ?= 2
 # What has the longest files comes first, so that no process is left alone with one at the end.
 TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
 
