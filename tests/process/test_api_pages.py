@@ -21,7 +21,7 @@ from tests.support.grid import ROOT, Grid, eventually, running_grid
 
 LINES = [
     line
-    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.DOTALL)
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL)
     for line in block.replace("\\\n", "").splitlines()
     if line.startswith("curl ")
 ]
