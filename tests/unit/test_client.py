@@ -141,7 +141,8 @@ def test_what_went_wrong_in_the_block_is_told_also_when_the_return_fails(hub: Hu
         pass
 
 
-async def test_who_gives_up_waiting_keeps_no_lease(hub: Hub) -> None:
+async def one_in_line(hub: Hub) -> tuple[asyncio.Task[None], threading.Event]:
+    """A borrower whose question has arrived, and what lets the hub answer it with a lease."""
     lent = threading.Event()
 
     def later() -> Answer:
@@ -156,6 +157,11 @@ async def test_who_gives_up_waiting_keeps_no_lease(hub: Hub) -> None:
 
     task = asyncio.create_task(enter())
     await asyncio.to_thread(hub.arrived.wait, 30)
+    return task, lent
+
+
+async def test_who_gives_up_waiting_keeps_no_lease(hub: Hub) -> None:
+    task, lent = await one_in_line(hub)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -168,20 +174,7 @@ async def test_a_lease_that_comes_as_its_borrower_gives_up_is_returned(
     from pwgrid.client.http import Call
 
     monkeypatch.setattr(Call, "cancel", lambda _call: None)  # the answer had come already
-    lent = threading.Event()
-
-    def later() -> Answer:
-        lent.wait(30)
-        return 200, LENT, {}
-
-    hub.answers["/session/borrow"] = later
-
-    async def enter() -> None:
-        async with borrow("A:Chromium", grid=hub.url):
-            raise AssertionError("nobody waits any more")
-
-    task = asyncio.create_task(enter())
-    await asyncio.to_thread(hub.arrived.wait, 30)
+    task, lent = await one_in_line(hub)
     task.cancel()
     lent.set()
     with pytest.raises(asyncio.CancelledError):
