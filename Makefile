@@ -8,6 +8,8 @@ LINK ?=
 JOBS ?= 2
 # What has the longest files comes first, so that no process is left alone with one at the end.
 TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
+# Python's caches are written, whatever a container says: else each process of each grid compiles all of the code again.
+test: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help set-up set-up-dev up link test check format lock bench soak chaos faults clean
 

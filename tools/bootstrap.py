@@ -145,6 +145,8 @@ def install(host: Host, *, dev: bool) -> None:
     # Without --only-binary pip would build what has no wheel for this Python, with tools that no lock names.
     pip_install(host, "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock))
     pip_install(host, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    # A service's own user may not write here, and would compile all of it at each start.
+    fault_of(str(VENV / "bin" / "python"), "-m", "compileall", "-q", str(ROOT / "pwgrid"))
     STATE.write_text(json.dumps(state_of(dev=dev)))
     say("installed")
 
