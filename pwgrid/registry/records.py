@@ -15,6 +15,7 @@ LIFETIME = "cluster:lifetime_connections"
 REPAIRS = "cluster:counter_repairs"
 OUTCOMES = "sessions:outcomes"
 TAKEN_BACK = "sessions:taken_back"
+LEASE_OUTCOMES = "leases:outcomes"
 ENDS = "sessions:ends"
 LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
@@ -249,7 +250,7 @@ class RegistrySnapshot:
     """The registry at one moment. `active` and `lifetime` are the counters by worker field ("{type}:{id}"), `workers`
     those whose hash exists, `outcomes` totals of ended sessions, which only rise; `taken_back` are those of them that
     were only presumed, and wrong. `ends` are the same totals in detail; `lengths` those of sessions, in seconds, by
-    browser type and pool."""
+    browser type and pool. `leases` are totals of ended leases, by status."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -259,6 +260,7 @@ class RegistrySnapshot:
     taken_back: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[Ends, int] = field(default_factory=dict)
     lengths: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
+    leases: Mapping[str, int] = field(default_factory=dict)
 
 
 def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
@@ -271,6 +273,7 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
         ("HGETALL", prefix + TAKEN_BACK),
         ("HGETALL", prefix + ENDS),
         ("HGETALL", prefix + LENGTHS),
+        ("HGETALL", prefix + LEASE_OUTCOMES),
     ]
 
 
@@ -291,6 +294,7 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         taken_back=counts(replies[4]),
         ends={Ends(*name.split(":")): count for name, count in counts(replies[5]).items() if name.count(":") == 3},
         lengths=_lengths(counts(replies[6])),
+        leases=counts(replies[7]),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import secrets
 import signal
 import socket
@@ -41,7 +42,17 @@ def refused(grid: Grid, **body: Any) -> tuple[int, str]:
     return found.status, found.body["error"]
 
 
+def ended(grid: Grid, status: str) -> float:
+    """How many leases have ended so, as the metrics say."""
+    found = re.search(
+        rf'^pwgrid_leases_total{{status="{status}"}} (.+)$', grid.get("/metrics")[2].decode(), re.MULTILINE
+    )
+    assert found is not None
+    return float(found[1])
+
+
 def test_a_lease_keeps_one_slot_for_one_connection_at_a_time_until_it_is_returned(grid: Grid) -> None:
+    returned = ended(grid, "returned")
     lease = borrow(grid, "appa:CHROMIUM:uat:eu", runName=" Smoke 12 ", runId="build-71")
     assert lease.keys() >= {"browserId", "webSocketEndpoint", "browserType", "labelKey", "expiresAt"}
     assert (lease["browserType"], lease["labelKey"]) == ("chromium", CHROMIUM)
@@ -67,6 +78,7 @@ def test_a_lease_keeps_one_slot_for_one_connection_at_a_time_until_it_is_returne
         "build-71",
     )
     assert now["labelKey"] == "appa:CHROMIUM:uat:eu"
+    assert ended(grid, "returned") == returned + 1
     records = sessions_of(grid, lease)
     assert [(each["status"], each["reason"]) for each in records] == [
         ("completed", "returned"),

@@ -22,10 +22,10 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import dashboard, models
-from pwgrid.proxy.api.capacity import capacity_routes
 from pwgrid.proxy.api.docs import docs_routes
 from pwgrid.proxy.api.leases import lease_routes, on_client_gone
 from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
+from pwgrid.proxy.api.pools import pool_command_routes, pool_routes
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
 from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
 from pwgrid.proxy.ask_master import AskMaster
@@ -118,9 +118,9 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
         (_client_routes(grid, route_class), takes_token),  # its security scheme is for /docs
         (lease_routes(grid), takes_token),
         (_operator_routes(grid, route_class), takes_token),
-        (dashboard.pool_routes(grid), takes_token),
         (_metrics_route(grid, timeout_s, requests), takes_token),
-        (capacity_routes(grid, route_class), takes_token),
+        (pool_routes(grid, route_class), takes_token),
+        (pool_command_routes(grid), takes_token),
     ]
     for router, of_all in routers:
         check_all_name_a_role(router)

@@ -1,26 +1,24 @@
-"""The page that shows the grid: its files, its feed, and what its buttons do that nothing else in the API does."""
+"""The page that shows the grid: its files, its feed, and the view of a session."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import orjson
 import structlog
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.datastructures import Headers
 
-from pwgrid.common.errors import GridError, Refused, RegistryUnavailable
+from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.waiting import first_of
-from pwgrid.proxy.api.roles import needs, open_to_all
-from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.api.roles import open_to_all
 from pwgrid.proxy.connect.refusals import body_of, no_capacity
 from pwgrid.proxy.dashboard.feed import Feed, Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, open_view, relay
@@ -29,9 +27,7 @@ from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
-from pwgrid.settings.kinds import MAX_WORKERS
 from pwgrid.settings.model import Settings
-from pwgrid.tokens.tokens import Role
 
 log = structlog.get_logger()
 
@@ -43,28 +39,9 @@ class Grid(Protocol):
     """What these routes need of the rest of the proxy."""
 
     feed: Feed
-    master: AskMaster
     registry: Registry
     settings: Settings
     boot: ProxyArguments
-
-
-class Scale(BaseModel):
-    """How many workers a pool shall have, until the next reload that changes it."""
-
-    workers: int = Field(ge=0, le=MAX_WORKERS)
-
-
-class Scaled(BaseModel):
-    """The workers that are wanted now, by pool."""
-
-    wanted: dict[str, int]
-
-
-class DrainedPool(BaseModel):
-    """The workers that drain now."""
-
-    draining: list[str]
 
 
 def page_of(request: Request) -> Response | None:
@@ -92,31 +69,6 @@ def file_routes() -> APIRouter:
         if (found := files().get(name)) is None:
             raise Refusal(404, f"there is nothing at /dashboard/{name[:100]}")
         return _sent(found, request)
-
-    return router
-
-
-def pool_routes(grid: Grid) -> APIRouter:
-    """For operators."""
-    router = APIRouter(prefix="/v1/pools", tags=["pools"], dependencies=[needs(Role.OPERATOR)])
-
-    async def ask(name: str, data: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return await grid.master.ask(name, data)
-        except Refused as refused:
-            raise Refusal(400, str(refused)) from None
-        except GridError as gone:
-            raise no_capacity(str(gone)) from None
-
-    @router.post("/{name}/scale")
-    async def scale(pool: Annotated[str, Path(alias="name")], wanted: Scale) -> Scaled:
-        """The pool has so many workers until the next reload that changes it; those that are too many drain."""
-        return Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
-
-    @router.post("/{name}/drain", status_code=202)
-    async def drain(pool: Annotated[str, Path(alias="name")]) -> DrainedPool:
-        """Each worker of the pool takes no new session and ends once its live ones have; replacements start at once."""
-        return DrainedPool.model_validate(await ask("drain", {"pool": pool, "reason": "operator"}))
 
     return router
 

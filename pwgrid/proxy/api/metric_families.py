@@ -111,6 +111,9 @@ TAKEN_BACK: Final = Counter(
 DURATION: Final = Buckets(
     "pwgrid_session_duration_seconds", _R, "Length of the sessions whose worker told of their end", POOL
 )
+LEASES: Final = Counter(
+    "pwgrid_leases", _R, "Leases that have ended, by status: returned, expired, ended or failed", ("status",)
+)
 REPAIRS: Final = Counter("pwgrid_counter_repairs", _R, "Counters in Redis that a heartbeat had to correct")
 
 WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that shall serve", POOL)
@@ -196,7 +199,7 @@ ONLY_BY_WORKER: Final = (WORKER_ACTIVE, WORKER_SLOTS, WORKER_LIFETIME, WORKER_ME
 Family = Gauge | Counter | Buckets
 ALL: Final[tuple[Family, ...]] = (
     *(READY, SLOTS_WANTED, SLOTS, ACTIVE, LIFETIME, WAITING),
-    *(SESSIONS, TAKEN_BACK, DURATION, REPAIRS),
+    *(SESSIONS, TAKEN_BACK, DURATION, LEASES, REPAIRS),
     *(
         WORKERS_WANTED,
         WORKERS,

@@ -15,8 +15,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from pwgrid import __version__
 from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUNDS_S, Histogram
+from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import metric_families as families
+from pwgrid.proxy.api.models import LEASE_STATUS
 from pwgrid.proxy.connect.figures import Figures
 from pwgrid.proxy.connect.upgrade import Counts
 from pwgrid.proxy.roster import Roster
@@ -26,6 +28,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 MIB: Final = 1024 * 1024
 
 _STATUSES: Final = ("starting", "spare", "available", "draining")
+_LEASE_ENDS: Final = (SessionStatus.COMPLETED, SessionStatus.EXPIRED, SessionStatus.ENDED, SessionStatus.FAILED)
 _STATES: Final = ("available", "busy", "spare", "draining")
 
 Key = tuple[str, str]
@@ -89,6 +92,7 @@ def _of_registry(scrape: Scrape) -> Iterator[Metric]:
     yield families.SESSIONS.of((tuple(ends), count) for ends, count in found.ends.items())
     yield families.TAKEN_BACK.of(((status,), count) for status, count in found.taken_back.items())
     yield families.DURATION.of(found.lengths.items())
+    yield families.LEASES.of(((LEASE_STATUS[status],), found.leases.get(status, 0)) for status in _LEASE_ENDS)
     yield families.REPAIRS.of([((), found.counter_repairs)])
     if scrape.by_worker:
         yield from _by_worker(found)

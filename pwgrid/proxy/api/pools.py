@@ -1,30 +1,55 @@
-"""What the grid has and what of it is taken, by pool, label key and worker. Asks the registry once."""
+"""The pools: what they have and how much is taken, by label key and worker, too; an operator scales and drains them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
 
+from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.roles import needs
+from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.connect.refusals import no_capacity
+from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.proxy.select.queue import Queue
 from pwgrid.registry.registry import Registry, RegistrySnapshot, Selection
+from pwgrid.settings.kinds import MAX_WORKERS
 from pwgrid.tokens.tokens import Role
 
 
 class Grid(Protocol):
-    """What these routes see of the rest of the proxy."""
+    """What these routes need of the rest of the proxy."""
 
+    master: AskMaster
     roster: Roster
     registry: Registry
     queue: Queue[Selection]
 
 
-def capacity_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
-    """For operators."""
+class Scale(BaseModel):
+    """How many workers a pool shall have, until the next reload that changes it."""
+
+    workers: int = Field(ge=0, le=MAX_WORKERS)
+
+
+class Scaled(BaseModel):
+    """The workers that are wanted now, by pool."""
+
+    wanted: dict[str, int]
+
+
+class DrainedPool(BaseModel):
+    """The workers that drain now."""
+
+    draining: list[str]
+
+
+def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
+    """For operators. The registry answers."""
     router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/v1/capacity", tags=["pools"])
@@ -60,6 +85,31 @@ def capacity_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
                 for field, worker in found.workers.items()
             ]
         )
+
+    return router
+
+
+def pool_command_routes(grid: Grid) -> APIRouter:
+    """For operators. The master answers, and has its own time."""
+    router = APIRouter(prefix="/v1/pools", tags=["pools"], dependencies=[needs(Role.OPERATOR)])
+
+    async def ask(name: str, data: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await grid.master.ask(name, data)
+        except Refused as refused:
+            raise Refusal(400, str(refused)) from None
+        except GridError as gone:
+            raise no_capacity(str(gone)) from None
+
+    @router.post("/{name}/scale")
+    async def scale(pool: Annotated[str, Path(alias="name")], wanted: Scale) -> Scaled:
+        """The pool has so many workers until the next reload that changes it; those that are too many drain."""
+        return Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
+
+    @router.post("/{name}/drain", status_code=202)
+    async def drain(pool: Annotated[str, Path(alias="name")]) -> DrainedPool:
+        """Each worker of the pool takes no new session and ends once its live ones have; replacements start at once."""
+        return DrainedPool.model_validate(await ask("drain", {"pool": pool, "reason": "operator"}))
 
     return router
 
