@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pwgrid.proxy import dead_workers
 from pwgrid.proxy.dead_workers import DeadWorkers
@@ -31,14 +32,18 @@ def left_by_the_worker(runtime: Path) -> None:
     outage_spool.write(runtime, "chromium", "aabbccdd", updates)
 
 
-async def test_what_a_worker_left_is_written_before_the_worker_is_buried(registry: Registry, tmp_path: Path) -> None:
+async def test_what_a_worker_left_is_written_before_the_worker_is_removed(registry: Registry, tmp_path: Path) -> None:
     await registry.register(WORKER)
     await select(registry, "s1")
     await select(registry, "s2")
     await registry.write(SessionUpdate("s2", AT))
     left_by_the_worker(tmp_path)
     cleared: list[bool] = []
-    await DeadWorkers(registry, tmp_path, lambda: cleared.append(True)).clear()
+    with capture_logs() as logs:
+        await DeadWorkers(registry, tmp_path, lambda: cleared.append(True)).clear()
+    (reaped,) = [line for line in logs if line["event"] == "worker_reaped"]
+    assert (reaped["log_level"], reaped["worker"], reaped["reason"]) == ("info", "chromium:aabbccdd", "worker stopped")
+    assert reaped["sessions"] == ["s2"]
     found = await registry.snapshot()
     assert (found.active, found.lifetime, found.workers) == ({}, {}, {})
     assert found.outcomes == {"completed": 2, "failed": 1}

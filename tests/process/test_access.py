@@ -231,6 +231,9 @@ def test_a_client_sees_and_ends_its_own_sessions_alone(guarded: Guarded) -> None
         for method in ("GET", "DELETE"):
             status, body = guarded.json(f"/v1/sessions/{theirs['id']}", mine, method)
             assert (status, body) == (404, {"error": "there is no such session (any more)"})
+        view = f"/v1/live/{ours['id']}"
+        assert guarded.answer(other, view) == (404, {"error": "there is no such session (any more)"})
+        assert guarded.answer(mine, view)[0] == 503  # it may look, and the fake browser server shows nothing
         assert guarded.json(f"/v1/sessions/{ours['id']}", mine, "DELETE")[0] == 202
         assert b"an operator ended it" in raw.read_all(one)
         assert raw.goes_on(another)

@@ -181,10 +181,31 @@ def test_version_has_what_is_installed_and_what_runs(grid: Grid) -> None:
     assert f"{grid.endpoint} runs {__version__}" in grid.command("version").stdout
 
 
+AS_JSON = {
+    "config check": {"good", "pools", "totals"},
+    "config show": {"port", "max_queue"},
+    "token list": set(),
+    "sessions": set(),
+    "scale chromium=1": {"wanted"},
+    "reload": {"changed"},
+    "upgrade": {"changed", "through", "message"},
+    "restart": {"message"},
+    "drain --all": {"draining"},
+    "drain --all --wait": {"draining", "good", "outcomes"},
+}
+
+
+@pytest.mark.parametrize("command", AS_JSON)
+def test_what_a_command_prints_as_json_is_one_json_text(grid: Grid, command: str) -> None:
+    done = grid.command(*command.split(), "--json")
+    assert done.returncode == 0, done
+    assert AS_JSON[command] <= set(json.loads(done.stdout))
+
+
 def test_stop_ends_a_grid_and_returns_when_it_has_gone() -> None:
     with running_grid("--chromium", "1", fake=True) as grid:
-        done = grid.command("stop")
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "stopped"), done
+        done = grid.command("stop", "--json")
+        assert (done.returncode, json.loads(done.stdout)) == (0, {"stopped": True, "notes": []}), done
         assert grid.process.wait(0) == 0
         assert "no grid is running here" in grid.command("status", "--port", str(grid.port)).stderr
 
