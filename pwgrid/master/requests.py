@@ -22,7 +22,7 @@ from pwgrid.master.shutdown import Shutdown
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers, select
 from pwgrid.settings.kinds import MAX_WORKERS
-from pwgrid.settings.model import NO_POOL
+from pwgrid.settings.model import DEFAULT, NO_POOL
 
 log = structlog.get_logger()
 
@@ -107,9 +107,22 @@ class Requests:
             figures[name] = workers
         if not any(figures.get(name, pool.workers) for name, pool in pools.items()):
             raise ValueError(NO_POOL)
+        self._keep_the_default_browser({name: figures.get(name, pool.workers) for name, pool in pools.items()})
         for name, workers in figures.items():
             pools[name].scale(workers)
         return {"wanted": {name: pool.workers for name, pool in pools.items()}}
+
+    def _keep_the_default_browser(self, wanted: dict[str, int]) -> None:
+        """Raises ValueError where no worker would be left of a browser type that the settings name as the default."""
+        settings = self.config.settings
+        source = self.config.describe_settings(settings).get("default_browser_type", {}).get("source", DEFAULT)
+        browser_type = settings.default_browser_type
+        left = {self.pools[name].settings.browser_type for name, workers in wanted.items() if workers}
+        if source != DEFAULT and browser_type not in left:
+            raise ValueError(
+                f"default_browser_type is {browser_type} ({source}): a pool of that browser must keep a worker, or "
+                "change the setting and run pwgrid reload"
+            )
 
     def reload(self) -> Frame:
         """Take the configuration as it is now."""

@@ -248,6 +248,17 @@ def test_what_serve_refuses_scale_refuses_with_the_same_sentence(grid: Grid) -> 
     assert NO_POOL in served.stderr
 
 
+def test_a_default_browser_that_is_named_keeps_a_worker() -> None:
+    environment = {"DEFAULT_BROWSER_TYPE": "chromium"}
+    with running_grid("--chromium", "1", "--firefox", "1", environment=environment, fake=True) as grid:
+        scaled = grid.command("scale", "chromium=0")
+        assert scaled.returncode == 1
+        assert scaled.stderr.startswith(
+            "pwgrid: default_browser_type is chromium (environment DEFAULT_BROWSER_TYPE): a pool of that browser must"
+        )
+        assert grid.command("scale", "firefox=0").stdout.startswith("chromium 1, firefox 0")
+
+
 def ready_line(grid: Grid) -> str:
     return next(line for line in grid.output().splitlines() if "ready: " in line)
 
