@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pwgrid.cli.grid_queries import watch
 from pwgrid.cli.progress import Display
-from pwgrid.cli.questions import watch
 from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.common.errors import GridError
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN

@@ -112,12 +112,12 @@ def complete_scale(context: click.Context, _parameter: click.Parameter, incomple
 
 def complete_session(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of the latest sessions."""
-    from pwgrid.cli import questions
+    from pwgrid.cli import grid_queries
     from pwgrid.cli.running_grid import find_grid
 
     try:
         grid = find_grid(context.params.get("port"), context.params.get("runtime_dir"))
-        return _starting(incomplete, [session["id"] for session in questions.sessions(grid, None, 100)])
+        return _starting(incomplete, [session["id"] for session in grid_queries.sessions(grid, None, 100)])
     except GridError:
         return []
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 import orjson
 
-from pwgrid.cli import questions
+from pwgrid.cli import grid_queries
 from pwgrid.cli.output import compact, printable
 from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 from pwgrid.common.errors import GridError
@@ -50,7 +50,7 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
     except WithoutMasterError as error:
         pid = error.left[0].children[0].pid
     else:
-        record = questions.session(grid, wanted.session) if wanted.session else None
+        record = grid_queries.session(grid, wanted.session) if wanted.session else None
     if record is not None:
         click.echo(compact({"record": record}) if wanted.as_json else record_text(record) + "\n")
     if wanted.session is None and wanted.worker is None:

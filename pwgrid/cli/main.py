@@ -347,7 +347,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     They are those of a grid that would be started here now; with --running (and --port or --runtime-dir, where several
     grids run) those of one that runs.
     """
-    from pwgrid.cli import output, questions
+    from pwgrid.cli import grid_queries, output
     from pwgrid.cli.running_grid import find_grid
     from pwgrid.settings import load as module
 
@@ -355,7 +355,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
         grid = find_grid(flags.pop("port"), flags.pop("runtime_dir"))
         if config_file is not None or any(value is not None for value in flags.values()):
             raise click.UsageError("a running grid has its settings already: --running goes with --port, --runtime-dir")
-        table = questions.settings(grid)
+        table = grid_queries.settings(grid)
         whose = f"# what the grid on port {grid.port} has since its start or last reload (master pid {grid.pid})"
     else:
         loaded = _load(config_file, flags)
@@ -380,7 +380,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away, another problem), 4 when none is running, 1 when it does not answer.
     """
-    from pwgrid.cli import exit_codes, output, questions, watch
+    from pwgrid.cli import exit_codes, grid_queries, output, watch
 
     if every_s is not None:
         with _until_ctrl_c():
@@ -392,7 +392,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
         raise
     for each in found:
         click.echo(output.as_json(each) if as_json else watch.status_text([each]))
-    sys.exit(max(map(questions.exit_code, found)))
+    sys.exit(max(map(grid_queries.exit_code, found)))
 
 
 @main.command()
@@ -435,7 +435,7 @@ def drain(
     selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
     grid = find_grid(port, runtime_dir)
     if how["wait"]:
-        import pwgrid.registry.reader  # noqa: F401 - takes 0.2 s, and the figures are wanted as soon as the drain begins
+        import pwgrid.registry.blocking_reads  # noqa: F401 - takes 0.2 s, and the figures are wanted as soon as the drain begins
     draining = drain_command.drain(grid, selection, now=how["now"])
     if not how["wait"]:
         _say(
@@ -499,16 +499,16 @@ def sessions(
     port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, follow: bool, as_json: bool
 ) -> None:
     """Shows the latest sessions, with the reason of each end; with --follow the newest last."""
-    from pwgrid.cli import output, questions, tables, watch
+    from pwgrid.cli import grid_queries, output, tables, watch
     from pwgrid.cli.running_grid import find_grid
 
     grid = find_grid(port, runtime_dir)
     if follow:
         with _until_ctrl_c():
-            news = questions.follow_sessions(grid)
-            latest = questions.sessions(grid, wanted, limit)
+            news = grid_queries.follow_sessions(grid)
+            latest = grid_queries.sessions(grid, wanted, limit)
             watch.follow_sessions(latest, news, status=wanted, as_json=as_json)
-    found = questions.sessions(grid, wanted, limit)
+    found = grid_queries.sessions(grid, wanted, limit)
     click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
 
 
@@ -688,17 +688,17 @@ def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool,
 @_with_json
 def version(as_json: bool) -> None:
     """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
-    from pwgrid.cli import output, questions
+    from pwgrid.cli import grid_queries, output
 
-    found = questions.versions()
-    click.echo(output.as_json(found) if as_json else output.printable(questions.versions_text(found)))
+    found = grid_queries.versions()
+    click.echo(output.as_json(found) if as_json else output.printable(grid_queries.versions_text(found)))
 
 
 @main.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def redis_cli(arguments: tuple[str, ...]) -> None:
     """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
-    from pwgrid.cli.questions import redis_cli
+    from pwgrid.cli.grid_queries import redis_cli
     from pwgrid.cli.running_grid import find_grid
 
     port = os.environ.get("PWGRID_PORT")

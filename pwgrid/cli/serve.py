@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from pwgrid import __version__
+from pwgrid.cli.code_fingerprint import fingerprint
 from pwgrid.cli.external_redis import wait_for, which_redis
-from pwgrid.cli.installed import fingerprint
 from pwgrid.cli.start_news import StartNews, say
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
@@ -27,7 +27,7 @@ from pwgrid.master.restart.leftovers import Leftovers, finding
 from pwgrid.master.restart.reexec import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded
-from pwgrid.runtime import open_files
+from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
@@ -156,9 +156,9 @@ def _inherited(loaded: Loaded, kept: KeptOpen | None, held: contextlib.ExitStack
 
 
 def _raise_open_files(settings: Settings) -> None:
-    limit, wanted = open_files.raise_limit(), open_files.wanted(settings)
+    limit, wanted = descriptor_limit.raise_limit(), descriptor_limit.wanted(settings)
     if limit < wanted:
-        log.warning("few_open_files", limit=limit, wanted=wanted, about=open_files.RAISE_IT)
+        log.warning("few_open_files", limit=limit, wanted=wanted, about=descriptor_limit.RAISE_IT)
 
 
 def _warn(loaded: Loaded) -> None:

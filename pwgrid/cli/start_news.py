@@ -15,7 +15,7 @@ import structlog
 from pwgrid.cli.address import url_for_others
 from pwgrid.cli.output import printable
 from pwgrid.cli.welcome import is_wanted, welcome
-from pwgrid.common import systemd
+from pwgrid.common import sd_notify
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.kinds import MAX_SECONDS
@@ -57,7 +57,7 @@ class StartNews:
         if self._redis is not None:
             say("takes clients; to paste:\n" + welcome(self._settings, self._redis))
             self._redis = None
-        systemd.ready(pools)
+        sd_notify.ready(pools)
         self._tell_ready_fd(status)
 
     def not_ready(self, status: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ class StartNews:
             say(f"not ready: {why} | {base_url(self._settings)} | {self._pools(status)}")
         # A grid that serves some clients, or will once the host has memory, is not to be killed for being late.
         is_worth_it = status["host"]["guard"] or any(pool["available"] for pool in status["pools"])
-        systemd.not_ready(why, patience_s=_FULL_PATIENCE_S if is_worth_it else 0.0)
+        sd_notify.not_ready(why, patience_s=_FULL_PATIENCE_S if is_worth_it else 0.0)
         self._tell_ready_fd(status)
 
     def stopping(self, text: str) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from pwgrid.common.errors import GridError
-from pwgrid.common.resources import resource_dir
+from pwgrid.common.shipped_files import resource_dir
 
 
 def pages() -> dict[str, Path]:

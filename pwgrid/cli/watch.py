@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pwgrid.cli import questions, tables
+from pwgrid.cli import grid_queries, tables
 from pwgrid.cli.output import compact, printable
 from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 from pwgrid.common.errors import GridError
@@ -22,9 +22,9 @@ Found = dict[str, Any]
 def status(port: int | None, runtime_dir: str | None) -> list[Found]:
     """The status of the grid that is meant, or of those whose master is gone. Raises GridError, NoGridError."""
     try:
-        return [questions.status(find_grid(port, runtime_dir))]
+        return [grid_queries.status(find_grid(port, runtime_dir))]
     except WithoutMasterError as error:
-        return [questions.status_without_master(grid) for grid in error.left]
+        return [grid_queries.status_without_master(grid) for grid in error.left]
 
 
 def status_text(found: Iterable[Found]) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common import systemd
+from pwgrid.common import sd_notify
 from pwgrid.common.loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.config import MasterConfig, RedisSpec, Roles
@@ -20,7 +20,7 @@ from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
 from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.redis import RedisChild
+from pwgrid.master.redis_child import RedisChild
 from pwgrid.master.requests import Requests
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.leftovers import Leftovers
@@ -98,7 +98,7 @@ class Master:
         self._tell_stop = loop.timer(_just_a_turn)
         self._sample = loop.timer(_just_a_turn)
         self._backoff_over = loop.timer(_just_a_turn)
-        self._watchdog_s = systemd.watchdog_s()
+        self._watchdog_s = sd_notify.watchdog_s()
         self._alive = loop.timer(self._tell_alive)
 
     def run(self) -> int:
@@ -130,7 +130,7 @@ class Master:
         if not self._shutdown.ask(self._loop.now(), hurry=now):
             return
         self._version_change.cancel()
-        systemd.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
+        sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is Phase.WORKERS:
             self._proxies.push_state(self._reporter.roster(stopping=True))
@@ -159,7 +159,7 @@ class Master:
 
     def _serve(self) -> None:
         if self._watchdog_s is not None:
-            systemd.allow_silence(self._watchdog_s)  # again, after the new code has loaded
+            sd_notify.allow_silence(self._watchdog_s)  # again, after the new code has loaded
             self._tell_alive()
         if self._redis is not None:
             self._redis.start()
@@ -314,8 +314,8 @@ class Master:
             started_at=self._reporter.started_at,
         )
         if self._watchdog_s is not None:
-            systemd.allow_silence(LOAD_S)
-        with systemd.reload(is_ready=self._start_report.is_ready):
+            sd_notify.allow_silence(LOAD_S)
+        with sd_notify.reload(is_ready=self._start_report.is_ready):
             execute(list(config.exec_argv), kept)
 
     # Small things
@@ -323,7 +323,7 @@ class Master:
     def _tell_alive(self) -> None:
         """By a timer of the one loop that does everything else: a master that does nothing tells nothing."""
         assert self._watchdog_s is not None
-        systemd.alive()
+        sd_notify.alive()
         self._alive.arm(self._loop.now() + self._watchdog_s / ALIVE_PARTS)
 
     def _own_pids(self) -> set[int]:

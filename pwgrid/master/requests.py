@@ -8,10 +8,10 @@ from typing import Any
 
 import structlog
 
-from pwgrid.common import systemd
+from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
+from pwgrid.common.sd_notify import service_manager
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.systemd import service_manager
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
@@ -127,7 +127,7 @@ class Requests:
     def reload(self) -> Frame:
         """Take the configuration as it is now."""
         self._refuse_while_stopping()
-        with systemd.reload(is_ready=self.is_ready()):
+        with sd_notify.reload(is_ready=self.is_ready()):
             return self.reload_settings.run()
 
     def upgrade(self, *, force: bool) -> Deferred:

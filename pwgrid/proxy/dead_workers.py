@@ -11,8 +11,8 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.registry import outage_spool
-from pwgrid.registry.journal import Journal
 from pwgrid.registry.registry import Reaped, Registry
+from pwgrid.registry.session_writer import SessionWriter
 
 log = structlog.get_logger()
 
@@ -75,10 +75,10 @@ class DeadWorkers:
 
     async def _write(self, spooled: outage_spool.SpoolFile) -> None:
         worker = (spooled.browser_type, spooled.worker_id)
-        journal = Journal(lambda update: self._registry.write(update, worker))
+        writer = SessionWriter(lambda update: self._registry.write(update, worker))
         for update in spooled.updates:
-            journal.keep(update)
-        if not await journal.flush():
+            writer.keep(update)
+        if not await writer.flush():
             raise RegistryUnavailable("Redis did not take all of what a worker left")
         report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
         spooled.remove()

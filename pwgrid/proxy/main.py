@@ -24,7 +24,7 @@ from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.api.models import WaitingRun
 from pwgrid.proxy.ask_master import AskMaster
-from pwgrid.proxy.connect.figures import Figures
+from pwgrid.proxy.connect.connect_figures import Figures
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
@@ -33,7 +33,7 @@ from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.dead_workers import DeadWorkers, report
-from pwgrid.proxy.leases import Lender
+from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.dashboard_view import Waiting
 from pwgrid.proxy.readiness import Readiness
@@ -41,8 +41,8 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.runtime.descriptor_limit import room_for_clients
 from pwgrid.runtime.last_child import end_grid_if_last, workers_end
-from pwgrid.runtime.open_files import room_for_clients
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.file import TokenFile
 from pwgrid.tokens.tokens import NO_TOKENS

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.common.resources import resource_dir
+from pwgrid.common.shipped_files import resource_dir
 
 SERVER_VARIABLE: Final = "PWGRID_REDIS_SERVER"
 SERVER_NAMES: Final = ("redis-server", "valkey-server")

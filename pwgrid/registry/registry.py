@@ -15,7 +15,7 @@ from typing import Final, cast
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
-from pwgrid.registry import listing, records, watch
+from pwgrid.registry import listing, page_reads, records
 from pwgrid.registry.client import RedisClient
 from pwgrid.registry.connect import database
 from pwgrid.registry.pipelined_connection import Argument, Reply
@@ -52,7 +52,7 @@ SCRIPTS: Final = (
     "start",
     "release",
     "rollback",
-    "lease",
+    "describe_lease",
     "drain",
     "viewed",
     "command",
@@ -253,19 +253,19 @@ class Registry:
         keys = (f"{self._prefix}session:{session_id}",)
         return bool(await self.client.run(self._scripts["viewed"], keys, (self._time(),)))
 
-    async def activity(self) -> watch.Activity:
+    async def activity(self) -> page_reads.Activity:
         """What changes whenever a session begins or ends, in one round trip."""
-        return await watch.activity(self.client, self._prefix)
+        return await page_reads.activity(self.client, self._prefix)
 
     async def session_ids(
         self, fields: Collection[str], *, newest: int, at_most: int
     ) -> tuple[frozenset[str], list[str]]:
         """The live sessions of the workers with these counter fields (of each `at_most`), and the `newest` of all."""
-        return await watch.session_ids(self.client, self._prefix, fields, newest=newest, at_most=at_most)
+        return await page_reads.session_ids(self.client, self._prefix, fields, newest=newest, at_most=at_most)
 
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
         """The records of these sessions, without those that there are none of (any more)."""
-        return await watch.session_records(self.client, self._prefix, ids)
+        return await page_reads.session_records(self.client, self._prefix, ids)
 
     # Leases
 
@@ -287,7 +287,7 @@ class Registry:
         that it has it."""
         flat = [text for pair in fields.items() for text in pair]
         head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._lifetimes.record_ttl_s)
-        return bool(await self.client.run(self._scripts["lease"], (), (*head, *flat)))
+        return bool(await self.client.run(self._scripts["describe_lease"], (), (*head, *flat)))
 
     # Workers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from pwgrid.common.resources import resource_dir
+from pwgrid.common.shipped_files import resource_dir
 
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
 

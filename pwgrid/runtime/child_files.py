@@ -17,8 +17,8 @@ import orjson
 import psutil
 
 from pwgrid.common.types import ChildKind
-from pwgrid.runtime.plain_files import read_plain
 from pwgrid.runtime.processes import find_process
+from pwgrid.runtime.untrusted_files import read_plain
 
 WORKER_FILE: Final = "worker.json"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # psutil has the boot's time, which the clock's owner sets

@@ -19,8 +19,8 @@ import orjson
 import structlog
 
 from pwgrid.common.errors import AlreadyRunning, GridError
-from pwgrid.runtime.plain_files import read_plain
 from pwgrid.runtime.processes import create_time, find_process
+from pwgrid.runtime.untrusted_files import read_plain
 
 log = structlog.get_logger()
 

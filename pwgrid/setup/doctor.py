@@ -21,7 +21,7 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.redis_url import shown
 from pwgrid.master.memory.host import available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded
-from pwgrid.runtime import open_files
+from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import find_elsewhere, find_left, find_running
 from pwgrid.settings.model import Settings
@@ -152,12 +152,12 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     yield Finding("/dev/shm", "good" if enough else "warn", f"{free} MiB free", to_do)
 
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = open_files.wanted(settings)
+    wanted = descriptor_limit.wanted(settings)
     yield Finding(
         "descriptors",
         "good" if files >= wanted else "warn",
         f"{files} at most for a process; {wanted} are wanted",
-        "" if files >= wanted else open_files.RAISE_IT,
+        "" if files >= wanted else descriptor_limit.RAISE_IT,
     )
 
     tasks = min(_tasks_left())

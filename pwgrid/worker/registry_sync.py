@@ -10,9 +10,9 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry import outage_spool
-from pwgrid.registry.journal import Journal
 from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_writer import SessionWriter
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.leases import End, Lease
@@ -42,7 +42,7 @@ class RegistrySync:
         self._slots = slots
         self._record = record
         self._leases = leases
-        self._journal = Journal(registry.write)
+        self._writer = SessionWriter(registry.write)
         self._is_due = asyncio.Event()
         self._is_known = False
         self._drain_at: float | None = None
@@ -90,25 +90,25 @@ class RegistrySync:
 
     def started(self, session: LiveSession) -> None:
         """Puts on record that it runs."""
-        self._journal.note(_update(session))
+        self._writer.note(_update(session))
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
         """The session is over. `on_record` is called once Redis has it; a worker that dies before that leaves it to its
         successor."""
         status = how_ended(closed.by, closed.reason).value
         end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out, self._drain_at)
-        self._journal.note(_update(session or LiveSession(closed.session_id), end), on_record)
+        self._writer.note(_update(session or LiveSession(closed.session_id), end), on_record)
         log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
 
     def lease_started(self, lease: Lease) -> None:
         """Puts on record that somebody has it."""
-        self._journal.note(_update(lease.held))
+        self._writer.note(_update(lease.held))
         log.info("lease_started", lease=lease.lease_id, client=lease.held.client, **self.named(lease.told))
 
     def lease_ended(self, lease: Lease, end: End) -> None:
         """Puts on record that it is over."""
         status = how_ended(end.by, end.reason).value
-        self._journal.note(_update(lease.held, SessionEnd(status, end.reason, self._registry.now())))
+        self._writer.note(_update(lease.held, SessionEnd(status, end.reason, self._registry.now())))
         log.info("lease_ended", lease=lease.lease_id, status=status, reason=end.reason)
 
     def named(self, told: Mapping[str, str]) -> dict[str, str]:
@@ -132,7 +132,7 @@ class RegistrySync:
 
         None while Redis cannot take what was kept for it. Raises RegistryUnavailable.
         """
-        if not await self._journal.flush():
+        if not await self._writer.flush():
             return None
         record = self._record()
         reply = await self._registry.heartbeat(
@@ -160,12 +160,12 @@ class RegistrySync:
         registry, boot = self._registry, self._boot
         try:
             async with asyncio.timeout(SETTLE_S):
-                while not await self._journal.flush():
+                while not await self._writer.flush():
                     await registry.client.wait_connected()
                     await asyncio.sleep(_AGAIN_S)  # it is there, and does not serve yet: nothing tells when it will
                 await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
         except (TimeoutError, RegistryUnavailable) as error:
-            unwritten = self._journal.unwritten()
+            unwritten = self._writer.unwritten()
             log.warning("left_without_leave", reason=str(error) or "Redis is away", unwritten=len(unwritten))
             try:
                 outage_spool.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)

@@ -19,10 +19,10 @@ from redis.exceptions import RedisError
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import problem
+from pwgrid.registry.blocking_reads import snapshot
 from pwgrid.registry.client import RedisClient
 from pwgrid.registry.connect import redis_cli_arguments
 from pwgrid.registry.embedded import find_redis_cli, find_redis_server
-from pwgrid.registry.reader import snapshot
 from pwgrid.registry.registry import Registry
 from tests.support.grid import free_port
 from tests.support.redis import RedisServer

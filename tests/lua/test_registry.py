@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.registry.reader import SessionWatch, snapshot
+from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Lifetimes, Registry, Selection
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.histogram import Histogram
-from pwgrid.common.resources import resource_dir
 from pwgrid.common.session_lifecycle import (
     LIVE,
     TRANSITIONS,
@@ -18,6 +17,7 @@ from pwgrid.common.session_lifecycle import (
     SessionStatus,
     advance,
 )
+from pwgrid.common.shipped_files import resource_dir
 from pwgrid.registry import records
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer

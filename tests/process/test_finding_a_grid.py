@@ -31,7 +31,7 @@ with RuntimeDir.create(sys.argv[1], int(sys.argv[2])).locked(f"ws://127.0.0.1:{s
 
 AS_A_STRANGER = """
 import os, sys
-import pwgrid.cli.questions, pwgrid.cli.running_grid, pwgrid.cli.tables
+import pwgrid.cli.grid_queries, pwgrid.cli.running_grid, pwgrid.cli.tables
 from pwgrid.cli.main import main
 os.setgroups([])
 os.setuid(1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.install.texts import Service, rotation
-from pwgrid.common.resources import resource_dir
+from pwgrid.cli.install.service_files import Service, rotation
+from pwgrid.common.shipped_files import resource_dir
 from tests.support.grid import ROOT
 
 # A master and a child of it: each logs a line whenever it is told to.

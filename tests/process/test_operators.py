@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pwgrid import __version__
-from pwgrid.cli.installed import fingerprint
+from pwgrid.cli.code_fingerprint import fingerprint
 from pwgrid.settings.model import NO_POOL
 from tests.support import raw
 from tests.support.grid import ROOT, Grid, eventually, processes_marked, running_grid

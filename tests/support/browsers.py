@@ -9,7 +9,7 @@ from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import launch_once
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, candidates
-from pwgrid.worker.browser.launch_record import Trial, Trials
+from pwgrid.worker.browser.setup_trials import Trial, Trials
 
 
 @cache

@@ -24,9 +24,9 @@ from pwgrid.cli.install.plan import (
     removal,
     steps,
 )
-from pwgrid.cli.install.texts import Service, rotation, service_unit, socket_unit, supervisor_program
+from pwgrid.cli.install.service_files import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.common.errors import GridError
-from pwgrid.common.resources import resource_dir
+from pwgrid.common.shipped_files import resource_dir
 
 ETC, HOME = Path("/etc/grid"), Path("/var/lib/grid")
 UNIT = TextFile(ETC / "unit", "new\n")

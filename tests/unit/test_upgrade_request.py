@@ -9,6 +9,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from pwgrid.common.label_keys import parse
+from pwgrid.proxy.policy.label_and_run import Offered
 from pwgrid.proxy.policy.upgrade_request import (
     Access,
     Address,
@@ -20,7 +21,6 @@ from pwgrid.proxy.policy.upgrade_request import (
     browser_server_headers,
     decide,
 )
-from pwgrid.proxy.policy.wishes import Offered
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [

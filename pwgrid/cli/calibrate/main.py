@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.calibrate import command, plot, sizing, write
+from pwgrid.cli.calibrate import measure, plot, sizing, write
 from pwgrid.cli.calibrate.load import STAND_IN
 from pwgrid.cli.private_settings import usable_cores
 from pwgrid.common.errors import GridError
@@ -46,9 +46,9 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
 
     what = f"the script {asked.script}" if asked.script else asked.url or "a stand-in page (--url names yours)"
     say(f"measuring {what} with {asked.browser_type}")
-    most = asked.most or command.most_clients(usable_cores())
-    wish = command.Wish(asked.browser_type, asked.url or STAND_IN, asked.script, asked.seconds, most)
-    found = command.calibrate(wish, loaded.settings, arguments, environment, say)
+    most = asked.most or measure.most_clients(usable_cores())
+    wish = measure.Wish(asked.browser_type, asked.url or STAND_IN, asked.script, asked.seconds, most)
+    found = measure.calibrate(wish, loaded.settings, arguments, environment, say)
     proposal = sizing.propose(found, asked.browser_type, loaded.settings.min_host_available_mib)
     if asked.svg is not None:
         _draw(asked.svg, plot.as_svg(found.steps, f"{asked.browser_type} on {found.cores:g} cores"))
@@ -56,7 +56,7 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
         write.write(file, proposal.settings)
     if asked.as_json:
         click.echo(output.as_json(sizing.as_data(found, proposal)))
-    for line in ["", *command.report(found), "", *(f"- {reason}" for reason in proposal.reasons), ""]:
+    for line in ["", *measure.report(found), "", *(f"- {reason}" for reason in proposal.reasons), ""]:
         say(line)
     for name, value in proposal.settings.items():
         say(f"{name} = {value}")

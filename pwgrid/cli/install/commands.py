@@ -88,15 +88,15 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
 
     Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
     """
-    from pwgrid.cli.install import do, plan, supervisor, systemd
+    from pwgrid.cli.install import apply, plan, supervisor, systemd
     from pwgrid.cli.install.installation import Asked, Places
 
     asked, places = Asked(user=user), Places.of(user=user)
-    record = do.read_record(places.config)
+    record = apply.read_record(places.config)
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
         return
-    removal = plan.removal(record, do.contents(map(Path, record.files)), purge=purge)
+    removal = plan.removal(record, apply.contents(map(Path, record.files)), purge=purge)
     ending = systemd.stop(asked) if manager == systemd.NAME else supervisor.stop(asked, record)
     afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisor.forget(record)
     lines = [str(each) for each in ending]
@@ -109,12 +109,12 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
         return
     for each in ending:
         click.echo(str(each))  # it may take DRAIN_TIMEOUT
-        do.run(each)
-    do.remove_files(removal)
+        apply.run(each)
+    apply.remove_files(removal)
     for each in afterwards:
-        do.run(each)
-    (places.config / do.RECORD).unlink()
-    do.remove_rest(removal, purge=purge, say=click.echo)
+        apply.run(each)
+    (places.config / apply.RECORD).unlink()
+    apply.remove_rest(removal, purge=purge, say=click.echo)
     click.echo("removed")
 
 
@@ -126,14 +126,14 @@ def _install(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    from pwgrid.cli.install import do, plan
+    from pwgrid.cli.install import apply, plan
     from pwgrid.cli.install.installation import Places
 
-    before = do.read_record(Places.of(user=asked.user).config)
+    before = apply.read_record(Places.of(user=asked.user).config)
     if before is not None and before.under != manager:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
     found = installation(asked, before)
-    present = do.present(found.wanted)
+    present = apply.present(found.wanted)
     steps = plan.steps(found.wanted, present)
     commands = found.start([each.path for each in steps if isinstance(each, plan.TextFile)])
     lines = list(plan.described([*steps, *commands], present, in_full=dry_run))
@@ -145,13 +145,13 @@ def _install(
     elif not _agreed(f"pwgrid install {manager}", lines, user=asked.user, dry_run=dry_run, yes=yes):
         return
     else:
-        do.make_all(steps, found.places.config, record)
+        apply.make_all(steps, found.places.config, record)
         for command in commands:
             click.echo(str(command))
             try:
-                do.run(command)
+                apply.run(command)
             except GridError as error:
-                raise GridError(f"{error.sentence}\n{do.run(found.why_not_running).rstrip()}") from None
+                raise GridError(f"{error.sentence}\n{apply.run(found.why_not_running).rstrip()}") from None
     for note in found.notes:
         click.echo(note)
 

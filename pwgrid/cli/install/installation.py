@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from pwgrid.cli.install import facts
 from pwgrid.cli.install.plan import Command, Directory, Record, TextFile, User, Wanted
-from pwgrid.cli.install.texts import Service
+from pwgrid.cli.install.service_files import Service
 from pwgrid.common.errors import GridError
-from pwgrid.common.resources import resource_dir
+from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.load import load
 from pwgrid.settings.model import Settings, is_loopback
 

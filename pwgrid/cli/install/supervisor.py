@@ -21,9 +21,9 @@ from pwgrid.cli.install.installation import (
     user_of,
 )
 from pwgrid.cli.install.plan import Command, Record, TextFile, Wanted
-from pwgrid.cli.install.texts import Service, rotation, supervisor_program
+from pwgrid.cli.install.service_files import Service, rotation, supervisor_program
 from pwgrid.common.errors import GridError
-from pwgrid.common.resources import resource_dir
+from pwgrid.common.shipped_files import resource_dir
 
 NAME: Final = "supervisor"
 _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")

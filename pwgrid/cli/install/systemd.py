@@ -16,8 +16,8 @@ from pwgrid.cli.install.installation import (
     user_of,
 )
 from pwgrid.cli.install.plan import Command, Record, TextFile, Wanted
-from pwgrid.cli.install.texts import Service, service_unit, socket_unit
-from pwgrid.common.resources import resource_dir
+from pwgrid.cli.install.service_files import Service, service_unit, socket_unit
+from pwgrid.common.shipped_files import resource_dir
 
 NAME: Final = "systemd"
 _SERVICE: Final = "pwgrid.service"

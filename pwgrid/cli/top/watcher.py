@@ -8,12 +8,12 @@ import threading
 import time
 from typing import Any, Final
 
-from pwgrid.cli import questions
+from pwgrid.cli import grid_queries
 from pwgrid.cli.running_grid import ask, find_grid
 from pwgrid.cli.top.picture import Event, Picture, events
 from pwgrid.cli.top.state import Request
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.registry.reader import SessionWatch
+from pwgrid.registry.blocking_reads import SessionWatch
 from pwgrid.runtime.find_grids import RunningGrid
 
 LIMITS: Final = ("max_lifetime_sessions", "max_worker_memory_mib", "min_host_available_mib")
@@ -81,19 +81,19 @@ class Watcher(threading.Thread):
         if not self._limits or now >= self._limits_at + LIMITS_EVERY_S:
             self._limits, self._limits_at = self._ask_limits(), now
         if self._sessions is None:
-            self._sessions = SessionWatch(*questions.redis_of(self._grid))
+            self._sessions = SessionWatch(*grid_queries.redis_of(self._grid))
         try:
             seen = self._sessions.look(now)
         except RegistryUnavailable as error:
             status["redis"]["error"] = str(error)
             return Picture(now, status, self._last.sessions, self._limits), []
-        questions.take_counters(status, seen.snapshot)
+        grid_queries.take_counters(status, seen.snapshot)
         live = [session.as_json() for session in seen.live]
         news = seen.news if self._last.status else []  # what was there before top began is no news
         return Picture(now, status, live, self._limits), [session.as_json() for session in news]
 
     def _ask_limits(self) -> dict[str, float]:
-        settings = questions.settings(self._grid)
+        settings = grid_queries.settings(self._grid)
         return {name: float(settings[name]["value"]) for name in LIMITS}
 
     def _find_again(self) -> None:

@@ -11,7 +11,7 @@ import structlog
 from pwgrid.common.loop import Loop
 from pwgrid.control.server import Reconnect
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.proxy.child import ProxyChild
+from pwgrid.master.proxy.proxy_child import ProxyChild
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.leftovers import Leftovers
 

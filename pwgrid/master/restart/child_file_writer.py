@@ -14,7 +14,7 @@ from pwgrid.common.loop import Loop
 from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy.reload import concerning, concerning_pool
+from pwgrid.master.policy.changed_settings import concerning, concerning_pool
 from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
 from pwgrid.settings.model import CONCERNS, Settings

@@ -11,7 +11,7 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy.reload import Change, compare
+from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.pool import Pool
@@ -25,7 +25,7 @@ UPGRADE: Final = "upgrade"
 
 
 class Reload:
-    """Reads the configuration again. What a setting concerns is a table in policy/reload.py."""
+    """Reads the configuration again. What a setting concerns is a table in settings/model.py."""
 
     def __init__(
         self,

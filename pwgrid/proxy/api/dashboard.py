@@ -22,7 +22,7 @@ from pwgrid.proxy.api.roles import open_to_all
 from pwgrid.proxy.connect.refusals import body_of, no_capacity
 from pwgrid.proxy.dashboard.feed import Feed, Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, open_view, relay
-from pwgrid.proxy.dashboard.page import HEADERS, File, files, wants_page
+from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.registry import Registry

@@ -14,10 +14,10 @@ from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bodies import BoundedBody
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.upgrade import Gateway
-from pwgrid.proxy.leases import LeaseId, Lender, Wish
+from pwgrid.proxy.lender import LeaseId, Lender, Wish
 from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.label_and_run import run_name
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.wishes import run_name
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records
 from pwgrid.registry.registry import Registry, Selection

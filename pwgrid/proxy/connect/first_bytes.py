@@ -11,9 +11,9 @@ from typing import Any, Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from pwgrid.proxy.connect.http_protocol import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
+from pwgrid.proxy.connect.bounded_http import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.own_sockets import WebSocketsSansIOProtocol, is_own_head
+from pwgrid.proxy.connect.page_sockets import WebSocketsSansIOProtocol, is_own_head
 from pwgrid.proxy.policy.upgrade_request import Refusal
 
 _END_OF_HEAD: Final = b"\r\n\r\n"

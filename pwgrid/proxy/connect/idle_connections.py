@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.runtime.open_files import RAISE_IT
+from pwgrid.runtime.descriptor_limit import RAISE_IT
 
 log = structlog.get_logger()
 

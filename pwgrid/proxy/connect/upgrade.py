@@ -18,10 +18,11 @@ from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.connect import head, refusals
-from pwgrid.proxy.connect.figures import Figures, Waited
+from pwgrid.proxy.connect import refusals, upgrade_head
+from pwgrid.proxy.connect.connect_figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.policy.label_and_run import Offered
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
 from pwgrid.proxy.policy.upgrade_request import (
@@ -34,7 +35,6 @@ from pwgrid.proxy.policy.upgrade_request import (
     browser_server_headers,
     decide,
 )
-from pwgrid.proxy.policy.wishes import Offered
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
@@ -237,7 +237,7 @@ class Upgrade(asyncio.Protocol):
 
     async def _run(self, whole_head: bytes) -> None:
         try:
-            request = head.parse(whole_head)
+            request = upgrade_head.parse(whole_head)
             peer = self._peer[0] if self._peer else ""
             wanted = decide(request, self._gateway.policy(), get_local_addr(self._transport), peer)
             if wanted.lease is not None:  # its worker decides, also while the grid takes nobody else

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.proxy.api.models import Session
+from pwgrid.registry.page_reads import Activity
 from pwgrid.registry.registry import Registry, SessionRecord
-from pwgrid.registry.watch import Activity
 
 NEWEST: Final = 200
 AT_MOST_EACH: Final = 1000

@@ -18,7 +18,7 @@ from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.worker.browser.launch_record import Trials
+from pwgrid.worker.browser.setup_trials import Trials
 
 Source = Literal["setting", "playwright", "system"]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
-from pwgrid.registry.journal import Journal
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_writer import SessionWriter
 
 
 class Registry:
@@ -41,78 +41,78 @@ def ended(session_id: str, reason: str = "why") -> SessionUpdate:
     return SessionUpdate(session_id, 1.0, "client", SessionEnd("completed", reason, 2.0, 3, 4))
 
 
-async def away(journal: Journal, registry: Registry, *updates: SessionUpdate) -> None:
+async def away(writer: SessionWriter, registry: Registry, *updates: SessionUpdate) -> None:
     """Redis goes away, and these are noted one after the other."""
     registry.away = True
     for update in updates:
-        journal.note(update)
-        assert not await journal.flush()
+        writer.note(update)
+        assert not await writer.flush()
 
 
 async def test_writes_are_made_at_once_and_in_order() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
+    writer = SessionWriter(registry.write)
     for update in (runs("a"), ended("a"), runs("b")):
-        journal.note(update)
-    assert await journal.flush()
+        writer.note(update)
+    assert await writer.flush()
     assert registry.told() == ["a", "a.", "b"]
 
 
 async def test_what_is_kept_is_written_before_anything_newer() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
-    await away(journal, registry, runs("a"), runs("b"))
+    writer = SessionWriter(registry.write)
+    await away(writer, registry, runs("a"), runs("b"))
     registry.away = False
-    journal.note(runs("c"))
-    assert await journal.flush()
-    journal.note(runs("d"))
-    assert await journal.flush()
+    writer.note(runs("c"))
+    assert await writer.flush()
+    writer.note(runs("d"))
+    assert await writer.flush()
     assert registry.told() == ["a", "b", "c", "d"]
 
 
 async def test_a_start_and_an_end_become_one_write() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
-    await away(journal, registry, runs("a"), runs("b"), ended("a"))
+    writer = SessionWriter(registry.write)
+    await away(writer, registry, runs("a"), runs("b"), ended("a"))
     registry.away = False
-    assert await journal.flush()
+    assert await writer.flush()
     assert registry.written == [ended("a"), runs("b")]
 
 
 async def test_an_end_stays_an_end_whatever_is_said_later() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
+    writer = SessionWriter(registry.write)
     end = replace(ended("a"), started_at=None, client="")
-    await away(journal, registry, end, runs("a"), ended("a", "another"))
+    await away(writer, registry, end, runs("a"), ended("a", "another"))
     registry.away = False
-    assert await journal.flush()
+    assert await writer.flush()
     assert registry.written == [ended("a")]
 
 
 async def test_of_too_many_the_oldest_that_only_run_go_first() -> None:
     registry = Registry()
-    journal = Journal(registry.write, limit=3)
-    await away(journal, registry, ended("a"), runs("b"), runs("c"), ended("d"), ended("e"), ended("c"))
+    writer = SessionWriter(registry.write, limit=3)
+    await away(writer, registry, ended("a"), runs("b"), runs("c"), ended("d"), ended("e"), ended("c"))
     registry.away = False
-    assert await journal.flush()
+    assert await writer.flush()
     assert registry.told() == ["d.", "e.", "c."]
 
 
 async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will() -> None:
     registry = Registry()
-    journal = Journal(registry.write, limit=2)
+    writer = SessionWriter(registry.write, limit=2)
     told: list[str] = []
     registry.away = True
     registry.refused = {"refused"}
     for name in ("dropped", "refused", "kept"):
-        journal.note(ended(name), lambda name=name: told.append(name))  # type: ignore[misc]
-        assert not await journal.flush()
+        writer.note(ended(name), lambda name=name: told.append(name))  # type: ignore[misc]
+        assert not await writer.flush()
     assert told == ["dropped"]
     registry.away = False
-    assert await journal.flush()
+    assert await writer.flush()
     assert told == ["dropped", "refused", "kept"]
-    journal.note(ended("now"), lambda: told.append("now"))
-    assert await journal.flush()
+    writer.note(ended("now"), lambda: told.append("now"))
+    assert await writer.flush()
     assert told[3:] == ["now"]
     assert registry.told() == ["kept.", "now."]
 
@@ -120,55 +120,55 @@ async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will() 
 async def test_both_who_wait_for_the_record_of_one_session_are_told() -> None:
     """A browser server may tell of an end twice."""
     registry = Registry()
-    journal = Journal(registry.write)
+    writer = SessionWriter(registry.write)
     told: list[int] = []
     registry.away = True
     for number in (1, 2):
-        journal.note(ended("a"), lambda number=number: told.append(number))  # type: ignore[misc]
-    assert not await journal.flush()
+        writer.note(ended("a"), lambda number=number: told.append(number))  # type: ignore[misc]
+    assert not await writer.flush()
     registry.away = False
-    assert await journal.flush()
+    assert await writer.flush()
     assert told == [1, 2]
 
 
 async def test_a_write_that_redis_will_never_take_does_not_block_the_others() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
+    writer = SessionWriter(registry.write)
     registry.refused = {"poison"}
-    await away(journal, registry, runs("a"), ended("poison"), runs("b"))
+    await away(writer, registry, runs("a"), ended("poison"), runs("b"))
     registry.away = False
-    assert await journal.flush()
+    assert await writer.flush()
     assert registry.told() == ["a", "b"]
 
 
 async def test_two_flushes_at_once_make_each_write_once() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
-    await away(journal, registry, *(runs(name) for name in "abc"))
+    writer = SessionWriter(registry.write)
+    await away(writer, registry, *(runs(name) for name in "abc"))
     registry.away = False
-    assert await asyncio.gather(journal.flush(), journal.flush()) == [True, True]
+    assert await asyncio.gather(writer.flush(), writer.flush()) == [True, True]
     assert registry.told() == ["a", "b", "c"]
 
 
 async def test_more_than_one_batch_is_written() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
+    writer = SessionWriter(registry.write)
     updates = [ended(f"{number:03}") for number in range(200)]
     for update in updates:
-        journal.keep(update)
-    assert await journal.flush()
+        writer.keep(update)
+    assert await writer.flush()
     assert registry.written == updates
 
 
 async def test_an_end_that_comes_while_its_start_is_written_is_written_after_it() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
-    await away(journal, registry, runs("a"))
+    writer = SessionWriter(registry.write)
+    await away(writer, registry, runs("a"))
     registry.away = False
     registry.answers.clear()
-    flushing = asyncio.create_task(journal.flush())
+    flushing = asyncio.create_task(writer.flush())
     await asyncio.sleep(0)
-    journal.note(ended("a"))
+    writer.note(ended("a"))
     registry.answers.set()
     assert await flushing
     assert registry.told() == ["a", "a."]
@@ -176,48 +176,48 @@ async def test_an_end_that_comes_while_its_start_is_written_is_written_after_it(
 
 async def test_what_redis_did_not_answer_is_written_again_with_what_came_meanwhile() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
-    await away(journal, registry, runs("a"), runs("b"))
+    writer = SessionWriter(registry.write)
+    await away(writer, registry, runs("a"), runs("b"))
     registry.away = False
     registry.answers.clear()
-    flushing = asyncio.create_task(journal.flush())
+    flushing = asyncio.create_task(writer.flush())
     await asyncio.sleep(0)
-    journal.note(ended("b"))
-    journal.note(runs("c"))
+    writer.note(ended("b"))
+    writer.note(runs("c"))
     registry.away = True
     registry.answers.set()
     assert not await flushing
-    assert journal.unwritten() == [runs("a"), ended("b"), runs("c")]
+    assert writer.unwritten() == [runs("a"), ended("b"), runs("c")]
     registry.away = False
-    assert await journal.flush()
+    assert await writer.flush()
     assert registry.told() == ["a", "b.", "c"]
 
 
 async def test_who_gives_up_waiting_loses_nothing() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
-    await away(journal, registry, runs("a"), ended("b"))
+    writer = SessionWriter(registry.write)
+    await away(writer, registry, runs("a"), ended("b"))
     registry.away = False
     registry.answers.clear()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await journal.flush()
-    assert journal.unwritten() == [runs("a"), ended("b")]
+            await writer.flush()
+    assert writer.unwritten() == [runs("a"), ended("b")]
     registry.answers.set()
-    assert await journal.flush()
+    assert await writer.flush()
     assert registry.told() == ["a", "b."]
 
 
 async def test_what_is_under_way_is_not_written_yet() -> None:
     registry = Registry()
-    journal = Journal(registry.write)
+    writer = SessionWriter(registry.write)
     registry.answers.clear()
-    journal.note(runs("a"))
-    journal.note(ended("a"))
-    assert journal.unwritten() == [ended("a")]
+    writer.note(runs("a"))
+    writer.note(ended("a"))
+    assert writer.unwritten() == [ended("a")]
     registry.answers.set()
-    assert await journal.flush()
-    assert journal.unwritten() == []
+    assert await writer.flush()
+    assert writer.unwritten() == []
 
 
 def test_an_update_is_the_same_after_a_file() -> None:

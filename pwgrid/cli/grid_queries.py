@@ -30,7 +30,7 @@ FOLLOW_EVERY_S: Final = 0.5
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
     """The master's view with the registry's counters: they are exact, the master's own a few seconds old."""
-    from pwgrid.registry.reader import snapshot  # redis-py takes 0.2 s to import
+    from pwgrid.registry.blocking_reads import snapshot  # redis-py takes 0.2 s to import
 
     found = ask(grid, "status", timeout_s=timeout_s)
     try:
@@ -117,7 +117,7 @@ def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEO
 
 def sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str, Any]]:
     """The latest sessions, the newest first, as the API shows them. Raises RegistryUnavailable."""
-    from pwgrid.registry.reader import latest_sessions
+    from pwgrid.registry.blocking_reads import latest_sessions
 
     url, prefix = redis_of(grid)
     return [session.as_json() for session in latest_sessions(url, prefix, status=status, limit=limit)]
@@ -125,7 +125,7 @@ def sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str
 
 def session(grid: RunningGrid, session_id: str) -> dict[str, Any] | None:
     """One session, as the API shows it; None if there is none (any more). Raises RegistryUnavailable."""
-    from pwgrid.registry.reader import session
+    from pwgrid.registry.blocking_reads import session
 
     url, prefix = redis_of(grid)
     found = session(url, session_id, prefix)
@@ -134,7 +134,7 @@ def session(grid: RunningGrid, session_id: str) -> dict[str, Any] | None:
 
 def follow_sessions(grid: RunningGrid) -> Iterator[list[dict[str, Any]]]:
     """Those that begin and end from now on, the oldest first, every `FOLLOW_EVERY_S`. Raises RegistryUnavailable."""
-    from pwgrid.registry.reader import SessionWatch
+    from pwgrid.registry.blocking_reads import SessionWatch
 
     watch = SessionWatch(*redis_of(grid))
     watch.look(time.time())

@@ -1,4 +1,4 @@
-"""What Redis has not been told yet of sessions; none is forgotten while it is away. Bounded. Decides nothing."""
+"""Writes what becomes of sessions to Redis; while Redis is away it keeps that, bounded, for later. Decides nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Kept:
             tell()
 
 
-class Journal:
+class SessionWriter:
     """Writes session updates in their order. While `write` raises RegistryUnavailable they are kept, one for each
     session, and written before anything newer. What Redis refuses for good is dropped, with an error in the log.
 
@@ -51,7 +51,7 @@ class Journal:
         self._replaying = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<Journal kept={len(self._kept)} under_way={len(self._under_way)}>"
+        return f"<SessionWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
 
     def note(self, update: SessionUpdate, on_record: Callable[[], None] | None = None) -> None:
         """Starts the write now, or keeps it behind those that could not be made yet. `on_record` is called once Redis

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pwgrid.master.policy import reload
-from pwgrid.master.policy.reload import Change, concerning, concerning_pool
+from pwgrid.master.policy import changed_settings
+from pwgrid.master.policy.changed_settings import Change, concerning, concerning_pool
 from pwgrid.runtime.child_files import digest
 from pwgrid.settings.kinds import Secret
 from pwgrid.settings.model import CONCERNS, Settings
@@ -19,7 +19,7 @@ def after(**changed: Any) -> Settings:
 
 
 def compare(old: Settings, new: Settings) -> Change:
-    return reload.compare(CONCERNS, old, new)
+    return changed_settings.compare(CONCERNS, old, new)
 
 
 def with_pools(*tables: dict[str, Any], **changed: Any) -> Settings:

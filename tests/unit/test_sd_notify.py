@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.common import systemd
+from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
 from pwgrid.master.proxy import listener as listener_module
 from pwgrid.master.proxy.listener import inherited_listeners
@@ -27,39 +27,39 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def test_ready_tells_the_main_process_and_a_status(manager: socket.socket) -> None:
-    systemd.ready("2 workers")
+    sd_notify.ready("2 workers")
     assert manager.recv(4096).decode().splitlines() == ["READY=1", f"MAINPID={os.getpid()}", "STATUS=2 workers"]
 
 
 def test_a_reload_and_the_end_are_told(manager: socket.socket) -> None:
-    with systemd.reload(is_ready=True):
+    with sd_notify.reload(is_ready=True):
         assert manager.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
     assert manager.recv(4096).startswith(b"READY=1\n")
-    systemd.stopping(90.5)
+    sd_notify.stopping(90.5)
     assert manager.recv(4096) == b"STOPPING=1\nEXTEND_TIMEOUT_USEC=90500000"
 
 
 def test_a_grid_that_is_not_ready_says_why_and_is_waited_for_where_that_is_worth_it(manager: socket.socket) -> None:
-    systemd.not_ready("no firefox worker is available", patience_s=100.0)
+    sd_notify.not_ready("no firefox worker is available", patience_s=100.0)
     assert manager.recv(4096) == b"STATUS=not ready: no firefox worker is available\nEXTEND_TIMEOUT_USEC=100000000"
-    systemd.not_ready("no chromium worker is available", patience_s=0.0)
+    sd_notify.not_ready("no chromium worker is available", patience_s=0.0)
     assert manager.recv(4096) == b"STATUS=not ready: no chromium worker is available"
-    with systemd.reload(is_ready=False):  # who is not ready is not so after a reload
+    with sd_notify.reload(is_ready=False):  # who is not ready is not so after a reload
         pass
-    systemd.stopping(1)
+    sd_notify.stopping(1)
     assert manager.recv(4096).startswith(b"STOPPING=1")
 
 
 def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    systemd.ready("")
+    sd_notify.ready("")
     monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
-    systemd.ready("")
+    sd_notify.ready("")
 
 
 def test_a_sign_of_life_is_told_and_how_long_the_next_one_may_take(manager: socket.socket) -> None:
-    systemd.alive()
-    systemd.allow_silence(60.0)
+    sd_notify.alive()
+    sd_notify.allow_silence(60.0)
     assert manager.recv(4096) == b"WATCHDOG=1"
     assert manager.recv(4096) == b"WATCHDOG=1\nWATCHDOG_USEC=60000000"
 
@@ -80,7 +80,7 @@ def test_the_manager_says_how_long_silence_may_last(
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", microseconds)
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
-    assert systemd.watchdog_s() == seconds
+    assert sd_notify.watchdog_s() == seconds
 
 
 def pass_as_first(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:

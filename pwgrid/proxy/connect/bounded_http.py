@@ -7,7 +7,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.own_sockets import WebSocketsSansIOProtocol, is_own
+from pwgrid.proxy.connect.page_sockets import WebSocketsSansIOProtocol, is_own
 from pwgrid.proxy.connect.refusals import render
 from pwgrid.proxy.policy.upgrade_request import Refusal
 
