@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import structlog
 import uvicorn
 import uvloop
+from uvicorn.server import ServerState
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
@@ -318,10 +319,9 @@ class Proxy:
         for each in getattr(server, "servers", ()):
             each.close()
         self.feed.close()  # its pages connect again, to the other one
-        deadline = time.monotonic() + self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S
-        # Connections end in many ways, and none of them tells.
-        while time.monotonic() < deadline and (server.server_state.connections or server.server_state.tasks):  # noqa: ASYNC110
-            await asyncio.sleep(RETIRE_LOOK_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S):
+                await connections_end(server.server_state)
         self._stop.set()
 
     async def _mark_draining(self, worker_id: str, browser_type: BrowserType) -> None:
@@ -361,6 +361,16 @@ class Proxy:
 
     def _hello(self) -> dict[str, Any]:
         return {"name": "proxy", "role": "proxy", "version": __version__, "pid": os.getpid(), "at": time.time()}
+
+
+async def connections_end(state: ServerState) -> None:
+    """Returns once uvicorn has no connection and no task left. Its listeners are closed."""
+    while True:
+        # First, since uvicorn hears of a connection that is accepted only in the loop's next turn. Connections end in
+        # many ways, and none of them tells.
+        await asyncio.sleep(RETIRE_LOOK_S)
+        if not (state.connections or state.tasks):
+            return
 
 
 def access_of(boot: ProxyArguments) -> Access:
