@@ -74,7 +74,7 @@ class EndReason(StrEnum):
     WORKER_LOST = "worker lost"
     LOST_BY_WORKER = "lost by worker"
     LEASE_EXPIRED = "lease expired"
-    RETURNED = "returned"  # a lease was, and so the session that came with it ends
+    RETURNED = "returned"  # of a lease, and of the session that came with it
     EXPIRED = "expired"  # likewise
 
 
