@@ -1,5 +1,5 @@
 -- Leaves the shutdown command for a worker's next heartbeat, if the worker is registered: one that has left reads nothing
--- any more, and the command would lie about until its TTL ends. Stands alone.
+-- any more, and the command would stay until its TTL ends. Stands alone.
 --
 -- KEYS  1 worker:{type}:{id}      2 worker:cmd:{type}:{id}      (full names, with the prefix if there is one)
 -- ARGV  1 TTL of the command, seconds

@@ -92,8 +92,8 @@ elseif is_lifetime_wrong then
 end
 if is_wrong or is_lifetime_wrong then note_repair(prefix) end
 
--- These make a worker eligible: a slot was given back or counted too much, it had been taken for stale or used up, had
--- another status.
+-- These make a worker eligible: a slot was given back or had been counted too much, or the worker had been taken for
+-- stale or used up, or had another status.
 local stale = math.floor(now) - (whole(was[2]) or 0) > tonumber(ARGV[6])
 if status == 'available' and (stale or was[1] ~= status or active < (before or 0) or returned > 0 or is_lifetime_wrong) then
   wake(prefix, field)

@@ -23,20 +23,20 @@ local function whole(value)
   if number and number > -2^53 and number < 2^53 then return math.floor(number) end
 end
 
--- Adds to a counter; what is no figure, or below zero, counts as none.
+-- Adds to a counter; one that is no number, or below zero, counts as 0.
 local function add(hash, field, by)
   redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
 end
 
--- Takes one from a counter that has one: what is gone is not made again.
+-- Takes 1 from a counter above 0; one that is gone is not made again.
 local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
 -- [end: counters]
 
 -- [shared: tally]
--- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py); of all others those that were only
--- presumed are "worker lost", since the reason is what befell the worker, and the rest is "other".
+-- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py). Any other reason of a presumed
+-- end says what happened to the worker, and counts as "worker lost"; the rest counts as "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
   .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;'
@@ -59,9 +59,9 @@ end
 -- [end: tally]
 
 -- [shared: record]
--- Where it is on record what has a slot, or will have one: sessions as session:{id}; borrowed leases, whose ids begin with
--- "lease:", under that very name. The session of a client that comes with a lease is called {id}~{number} after it, and takes
--- no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+-- The record of what has a slot, or will have one: session:{id} for a session; a borrowed lease has an id that begins
+-- with "lease:", which is also the name of its record. A session that comes with a lease is called {id}~{number} after
+-- it, and takes no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
 local function record_of(prefix, id)
   if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
   return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
@@ -69,7 +69,7 @@ end
 -- [end: record]
 
 -- [shared: note_lease]
--- Puts on the record of a session that came with a lease what the lease's says.
+-- Copies what a lease's record says into the record of a session that came with it.
 local function note_lease(prefix, id)
   local lease = string.match(id, '^(.-)~')
   if not lease then return end

@@ -4,15 +4,15 @@
 -- ARGV  1 browser type    2 MAX_CONCURRENT_SESSIONS    3 MAX_LIFETIME_SESSIONS    4 now, Unix seconds
 --       All others are optional; "" stands for the default.
 --       5 stale threshold, seconds (30)         6 key prefix ("")
---       7 session id: with it the slot is held by a lease and session:{id} is written; for a slot that is to be kept for who
---       borrows it "lease:" and more, and lease:{id} is written, with totals of its own (leases:…)
+--       7 session id: with it the slot is held by a lease and session:{id} is written; for a slot that is borrowed it
+--       begins with "lease:", and lease:{id} is written instead, with totals of its own (leases:…)
 --       8 lease of the pending session, seconds (10)                    9 client's address
---      10 worker ids that shall not be chosen, comma-separated         11 Playwright major.minor that the worker must have
+--      10 worker ids that must not be chosen, comma-separated       11 Playwright major.minor that the worker must have
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
 --      14 most sessions in sessions:index (10000)                      15 TTL of the shutdown command, seconds (60)
 --      16 the pool whose workers may be chosen, and whose 2 and 3 are then ("" = all workers of the type)
---      17, 18 … further fields of the session record: name, value, name, value …; one whose name begins with "max:" is none: it
---       says how many sessions and leases may live at once that have the rest of the name, say "run:nightly"
+--      17, 18 … further fields of the session record: name, value, name, value …; a name that begins with "max:" is no
+--       field: its value is how many sessions and leases of the rest of the name, say "run:nightly", may live at once
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
 --       is set to "shutdown" and published, the worker's field usedUp says until when its last client may be on its way, the
@@ -22,8 +22,9 @@
 --       slots:{pool}; for each "max:" that is more than 0 the set sessions:of:{rest of the name}, in which those that have ended
 --       stay until it looks full; when it is full slots:wanted:{pool} of every pool that they are in.
 --
--- Without a session id it is the caller who takes 1 from cluster:active_connections when its session has ended. The worker's
--- fields outside and outsideLifetime say how much of its counters is such callers', so that no heartbeat takes it for wrong.
+-- Without a session id it is the caller who takes 1 from cluster:active_connections when its session has ended. The
+-- worker's fields outside and outsideLifetime say how much of its counters comes from such callers, so that no
+-- heartbeat takes that for wrong.
 --
 -- Serving: status available, heartbeat no older than the threshold. Eligible: serving, key with a TTL, active below the
 -- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
@@ -31,8 +32,8 @@
 -- load and filters must not move the border. Of the eligible ones below max lifetime - margin the highest lifetime wins, ties
 -- go to the lowest active; without any such, the same among all eligible.
 --
--- Spare: status spare, heartbeat as above. It serves from the step on that uses another worker up, so that there is never one
--- less; of several the first by id. Until then it is no worker here: it is not chosen, and does not move the border.
+-- Spare: status spare, heartbeat as above. The step that uses another worker up makes a spare (the first by id) serve,
+-- so that there is never one worker less. Until then a spare is not chosen, and does not move the border.
 --
 -- Idempotent by the session: one that is pending already gets the same endpoint again and no second slot. When its worker
 -- is excluded now, or its key has run out, that lease is taken back first, as rollback.lua does. One that ran already gets nil.
@@ -44,21 +45,21 @@ local function whole(value)
   if number and number > -2^53 and number < 2^53 then return math.floor(number) end
 end
 
--- Adds to a counter; what is no figure, or below zero, counts as none.
+-- Adds to a counter; one that is no number, or below zero, counts as 0.
 local function add(hash, field, by)
   redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
 end
 
--- Takes one from a counter that has one: what is gone is not made again.
+-- Takes 1 from a counter above 0; one that is gone is not made again.
 local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
 -- [end: counters]
 
 -- [shared: record]
--- Where it is on record what has a slot, or will have one: sessions as session:{id}; borrowed leases, whose ids begin with
--- "lease:", under that very name. The session of a client that comes with a lease is called {id}~{number} after it, and takes
--- no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+-- The record of what has a slot, or will have one: session:{id} for a session; a borrowed lease has an id that begins
+-- with "lease:", which is also the name of its record. A session that comes with a lease is called {id}~{number} after
+-- it, and takes no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
 local function record_of(prefix, id)
   if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
   return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
@@ -133,7 +134,7 @@ if session_id then
     end
     redis.call('DEL', session_key)
   elseif was[1] and was[5] and not was[4] then
-    -- Its worker was given up before the session started: as if that attempt had never been.
+    -- Its worker was given up before the session started: go on as if there had been no such attempt.
     add(totals .. 'taken_back', was[1], 1)
     redis.call('DEL', session_key)
   elseif was[1] then
@@ -141,7 +142,7 @@ if session_id then
   end
 end
 
-local CAP_KEPT_S = 30 * 86400 -- longer than anything lives: of who has not come for so long nobody is left
+local CAP_KEPT_S = 30 * 86400 -- longer than anything lives: after so long without a new member none is live
 local fields, caps = {}, {}
 for i = 17, #ARGV, 2 do
   local of = string.match(ARGV[i], '^max:(.+)$')
@@ -153,7 +154,7 @@ for i = 17, #ARGV, 2 do
   end
 end
 
--- Whether a cap leaves no room. The records say who lives: nobody takes out of the set what ends, so that no end is missed.
+-- Whether a cap leaves no room. What has ended stays in the set until it looks full; then the records say what lives.
 local function is_full(members, most)
   if redis.call('SCARD', members) < most then return false end
   local live, pools = 0, {}
@@ -241,7 +242,7 @@ repeat
 until endpoint
 
 local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
--- What these were is known, and HINCRBY would refuse what is no number.
+-- Not by HINCRBY: their values are known, and it would refuse one that is no number.
 call('HSET', active_hash, chosen, active[chosen] + 1)
 call('HSET', lifetime_hash, chosen, (lifetime[chosen] or 0) + 1)
 if not session_id then

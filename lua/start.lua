@@ -2,7 +2,7 @@
 --
 -- KEYS  1 cluster:active_connections (full name, with the prefix if there is one)
 -- ARGV  1 session id    2 when it started, Unix seconds    3 key prefix    4 TTL of a live session's record, seconds
---       5 browser type  6 worker id: who says so; "" = whose the record says it is    7 client's address, or ""
+--       5 browser type  6 worker id: who says so; "" = the worker in the record       7 client's address, or ""
 -- Returns 1 if the session runs, 0 if it does not (not known, ended, or another worker's), 2 if it holds a slot again: its end
 --       had been presumed wrongly, which is counted as a repair, or Redis does not know it: it was away, or has lost it.
 -- Keys  session:{id}, sessions:live:{type}:{id}, in the last case also the counter and cluster:counter_repairs.

@@ -8,7 +8,7 @@ from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 
 _ANY: Final = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}
-"""What listens on all addresses, with an address of another host that nobody has: the way there leads by ours."""
+"""The addresses that mean all of this host, each with one that no host has: the route to that shows our own."""
 
 
 def url_for_others(settings: Settings) -> str | None:

@@ -57,7 +57,7 @@ class VersionChange:
     def __init__(self, grid: RunningGrid, *, force: bool) -> None:
         """Starts it, unless all of it runs already: that only by `force`. Raises Refused when it does not load."""
         self._grid = grid
-        self._before = ask(grid, "status")  # no more of the new code than that: it may be broken
+        self._before = ask(grid, "status")  # imports no more of the new code: it may be broken
         self._old = {worker["id"] for worker in self._before["workers"] if worker["status"] in BEFORE_A_DRAIN}
         answer = ask(grid, "upgrade", {"force": force}, timeout_s=CHECK_TIMEOUT_S)
         self.is_needed = not answer.get("unchanged")

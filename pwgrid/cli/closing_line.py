@@ -1,4 +1,4 @@
-"""What `pwgrid run` says at its end: how many sessions there were and what befell them. Ends nothing."""
+"""What `pwgrid run` says at its end: how many sessions there were and what became of them. Ends nothing."""
 
 import urllib.request
 from typing import Any, Final

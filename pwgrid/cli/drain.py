@@ -55,8 +55,8 @@ def describe_end(worker_id: str, outcome: dict[str, Any] | None) -> str:
 
 
 def is_good(outcome: dict[str, Any] | None) -> bool:
-    """Whether the drain did to no session what nobody wanted: False for a worker that was lost, or whose time ran out
-    so that it cut sessions."""
+    """Whether no session was lost against the operator's wish: False for a worker that was lost, or that cut sessions
+    because its time ran out."""
     return outcome is not None and not outcome["lost"] and not (outcome["timedOut"] and outcome["cut"])
 
 

@@ -51,7 +51,7 @@ def take_counters(found: dict[str, Any], counters: RegistrySnapshot) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """Of what is installed here, and of each grid of ours that runs."""
+    """The versions of what is installed here, and of each grid of ours that runs."""
     grids = {grid.directory: grid for grid in [*find_running(), *find_elsewhere()]}
     running = []
     for grid in grids.values():
@@ -83,7 +83,7 @@ def status_without_master(grid: LeftGrid) -> dict[str, Any]:
         "ready": False,
         "reason": left_text(grid),
         "master": None,
-        "pools": [],  # nobody has a word about them, nor about the workers but that these processes live
+        "pools": [],  # nobody knows more than that these processes live
         "workers": [],
         "detachedAt": grid.lock.detached_at,
         "refusesAt": times[0],

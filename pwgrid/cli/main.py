@@ -16,7 +16,7 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BROWSER_TYPES
 
 OWN_REDIS = {"redis_url": "", "redis_host": ""}
-"""Flags for a grid that shall use no Redis but its own, whatever a file says."""
+"""Flags for a grid that uses no Redis but its own, whatever a file says."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -273,7 +273,7 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 
 
 @main.command(cls=_Configured, shown=("prefer",))
-@click.option("--url", help="The page that a session opens. Without it a stand-in of 2,000 rows.")
+@click.option("--url", help="The page that a session opens. Without it one of 2,000 rows.")
 @click.option(
     "--script",
     type=click.Path(path_type=Path),
@@ -339,7 +339,7 @@ def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 
 
 @config.command("show", cls=_Configured)
-@click.option("--running", is_flag=True, help="Of the running grid, as its master has them.")
+@click.option("--running", is_flag=True, help="Show those of the running grid, as its master has them.")
 @_with_json
 def config_show(config_file: Path | None, running: bool, as_json: bool, **flags: Any) -> None:
     """Shows every setting with its value and where that comes from.
@@ -371,7 +371,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     is_flag=False,
     flag_value=2.0,
     metavar="[S]",
-    help="Go on, a look every S seconds (2), until Ctrl-C; with --json an object a line.",
+    help="Show it again every S seconds (2), until Ctrl-C; with --json one object a line.",
 )
 @_with_json
 def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_json: bool) -> None:
@@ -523,7 +523,7 @@ def token() -> None:
 
 _TOKEN_OPTIONS: tuple[Any, ...] = (
     click.option(
-        "--config", "config_file", type=click.Path(path_type=Path), help="Configuration beside which they are."
+        "--config", "config_file", type=click.Path(path_type=Path), help="Configuration file beside the tokens."
     ),
     *_GRID_OPTIONS,
 )
@@ -573,7 +573,7 @@ def token_list(config_file: Path | None, port: int | None, runtime_dir: str | No
 @_with(_TOKEN_OPTIONS)
 @click.argument("name")
 def token_revoke(config_file: Path | None, port: int | None, runtime_dir: str | None, name: str) -> None:
-    """Removes a token. Who has it is refused from now on; sessions that live go on.
+    """Removes a token. Whoever has it is refused from now on; live sessions go on.
 
     A grid whose last token is revoked serves nobody without PWGRID_TOKEN: delete the file to have it ask for none.
     """
@@ -585,7 +585,7 @@ def token_revoke(config_file: Path | None, port: int | None, runtime_dir: str | 
 
 @main.command()
 @_with(_GRID_OPTIONS)
-@click.option("--force", is_flag=True, help="Replace everything, also by what it is already.")
+@click.option("--force", is_flag=True, help="Replace everything, even where nothing is new.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
 @_with_json
 def upgrade(port: int | None, runtime_dir: str | None, **how: bool) -> None:
@@ -662,21 +662,21 @@ def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as
     "--session",
     metavar="ID",
     shell_complete=_completing("session"),
-    help="The story of this session: its record, and what is logged about it.",
+    help="This session: its record, and what is logged about it.",
 )
 @click.option("--worker", metavar="ID", shell_complete=_completing("worker"), help="Only lines that name this worker.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new lines, until Ctrl-C.")
 @click.option(
     *("--lines", "-n"),
     type=click.IntRange(0),
-    help="So many of the last.  [default: 100; with --session or --worker all]",
+    help="How many of the last lines.  [default: 100; with --session or --worker all]",
 )
 @_with_json
 def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool, **what: Any) -> None:
     """Shows the log of a grid: of LOG_FILE, the journal, supervisord, or the file that its stderr is.
 
-    With --session it also has the lines that name the session's worker while that had it. With --json each line is one
-    JSON object, which has the field `line` alone where the grid does not log JSON itself.
+    With --session it also has the lines that name the session's worker while it had the session. With --json each line
+    is one JSON object, which has the field `line` alone where the grid does not log JSON itself.
     """
     from pwgrid.cli import logs as logs_command
 
@@ -744,7 +744,7 @@ def completion_show(shell: str | None) -> None:
 @click.argument("topic", nargs=-1)
 @click.pass_context
 def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
-    """Shows the help of a command, or a page of the documentation; without TOPIC, which there are."""
+    """Shows the help of a command, or a page of the documentation; without TOPIC, a list of these."""
     from pwgrid.cli import topics
 
     assert context.parent is not None

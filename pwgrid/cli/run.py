@@ -25,7 +25,7 @@ GRACE_S: Final = 2.0
 STOP_S: Final = 30.0
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
-# -P: what lies in the directory of the command is none of ours.
+# -P: modules in the current directory must not be imported in place of ours.
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
 _GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.end_command")
 
@@ -115,7 +115,7 @@ class PrivateGrid:
 
 @contextlib.contextmanager
 def _guarded() -> Iterator[str]:
-    """A process that ends all processes with this mark in their environment, should we be killed."""
+    """Runs a process that ends all processes with this mark in their environment if we are killed."""
     mark = uuid4().hex
     told, tell = os.pipe()
     guard = subprocess.Popen(

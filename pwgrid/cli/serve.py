@@ -100,7 +100,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             runtime.keep()  # a start that fails touches nothing that lives there
         elif settings.redis_url:
             news.progress(f"redis: {which}")
-            # A service waits for a Redis that starts later, and is not ready; a person has named a wrong one.
+            # A service waits, not ready, for a Redis that starts later; a person has probably named a wrong one.
             if extras.ready_fd is None and is_by_hand(os.environ):
                 wait_for(settings, which, news.progress)
         if not listeners and leftovers.proxy is None:
@@ -178,7 +178,7 @@ def _reload(
     loaded_again = loaded.again()
     settings = loaded_again.settings
     if settings.port == loaded.settings.port:
-        # Where it listens in fact: 0 means any, and systemd has its own mind.
+        # The port on which it listens in fact: 0 means any, and systemd may have opened another one.
         settings = settings.model_copy(update={"port": port})
     found = _browsers(settings)
 
@@ -192,7 +192,7 @@ def _reload(
 
 
 def _prepare_pool(browsers: dict[str, FoundBrowser], settings: Settings, pool: PoolSettings) -> None:
-    """A pool gets its first workers while the grid runs. Raises BrowserMissing."""
+    """Finds the browser of a pool that gets its first workers while the grid runs. Raises BrowserMissing."""
     browsers.setdefault(pool.name, find_for_pool(pool, settings))
 
 

@@ -61,7 +61,7 @@ def _pool_of(worker: dict[str, Any]) -> str:
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[object, ...]:
-    size = worker["memoryMib"]  # by the metric that limits mean; not yet read: RSS would be another figure
+    size = worker["memoryMib"]  # by the metric of the limits; None until that is read, since RSS is another figure
     left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
     return (
         worker["id"],

@@ -70,7 +70,7 @@ def revoke(where: Place, name: str) -> None:
 
 
 def listed(where: Place) -> list[dict[str, Any]]:
-    """The tokens without what their holders alone know, nor what that is recognised by."""
+    """The tokens, without their texts and without the hashes of these."""
     return [_shown(token) for token in load(where.path).all]
 
 

@@ -25,10 +25,10 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TOKEN_VARIABLE: Final = "PWGRID_TOKEN"
 
 ANSWER_S: Final = 30.0
-"""For an answer that the grid has not to wait for."""
+"""How long an answer may take that depends on no slot."""
 
 LINE_S: Final = 3600.0
-"""For a place in the grid's line: the grid itself says when that has taken too long (BORROW_QUEUE_TIMEOUT)."""
+"""How long a wait in the grid's line may take: the grid itself ends one that is too long (BORROW_QUEUE_TIMEOUT)."""
 
 
 @dataclass(frozen=True, slots=True)

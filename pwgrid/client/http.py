@@ -42,8 +42,8 @@ class Server:
 
     @classmethod
     def at(cls, url: str, *tokens: str | None) -> Server:
-        """The grid at a http, https, ws or wss URL, with the first token that there is; before all but the first, that
-        of the URL. Raises ValueError for a URL that is none."""
+        """The grid at a http, https, ws or wss URL. Its token is the first of `tokens` if given, else that of the URL,
+        else the next of `tokens`. Raises ValueError for a URL that is none."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
             raise ValueError(f"{url!r} is no URL of a grid: use http://host:8080")

@@ -29,7 +29,7 @@ class LabelKeyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LabelKey:
-    """Two keys are the same whose segments are, whatever the case of their letters; `str()`: as its author wrote it."""
+    """Keys are equal if their segments are, in capitals or not; `str()` is the text as its author wrote it."""
 
     segments: tuple[str, ...]
     """In lower case: what is compared."""

@@ -55,7 +55,7 @@ def why(said: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """The text without paths and pids, for who is not on this host: of a path only its last part is left."""
+    """The text without paths and pids, for people on other hosts: of a path only its last part is left."""
     return _PID.sub("", _PATH.sub(r"\1", text))
 
 

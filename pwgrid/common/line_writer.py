@@ -20,7 +20,7 @@ class LineWriter:
     """
 
     def __init__(self) -> None:
-        # Were 2 free, the next socket that is opened would get it, and all log lines with it.
+        # If descriptor 2 were free, the next socket that is opened would get it, and all log lines with it.
         try:
             mode = os.fstat(STDERR).st_mode
         except OSError:

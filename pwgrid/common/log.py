@@ -24,7 +24,7 @@ _SHORTEST: Final = 64
 """Values of fewer characters are left whole."""
 
 _PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-"""The journal's words for the levels."""
+"""The journal's numbers for the levels."""
 
 
 def configure(level: str, log_format: str, role: str, **fields: object) -> None:
@@ -68,7 +68,7 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
 def append_to(path: str) -> None:
     """Has stderr, and with it all log lines of this process and its children, appended to a file.
 
-    It stays open when whoever reads the stderr of before goes away. Raises GridError.
+    The file stays open when whoever reads the former stderr goes away. Raises GridError.
     """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -127,7 +127,7 @@ def to_json(event: EventDict, default: Callable[[Any], Any]) -> str:
     try:
         line = orjson.dumps(event, default=default, option=orjson.OPT_NON_STR_KEYS).decode()
         return line if line.isprintable() else json.dumps(orjson.loads(line))
-    except TypeError:  # half a character, an integer of more than 64 bits, a list that holds itself
+    except TypeError:  # a lone surrogate, an integer of more than 64 bits, a list that holds itself
         return json.dumps({name: str(value) for name, value in event.items()})
 
 
@@ -141,7 +141,7 @@ def with_priority(render: Processor) -> Processor:
 
 
 def text_renderer(*, colors: bool) -> ConsoleRenderer:
-    """structlog's own columns, but for `text_value`."""
+    """structlog's own columns, with values as `text_value` writes them."""
     styles = ConsoleRenderer.get_default_column_styles(colors)
     levels = ConsoleRenderer.get_default_level_styles(colors)
     columns = [

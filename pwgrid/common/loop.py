@@ -28,7 +28,7 @@ class Timer:
         self._event: sched.Event | None = None
 
     def arm(self, when: float) -> None:
-        """Another time than the one before; infinity cancels."""
+        """Set the time, in place of the one before; infinity cancels."""
         if when == self.when:
             return
         self.cancel()
@@ -89,8 +89,8 @@ class Loop:
     def wait(self) -> None:
         """Call the handlers of what is ready and the timers that are due; wait for either only if there was neither.
 
-        Handlers first: who was frozen for a while hears what has happened before it finds that time is up. And whoever
-        runs the loop looks at what either has changed before there is a wait.
+        Handlers come first: a process that was frozen for a while learns what has happened before it finds that time is
+        up. Whoever runs the loop sees what either has changed before the next wait.
         """
         self.has_fired = False
         was_ready = self._handle(0)

@@ -66,7 +66,7 @@ def shown(url: str) -> str:
 
 
 def _hosts(parts: SplitResult) -> list[tuple[str, int | None]]:
-    """Raises ValueError for a port that is none."""
+    """Host and port of each address. Raises ValueError for a port that is none."""
     hosts = parts.netloc.rpartition("@")[2].split(",")
     return [(each.hostname or "", each.port) for each in (urlsplit(f"//{host}") for host in hosts)]
 

@@ -37,7 +37,7 @@ def ready(status: str) -> None:
 
 
 def not_ready(why: str, *, patience_s: float) -> None:
-    """The start is over, and the grid is not ready: so much longer TimeoutStartSec= does not count."""
+    """The start is over, and the grid is not ready: for `patience_s` more TimeoutStartSec= does not count."""
     notify(f"STATUS=not ready: {why}", *_extended(patience_s))
 
 

@@ -51,7 +51,7 @@ class EndReason(StrEnum):
     """Why a session ended, as its record says it, and the close frame where there is one.
 
     The launcher and the scripts in lua/ say some of these themselves. Sessions that go with a lost worker may have the
-    master's own words for what befell it.
+    master's own words for what happened to it.
     """
 
     CLIENT_DISCONNECTED = "client disconnected"
@@ -74,8 +74,8 @@ class EndReason(StrEnum):
     WORKER_LOST = "worker lost"
     LOST_BY_WORKER = "lost by worker"
     LEASE_EXPIRED = "lease expired"
-    RETURNED = "returned"  # the lease that it came with; and so that lease itself
-    EXPIRED = "expired"  # the lease that it came with; and so that lease itself
+    RETURNED = "returned"  # of a lease, and of the session that came with it
+    EXPIRED = "expired"  # likewise
 
 
 LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
@@ -87,7 +87,7 @@ _ENDS: Final[dict[str, SessionStatus]] = {
     EndReason.RETURNED: SessionStatus.COMPLETED,
     EndReason.EXPIRED: SessionStatus.EXPIRED,
 }
-"""What the grid does is a failure, but for what it was asked to do."""
+"""What the grid ends has failed, except where the grid was asked to end it."""
 
 
 def how_ended(by: str, reason: str) -> SessionStatus:

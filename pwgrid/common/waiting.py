@@ -20,7 +20,7 @@ async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
 async def end_task(task: "asyncio.Task[Any]") -> None:
     """Cancels the task and returns once it has ended; what it raised is dropped.
 
-    A library may swallow the cancellation: redis-py does, in the turn in which its connection comes to stand. Then
+    A library may swallow the cancellation: redis-py does, in the turn of the loop in which it gets its connection. Then
     the task waits on, and is cancelled again.
     """
     while not task.done():

@@ -48,7 +48,7 @@ TRANSITIONS: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
     (_S.SPARE, _E.DRAINS): _S.DRAINING,
     (_S.SPARE, _E.FAILS): _S.STOPPED,
     (_S.SPARE, _E.VANISHES): _S.LOST,
-    # A selection had made it available in Redis, and the master knew, before it heard so itself.
+    # A selection had made it available in Redis, and the master knew, before the worker itself did.
     (_S.AVAILABLE, _E.SERVES): _S.AVAILABLE,
     (_S.AVAILABLE, _E.DRAINS): _S.DRAINING,
     (_S.AVAILABLE, _E.FAILS): _S.STOPPED,

@@ -22,7 +22,7 @@ from pwgrid.control.silence import Silence
 log = structlog.get_logger()
 
 PING_S: Final = 3.0
-"""Between two pings; less where a silence of that length would nearly be the end."""
+"""Between two pings; less where the lost threshold is so short that this would be too rare."""
 _PINGS_WITHIN_THRESHOLD: Final = 3
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_CAP_S: Final = 0.5
@@ -39,11 +39,11 @@ class ChildEnd:
     unindexed state, `fds` the descriptors that a master which has not forked it needs: they go with the greeting of
     each reconnect. `on_command(name, data)` is called once for each command, in order, except for `detached`, which is
     about the link itself; `on_state(data)` for the master's latest state. `on_lost` is called once for each time
-    without a master: after `lost_threshold_s` seconds without a word of it (the latest master's greeting says how
-    many), or what it has said when it detached, or when it closed the link for good; `on_found` when after that there
-    is one again.
+    without a master: after it has been silent for `lost_threshold_s` seconds (the latest master's greeting says how
+    many), or for the time that it named when it detached, or when it closes the link for good; `on_found` is called
+    when there is one again after that.
 
-    A master that is frozen answers no ping, and keeps the connection. So is it kept here: it may wake.
+    A frozen master answers no ping, but keeps the connection. It is kept here, too: the master may wake.
     """
 
     sock: socket.socket

@@ -78,7 +78,7 @@ class MasterEnd:
             pass
 
     def close(self, reason: str) -> None:
-        """The child is not heard any more, and is told why, if it takes that at once. Idempotent."""
+        """End the link: what the child says is ignored, and it is told why, if it takes that at once. Idempotent."""
         self._looks.cancel()
         self._link.close(reason)
         self._flush()

@@ -36,7 +36,7 @@ class Deferred:
         self._settle({"t": "reply", "data": data})
 
     def refuse(self, sentence: str) -> None:
-        """There is none, and this is why."""
+        """There is no answer; `sentence` says why."""
         self._settle({"t": "error", "error": sentence})
 
     def when_known(self, then: Callable[[Frame], None]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 LATE_S: Final = 1.0
-"""Who looks so much later than it meant to has been frozen itself."""
+"""A process that looks later than planned by more than this has been frozen itself."""
 
 
 class Silence:
     """Judges one peer, of which something is heard every few seconds as long as it lives. Times are monotonic seconds.
 
-    Who was frozen itself knows nothing of others: what they said meanwhile may be unread, or they have taken it for
-    lost, and come back. So a look that comes late gives the peer its whole time once more.
+    A process that was frozen knows nothing of its peer: what that said meanwhile may be unread, or it took this process
+    for lost, and comes back. So a look that comes late gives the peer its whole time once more.
     """
 
     def __init__(self, limit_s: float, now: float) -> None:

@@ -100,7 +100,7 @@ class Child:
             on_exit(ended)
 
     def _reap(self) -> Exit | None:
-        """Take the process out of the table; None while it still runs."""
+        """Reap the process if it has ended; None while it still runs."""
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:  # adopted: its parent is init, or another subreaper

@@ -1,4 +1,4 @@
-"""What the composer gives the master: settings, sockets, the roles as callables, and whom to tell."""
+"""What pwgrid/cli/serve.py gives the master: settings, sockets, the roles as callables, and whom to tell."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Roles:
 
 
 def _ignore(*_arguments: object) -> None:
-    """Nobody asked to be told."""
+    """The default of the callbacks: does nothing."""
 
 
 def _none(_settings: Settings) -> dict[str, Any]:
-    """Nobody has said where they came from."""
+    """The default of `describe_settings`: no sources are known."""
     return {}
 
 
@@ -45,19 +45,19 @@ def _none(_settings: Settings) -> dict[str, Any]:
 class MasterConfig:
     """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
 
-    `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy has them that another
-    master forked; `open_listeners` then makes new ones, should that proxy not give them. `leftovers` is what is to be
-    adopted, and `kept_open` what this process kept when it executed itself. `reload` reads the configuration again and
-    gives it with what is to be called if it is taken; `describe_settings` adds the source of each. `installed()` is the
-    fingerprint of what is installed now; `check_argv` tries the code that `exec_argv` would run.
+    `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy that another master
+    forked holds them; `open_listeners` makes new ones if that proxy does not hand them over. `leftovers` is what is to
+    be adopted, and `kept_open` what this process kept when it executed itself. `reload` reads the configuration again
+    and returns it with a function to call if it is accepted; `describe_settings` adds the source of each setting.
+    `installed()` is the fingerprint of what is installed now; `check_argv` tries the code that `exec_argv` would run.
 
     `tokens_file` is where the proxy finds the tokens of `pwgrid token`.
 
     `prepare_pool(pool)` raises GridError when a pool that is scaled up from nothing cannot have workers.
-    `on_progress(text)` while the grid starts, `on_ready(status)` once, when it is ready; before that perhaps, once,
-    `on_not_ready(status)`, when the start is over and it is not (status["reason"] says why). `on_stopping(text)` says
-    what a stop waits for, and `count_down(text)` again and again, where there is a terminal. When `lifeline_fd` ends
-    (EOF), the grid stops.
+    `on_progress(text)` is called while the grid starts, `on_ready(status)` once, when it is ready, and before that at
+    most once `on_not_ready(status)`, when the start is over and the grid is not ready (status["reason"] says why).
+    `on_stopping(text)` says what a stop waits for, and `count_down(text)` again and again, where there is a terminal.
+    When `lifeline_fd` ends (EOF), the grid stops.
     """
 
     settings: Settings

@@ -118,7 +118,7 @@ def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:
 
 
 def _close_all_but(keep: set[int]) -> None:
-    """The objects that own these descriptors stay referenced by the frames below us: none is closed a second time."""
+    """The calling frames still refer to the objects that own these descriptors, so none is closed a second time."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd not in keep:

@@ -41,16 +41,17 @@ __all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 log = structlog.get_logger()
 
 MIN_STARTING: Final = 4
-"""Starts compete with sessions for the cores, thread by thread: two at a time fall behind on two busy cores."""
+"""How many starts at once are always allowed. They compete with sessions for the cores, thread by thread: with two at a
+time they fall behind on two busy cores."""
 
 AFTER_DRAIN_S: Final = 60.0
-"""What the service manager gives a stop beyond the drain: for browsers that hang, the proxy and Redis."""
+"""What a stop may take beyond the drain, as the service manager hears: for browsers that hang, the proxy and Redis."""
 
 ALIVE_PARTS: Final = 3
-"""So often it tells the service manager that it is alive, within the time after which that would kill it."""
+"""How often the master says that it is alive within the time after which the service manager would kill it."""
 
 LOAD_S: Final = 60.0
-"""What the new code has to load, before the service manager takes it for frozen."""
+"""How long the new code may take to load before the service manager takes it for frozen."""
 
 _BEFORE_US: Final = "worker ended while the grid had no master"
 
@@ -227,7 +228,7 @@ class Master:
             shutdown.step(Step.REDIS_GONE)
 
     def _kill_everything(self) -> None:
-        """A bug in the master must not leave browsers behind: end all of it without ceremony, then report."""
+        """Kill everything at once: a bug in the master must not leave browsers behind."""
         log.critical("master_failed")
         self._shutdown.phase = Phase.WORKERS
         self._workers.kill_all()
@@ -321,7 +322,7 @@ class Master:
     # Small things
 
     def _tell_alive(self) -> None:
-        """By a timer of the one loop that does everything else: a master that does nothing tells nothing."""
+        """Called by a timer of the master's only loop, so that a master that hangs does not say that it is alive."""
         assert self._watchdog_s is not None
         sd_notify.alive()
         self._alive.arm(self._loop.now() + self._watchdog_s / ALIVE_PARTS)

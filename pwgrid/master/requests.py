@@ -81,7 +81,7 @@ class Requests:
         return {"draining": [record.worker_id for record in records]}
 
     def end_session(self, data: Frame) -> Frame:
-        """Have a worker end one of its sessions. Whether it has it (still), only the worker knows."""
+        """Have a worker end one of its sessions. Only the worker knows whether it (still) has that session."""
         worker_id, session_id = str(data.get("worker")), str(data.get("session"))
         if worker_id not in self.workers.records:
             raise ValueError(f"there is no worker {worker_id:.40} (any more)")

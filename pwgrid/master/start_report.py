@@ -1,4 +1,4 @@
-"""Tells the composer how the start goes, and once that the grid is ready, or why it is not; starts nothing."""
+"""Tells by callbacks how the start goes, and once that the grid is ready, or why it is not; starts nothing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ log = structlog.get_logger()
 
 
 class StartReport:
-    """Compares what there is with what was told before. `is_started`: the start is over, or another master's was."""
+    """Tells what has changed. `is_started`: the start is over, be it this master's or that of the one before."""
 
     def __init__(self, config: MasterConfig, pools: Mapping[str, Pool], status: Callable[[], dict[str, Any]]) -> None:
         self.is_started = config.kept_open is not None or bool(config.leftovers.workers)
         self.is_ready = False
-        """Whether it was told that the grid is."""
+        """Whether `on_ready` was called."""
         self._config = config
         self._pools = pools
         self._status = status
@@ -30,9 +30,9 @@ class StartReport:
         self._is_not_ready = False
 
     def tell(self, records: Iterable[WorkerRecord], *, listens: bool, ready: bool) -> None:
-        """Call what has news, once every pool is complete, or known not to start.
+        """Call the callbacks that have news: those about readiness once every pool is complete, or known not to start.
 
-        `listens` and `ready` are the proxy's word: who asks the proxy right after ours gets the same answer from it.
+        `listens` and `ready` come from the proxy: whoever hears ours and then asks the proxy gets the same answer.
         """
         if self.is_ready:
             return
@@ -59,7 +59,7 @@ class StartReport:
 
     @staticmethod
     def _call(hook: Callable[..., None], *arguments: object) -> None:
-        """Whoever listened may have gone away; the grid does not."""
+        """Errors are only logged: whoever listened may have gone away, and the grid goes on."""
         try:
             hook(*arguments)
         except OSError as error:

@@ -106,7 +106,7 @@ class Reporter:
         return [{**dict(zip(_SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
 
     def _reasons(self) -> dict[str, str]:
-        """Why workers drain, or will. A frame has its limit: a grid that drains a hundred has told why often enough."""
+        """Why workers drain, or will. A frame has its limit, so only the first MOST_REASONS are told."""
         records = self.workers.records.values()
         told = ((each.worker_id, each.life.reason or each.recycle) for each in records)
         return dict(

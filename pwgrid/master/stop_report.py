@@ -9,7 +9,7 @@ from typing import Final
 from pwgrid.master.workers.record import WorkerRecord
 
 ANSWER_S: Final = 1.0
-"""So long the workers may take to say how many sessions they have now; their last word is up to a ping old."""
+"""How long to wait for workers to say how many sessions they have; what they said last is up to a ping old."""
 COUNT_S: Final = 1.0
 
 
@@ -24,7 +24,7 @@ class StopReport:
         self._asked_at = math.inf
 
     def tell(self, records: Collection[WorkerRecord], now: float, drain_s: float, *, hurried: bool) -> float:
-        """Say what has news. Returns when there is more to say at the latest (monotonic seconds)."""
+        """Say what is new. Returns when it is to be called again at the latest (monotonic seconds)."""
         self._asked_at = min(self._asked_at, now)
         if not self._is_told and not hurried:
             answered = all(record.has_told_drain for record in records)

@@ -55,7 +55,7 @@ class DeadWorkers:
         self._on_cleared()
 
     async def keep_trying(self) -> None:
-        """Tries again what was refused: a Redis that refuses without going does not tell when it is well."""
+        """Tries again what was refused: a Redis that refuses but stays connected does not tell when it is well."""
         while True:
             await self._is_refused.wait()
             await asyncio.sleep(AGAIN_S)

@@ -59,7 +59,7 @@ class Wish:
     ttl_s: float
     fields: Mapping[str, str]
     label_key: str = ""
-    """The pool's that serves the one that is asked for."""
+    """That of the pool which serves the label key that is asked for."""
     max_of_token: int = 0
     """How many sessions and leases its token may have at once; 0 is no limit."""
 

@@ -56,17 +56,17 @@ GRACE_S: Final = 5.0
 """For answers that are being written when the proxy is told to stop."""
 
 TELL_WAITING_S: Final = 0.25
-"""The master hears of a line that changes all the time so often."""
+"""How often the master hears of a line that changes all the time."""
 
 MOST_PARTIES: Final = 50
-"""So many of those who wait the master is told of: a frame has its limit."""
+"""At most so many of the parties that wait are told to the master: a frame has its limit."""
 
 MAX_PAGE_BYTES: Final = 16 * 1024
 """The largest message that a page of the dashboard may send."""
 
 GO_LAST: Final = "go last"
 LAST_WORKER_S: Final = 30.0
-"""For a worker to end beyond the drain of its sessions."""
+"""How long a worker may take to end after the drain of its sessions."""
 
 
 class GridServer(uvicorn.Server):
@@ -144,7 +144,7 @@ class Proxy:
                 date_header=False,
                 backlog=BACKLOG,
                 timeout_graceful_shutdown=int(GRACE_S),
-                # Of the grid's own page alone: sessions go to browser servers. It says nothing.
+                # For the WebSockets of the grid's own page alone, which says nothing: sessions go to browser servers.
                 ws_max_size=MAX_PAGE_BYTES,
                 ws_per_message_deflate=False,
             ),
@@ -271,7 +271,7 @@ class Proxy:
 
     def _on_lost(self) -> None:
         """Nobody supervises any more: the workers drain, and until the last one has gone newcomers are told so. Where
-        the master is frozen that is no end: it holds our listening sockets, too, and they would wait there for ever."""
+        the master is only frozen, the proxy stays: newcomers would wait for ever on the sockets that it holds, too."""
         if self.control.is_connected:
             after_s = self.control.lost_threshold_s
             self.roster.lost = f"the master has said nothing for {after_s:g} s, as if it were frozen"

@@ -71,7 +71,7 @@ class WorkerView:
 
 @dataclass(slots=True)
 class Roster:
-    """The master's latest word, replaced whole by each `state` frame. `lost`: why that means nothing any more."""
+    """What the master said last, replaced whole by each `state` frame. `lost`: why that means nothing any more."""
 
     stopping: bool = False
     lost: str | None = None
@@ -103,11 +103,11 @@ class Roster:
         return {name: pool for name, pool in self.pools.items() if pool.wanted > 0}
 
     def label_keys(self) -> dict[LabelKey, str]:
-        """Those of the pools for which workers are wanted, and whose each is."""
+        """The label keys of the pools for which workers are wanted, each with the name of its pool."""
         return {parse(text): name for name, pool in self.offered().items() for text in pool.labels}
 
     def pool_of(self, worker_id: str | None) -> str | None:
-        """The pool of a worker that one names; None where there is none."""
+        """The pool of this worker; None where there is no such worker."""
         worker = self.workers.get(worker_id) if worker_id is not None else None
         return worker.pool if worker else None
 

@@ -62,7 +62,7 @@ def session(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The registry at one moment, its live sessions, and those that are new or another than at the look before; both
+    """The registry at one moment, its live sessions, and those that are new or have changed since the look before; both
     the oldest first."""
 
     snapshot: RegistrySnapshot

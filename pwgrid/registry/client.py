@@ -55,7 +55,7 @@ class _Request:
 
 
 class RedisClient:
-    """Connects at once, and again after each loss. Needs a running loop from its making on."""
+    """Connects at once, and again after each loss. To be made while a loop runs."""
 
     def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = ()) -> None:
         self.reason = "not connected yet"

@@ -15,7 +15,7 @@ _CHUNK: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Which records: the sorted set of their ids by time, and what stands before an id in it in the record's name."""
+    """Which records: the sorted set of their ids by time, and the prefix that makes such an id the record's name."""
 
     index: str
     record: str

@@ -59,7 +59,7 @@ async def session_ids(
 
 
 async def session_records(client: RedisClient, prefix: str, ids: Collection[str]) -> dict[str, SessionRecord]:
-    """The records of these sessions, without those that there are none of (any more)."""
+    """The records of these sessions by id, as far as there are any (still)."""
     hashes = await client.pipeline([("HGETALL", f"{prefix}session:{session_id}") for session_id in ids])
     return {
         session_id: SessionRecord.read(session_id, values)

@@ -26,7 +26,7 @@ LEASE = "lease:"
 """What the id of a borrowed lease begins with where ids of sessions may stand, too, and the name of its record."""
 
 WITH_LEASE = "~"
-"""Stands in the id of a session between that of the lease that its client came with, and a number."""
+"""In the id of a session whose client came with a lease: between the lease's id and a number."""
 
 EXPIRES_AT = "expiresAt"
 """A field of a lease's record: Unix seconds."""

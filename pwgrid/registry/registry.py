@@ -87,7 +87,7 @@ class Lifetimes:
 
 
 class Registry:
-    """Needs a running loop from its making on; connects in the background. `connected` waits until it stands.
+    """Connects in the background; to be made while a loop runs. `connected` waits for the connection.
 
     Every call is bounded by `timeout_s` and raises RegistryUnavailable while Redis is away. All writes may be repeated.
     """
@@ -264,7 +264,7 @@ class Registry:
         return await page_reads.session_ids(self.client, self._prefix, fields, newest=newest, at_most=at_most)
 
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
-        """The records of these sessions, without those that there are none of (any more)."""
+        """The records of these sessions by id, as far as there are any (still)."""
         return await page_reads.session_records(self.client, self._prefix, ids)
 
     # Leases
@@ -321,8 +321,8 @@ class Registry:
         record: WorkerRecord | None = None,
     ) -> HeartbeatReply:
         """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them. `lifetime` is
-        what the worker itself counts; None where it does not know. `record`: what its hash says beside that, for who
-        has changed it."""
+        what the worker itself counts; None where it does not know. `record`: the other fields of its hash, in case
+        somebody has changed them."""
         life = self._lifetimes
         beat = (browser_type, worker_id, self._time(), status, life.key_ttl_s, life.stale_threshold_s, self._prefix)
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
@@ -409,7 +409,7 @@ class Registry:
                 on_subscribed=lambda: callback(None),
             )
         )
-        # The two connections return in any order, and a wake-up before ours has would find no worker.
+        # The two connections come back in any order. A wake-up before the client's is back would find no worker.
         self.client.on_connect(lambda: callback(None))
 
     # Small things

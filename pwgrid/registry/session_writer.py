@@ -103,7 +103,7 @@ class SessionWriter:
         return True
 
     def _take_back(self, batch: list[_Kept], replies: list[object]) -> bool:
-        """Keeps what was not written, as what is the oldest. Whether there is any."""
+        """Keeps what was not written, before all else that is kept. Returns whether there is any."""
         unwritten = [kept for kept, reply in zip(batch, replies, strict=True) if not _is_settled(kept, reply)]
         for kept in reversed(unwritten):
             self._keep(kept, first=True)

@@ -29,8 +29,8 @@ def glob_escape(text: str) -> str:
 
 
 class Subscription:
-    """Subscribes to channels, and to patterns of their names, in the background, and again after each loss. Needs a
-    running loop from its making on.
+    """Subscribes to channels, and to patterns of their names, in the background, and again after each loss. To be made
+    while a loop runs.
 
     `on_message` gets the channel of each message; `on_subscribed` is called after each (re)subscription, since messages
     may have been missed before it.
@@ -55,7 +55,7 @@ class Subscription:
         self._missing: set[str] = set()
         """What Redis has not said yet that it is subscribed."""
         self._is_silent = True
-        """Whether nothing has come since we began to listen for so long."""
+        """Whether nothing has come within the current wait for messages."""
         self._redis = open_async(url, timeout_s=timeout_s, step_s=timeout_s)
         self._task = asyncio.create_task(keep_connected(self._live), name="redis subscription")
 

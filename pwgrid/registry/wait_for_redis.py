@@ -1,4 +1,4 @@
-"""Waits for a Redis in a process of its own (`python -m pwgrid.registry.wait_for_redis`): no master has one.
+"""Waits for a Redis in a process of its own (`python -m pwgrid.registry.wait_for_redis`): no master loads redis-py.
 
 stdin: JSON with url, attempts, delay_s, timeout_s. stdout: for each attempt that failed JSON with
 attempt, reason, is_last. Exits 0 once one works.
@@ -20,7 +20,7 @@ def main() -> int:
             with open_blocking(given["url"], timeout_s=given["timeout_s"]) as client:
                 client.ping()
         except (RedisError, OSError) as error:
-            # Who answers that we may not come in will say the same again.
+            # A Redis that refuses our login will refuse it again.
             is_refused = isinstance(error, AuthenticationError | AuthorizationError)
             is_last = is_refused or attempt == given["attempts"]
             reason = str(error).rstrip(".") or type(error).__name__

@@ -44,7 +44,7 @@ class WorkerArguments:
 @dataclass(frozen=True, slots=True)
 class ProxyArguments:
     """Everything the proxy needs that only the master can give. `listeners` are bound and listening already;
-    `tokens_file` is where `pwgrid token` keeps its tokens, None where it is not asked."""
+    `tokens_file` is where `pwgrid token` keeps its tokens, None where that file is not read."""
 
     settings: Settings
     redis_url: str

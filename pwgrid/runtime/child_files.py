@@ -21,7 +21,7 @@ from pwgrid.runtime.processes import find_process
 from pwgrid.runtime.untrusted_files import read_plain
 
 WORKER_FILE: Final = "worker.json"
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # psutil has the boot's time, which the clock's owner sets
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # not psutil's boot time: that moves with the clock
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class ChildState:
     is_successor: bool = False
     sessions_until: float | None = None
     uid: int = field(default_factory=os.getuid)
-    """Whose file it is, by the kernel's word: a file tells of its owner's processes only."""
+    """The owner of the file, as the kernel says: a file is believed only about its owner's processes."""
 
     def path(self, runtime: Path) -> Path:
         """Its file."""

@@ -29,7 +29,7 @@ def wanted(settings: Settings) -> int:
 
 
 def room_for_clients(settings: Settings) -> int:
-    """How many clients this process, a proxy, may have at once, so that what it opens for them can be opened, too."""
+    """How many clients this process, a proxy, may have at once so that descriptors are left for all else it opens."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft - len(os.listdir("/proc/self/fd")) - _links(settings) - _PASSING, _FEWEST)
 

@@ -231,7 +231,7 @@ def locked_without_master(directory: Path) -> Iterator[RuntimeDir | None]:
 
 
 def _make_and_lock(path: Path) -> int:
-    """Another grid's end may remove the base, the directory or the lock file under our hands: then once more."""
+    """Tries again when another grid, at its end, removes the base, the directory or the lock file meanwhile."""
     tries = 0
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -276,7 +276,7 @@ def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
 
 
 def read_lock(directory: Path) -> LockContent | None:
-    """What the lock says of who holds it, or has held it last. It is not touched: a starting master must not trip."""
+    """What the lock says of who holds it, or has held it last. It is not locked: that would stop a starting master."""
     try:
         content = orjson.loads(read_plain(directory / _LOCK)[0])
         detached = (float(content[name]) for name in _DETACHED) if "detachedAt" in content else (None, None, None)

@@ -138,7 +138,7 @@ def _running(directories: Iterable[Path], *, is_named: bool) -> list[RunningGrid
 
 
 def _may_be_used(directory: Path, *, is_named: bool) -> bool:
-    """Whose directory it is decides whose word is in it: ours, or one that root means."""
+    """Whether to believe what the directory says: it is ours, or root asks and means this one."""
     if os.geteuid() == 0 and (is_named or directory.parent == SERVICE_BASE.resolve()):
         return True
     return _owner(directory) == _owner(directory.parent) == os.geteuid()

@@ -26,7 +26,7 @@ REDIS_S: Final = 5.0
 
 
 async def workers_end(runtime: Path) -> None:
-    """Returns when none of the workers lives any more that are written down there now."""
+    """Returns when all workers that are written down there now have ended."""
     workers = [state.process for state in read_states(runtime) if state.kind == "worker"]
     await asyncio.gather(*(_end_of(worker) for worker in workers if worker is not None))
 

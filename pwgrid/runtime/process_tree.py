@@ -21,8 +21,8 @@ import psutil
 from pwgrid.runtime.processes import KILL_S, end, is_alive, kill
 
 RECHECKED_S: Final = 60.0
-"""How long it is believed that a pid is still that of the same process. A new one may be overlooked for so long: but
-where pids end at 32768, it takes 500 new processes a second that one is given away within it."""
+"""For so long a pid is taken to mean the same process, and a new process with that pid may be overlooked. But even
+where pids end at 32768, a pid is used again within this time only at 500 new processes a second."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Table:
     _tmpdirs: dict[psutil.Process, str] = field(default_factory=dict)
 
     def below(self, roots: Iterable[psutil.Process]) -> set[psutil.Process]:
-        """`roots` with all their descendants. Each is looked at again: whose pid is another's now has no part in it."""
+        """`roots` with all their descendants, without those whose pid is another process's now."""
         found: set[psutil.Process] = set()
         pending = list(roots)
         while pending:
@@ -141,7 +141,7 @@ def kill_below(directories: Collection[Path]) -> int:
         table = process_table()
         others = (process for process in table.processes.values() if process.pid != os.getpid())
         found = set(table.with_tmpdir_in(directories, others))
-        if not found:  # zombies have no variables any more
+        if not found:  # zombies have no environment any more
             break
         killed |= {process for process in table.below(found) if kill(process)}
         for process in killed:
@@ -171,7 +171,7 @@ def _tmpdir(process: psutil.Process) -> str:
     """With a slash at its end; empty where there is none, or it may not be read."""
     try:
         tmpdir = process.environ().get("TMPDIR", "")
-        # A root's grid may read everybody's: who names our directory there is not ours for that.
+        # A grid that runs as root may read everybody's: another user's process is not ours for naming our directory.
         return f"{tmpdir}/" if tmpdir and process.uids().real == os.getuid() else ""
     except psutil.Error:
         return ""

@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 
 KILL_S: Final = 5.0
-"""What SIGKILL may take: longer only for a process that the kernel cannot interrupt."""
+"""How long SIGKILL may take: longer only for a process that the kernel cannot interrupt."""
 
 
 def create_time(pid: int) -> float | None:
@@ -87,7 +87,7 @@ def opened(process: psutil.Process) -> Iterator[int | None]:
 
 
 def _has_ended(pidfd: int, within_s: float) -> bool:
-    """Also as a zombie, for which psutil's wait() would wait on where we are not its parent."""
+    """Whether it has ended, also as a zombie: psutil's wait() would go on waiting for one that is not our child."""
     ended = select.poll()
     ended.register(pidfd, select.POLLIN)
     return bool(ended.poll(max(0, int(within_s * 1000))))

@@ -10,8 +10,8 @@ MOST_BYTES: Final = 1 << 20
 
 
 def read_plain(path: Path) -> tuple[bytes, int]:
-    """The content of a file and the uid of its owner, who is also the directory's. Raises OSError for anything else: a
-    link leads elsewhere, and a pipe would be waited for."""
+    """The content of a plain file and the uid of its owner. Raises OSError where the directory has another owner, for a
+    link, which leads elsewhere, and for a pipe, which would be waited for."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     directory = os.open(path.parent, flags | os.O_DIRECTORY)
     try:

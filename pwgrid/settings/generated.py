@@ -69,7 +69,7 @@ def _toml() -> str:
                 parts.append(f"\n# {each.described()}{named}\n#{each.name} = {literal(each.default)}\n")
     parts.append(_POOLS_HEAD)
     for name, info in PoolTable.model_fields.items():
-        hash_ = "# " if name == "channel" else ""  # beside executable there may be none
+        hash_ = "# " if name == "channel" else ""  # a pool has an executable or a channel, not both
         parts.append(f"#  {hash_}{name} = {literal(_EXAMPLE[name])}  # {info.description}\n")
     return "".join(parts)
 

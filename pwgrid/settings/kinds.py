@@ -133,7 +133,7 @@ Mib = Annotated[int, Bounds(16, 1 << 30, "MiB", zero_is_off=True)]
 Workers = Annotated[int, Bounds(0, MAX_WORKERS)]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
-# An empty text is a setting that is not set, but for a host.
+# An empty text means that a setting is not set, except for `host`.
 _NO_HOST: Final = "must be a host name or an address (IPv6 without brackets)"
 Host = Annotated[str, like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
 HostOrNone = Annotated[str, like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]

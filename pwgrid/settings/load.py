@@ -97,8 +97,8 @@ def load(
 
 
 def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Path:
-    """Where the tokens are that `pwgrid token` makes: beside the configuration. Where none is read, beside the place of
-    one: that of the host, or the user's own where the host has none."""
+    """The file of the tokens that `pwgrid token` makes: beside the configuration file. Where none is read, in the
+    host's configuration directory, or in the user's own where the host has none."""
     if config_file is not None:
         return config_file.absolute().with_name(TOKENS_NAME)
     home = environ.get("HOME", "")
@@ -195,7 +195,7 @@ class _Draft:
         except (OSError, ValueError, RecursionError) as error:
             if path == DEFAULT_FILE and isinstance(error, FileNotFoundError | NotADirectoryError):
                 return None
-            self._is_complete = False  # rules would be broken by what a file says that could not be read
+            self._is_complete = False  # without its values, rules between settings may seem broken
             hint = _POOLS_TWICE if {"[pools]", "[[pools]]"} <= {each.strip() for each in text.splitlines()} else ""
             self._violations.append(Violation("config", repr(str(path)), _unreadable(error) + hint, named_by))
             return path
@@ -304,7 +304,7 @@ class _Draft:
 
 
 def _is_there(path: Path) -> bool:
-    """Also of a file that may not be looked at: a grid without the token that it was given would be open to all."""
+    """Whether there is a file, even one that we may not look at: a grid that ignores its token is open to all."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -317,7 +317,7 @@ def _is_there(path: Path) -> bool:
 def _read_secret(path: Path) -> str:
     """The text of a secret's file, without the end of its line. Raises OSError, or ValueError with what is wrong.
 
-    It is not waited for (a pipe), and not read without end (a device): a reload reads it while the grid serves.
+    Never waits (for a pipe), never reads without end (a device): a reload reads it while the grid serves.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -39,7 +39,7 @@ _CHROMIUM: Final = ("chromium",)
 _HEADLESS_SHELL: Final = ("chromium-headless-shell", *_CHROMIUM)
 _FIREFOX: Final = ("firefox-esr",)
 _LIBATOMIC: Final = ("libatomic1",)
-"""The one library that Node needs and the smallest Debian and Ubuntu have not."""
+"""The one library that Node needs and the smallest Debian and Ubuntu lack."""
 
 
 def setup(
@@ -238,7 +238,7 @@ class _Setup:
 
 
 def _identity(browser: FoundBrowser) -> str:
-    """Another one after an update of its package."""
+    """Names this very file: after an update of its package it is another one."""
     file = os.stat(browser.executable)
     return f"{browser.executable} {file.st_size} {file.st_mtime_ns}"
 

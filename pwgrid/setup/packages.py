@@ -103,7 +103,7 @@ class Host:
         return None
 
     def left_to_do(self) -> str | None:
-        """One command for all that takes root and was not done for that; None when there is nothing."""
+        """One command for all that takes root and so was not done; None when there is nothing."""
         commands = list(self.commands_by_hand)
         if self.packages_by_hand:
             commands = ["apt-get update", f"apt-get install {' '.join(self.packages_by_hand)}", *commands]

@@ -60,7 +60,7 @@ def _fault_of_ours(say: Steps) -> str | None:
     try:
         server = embedded.find_redis_server()
     except GridError as missing:
-        # Inside of `pwgrid setup`, its advice to run that is none.
+        # The sentence advises to run `pwgrid setup`, which is what runs here.
         return str(missing) if os.environ.get(embedded.SERVER_VARIABLE) else "no redis-server on this host yet"
     version, fault = _run(server)
     if fault is None:

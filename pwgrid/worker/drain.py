@@ -14,7 +14,7 @@ from pwgrid.worker.slots import Slots
 @dataclass(frozen=True, slots=True)
 class Drain:
     """Why the worker ends, and how long live sessions may go on (seconds; RECYCLE_DRAIN_TIMEOUT if it `is_recycle`).
-    `cut`: why those end that are left then."""
+    `cut`: the end reason of sessions that are left then."""
 
     reason: str
     timeout_s: float
@@ -30,7 +30,7 @@ class DrainRequest:
         self._loop = asyncio.get_running_loop()
         self._first: asyncio.Future[Drain] = self._loop.create_future()
         self.limit = Drain("", math.inf)
-        """What says by when the sessions have to end."""
+        """The drain that leaves the sessions least time."""
         self._until = math.inf
         self._wait: asyncio.Timeout | None = None
         self._now = asyncio.Event()
@@ -44,7 +44,7 @@ class DrainRequest:
         return self._first.done()
 
     def ask(self, drain: Drain) -> bool:
-        """Whether that changes anything: it is the first, or leaves the sessions less time than they had."""
+        """Take a request; whether it changes anything: it is the first, or leaves the sessions less time."""
         until = self._loop.time() + drain.timeout_s
         if until >= self._until:
             return False
@@ -56,7 +56,7 @@ class DrainRequest:
         return True
 
     def hurry(self) -> None:
-        """No session shall be waited for any more."""
+        """Wait for no session any more."""
         self._now.set()
 
     async def asked(self) -> Drain:
@@ -64,8 +64,8 @@ class DrainRequest:
         return await asyncio.shield(self._first)
 
     async def sessions_end(self, slots: Slots) -> EndReason | None:
-        """Returns when no session is live and no lease held any more: None; or when no more time is left: why the rest
-        is to end."""
+        """Waits until no session is live and no lease held; then returns None. If time runs out before: the reason for
+        which the rest is to end."""
         await self.asked()
         since = self._loop.time()
         with contextlib.suppress(TimeoutError):

@@ -66,7 +66,7 @@ class HandoffServer:
         self._listener.close()
         self._path.unlink(missing_ok=True)
         for link in list(self._links):
-            while self._read(link):  # who is offered still is told no, not left in doubt
+            while self._read(link):  # offers that have arrived are refused, not left in doubt
                 pass
             self._drop(link)
 
@@ -95,7 +95,7 @@ class HandoffServer:
     def _read(self, link: socket.socket) -> bool:
         """Takes one offer. False when there was none."""
         try:
-            # Into a buffer that is there: one of this size made for each packet is made of fresh pages.
+            # Into one buffer for all: a new one of this size for each packet would be made of fresh pages.
             size, ancillary, _, _ = link.recvmsg_into([self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False

@@ -32,9 +32,9 @@ async def sickness(
     timeout_s: float,
     on_tried: Callable[[CanaryResult], None],
 ) -> str | None:
-    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row were in vain, or
+    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row have failed, or
     None when the browser or its server is gone: that is no sickness, and told elsewhere. `on_tried` is called after
-    each try of one that is there."""
+    each try of a browser that is there."""
     while True:
         await asyncio.sleep(interval_s)
         evidence: list[str] = []

@@ -62,18 +62,18 @@ class Lease:
     told: dict[str, str]
     held: LiveSession
     link: int | None = None
-    """Of the proxy that has taken it for a client, as long as that is not known to get it."""
+    """That of the proxy that has taken it for a client, until it is known that the client gets it."""
     session_id: str = ""
-    """Of the client that is connected with it now; there is one at a time."""
+    """That of the client that is connected with it now; there is one at a time."""
     over: End | None = None
     """How it ended; it goes once its client's connection is closed."""
     last: End | None = None
     """How the last of its clients went."""
     waiting: Waiting | None = None
     timer: asyncio.TimerHandle | None = None
-    """Its end by time."""
+    """Ends it when its time is over."""
     grace: asyncio.TimerHandle | None = None
-    """Its end since nobody is connected any more."""
+    """Ends it when nobody has been connected for `grace_s`."""
 
     def fields(self) -> dict[str, str]:
         """What its record in Redis is to have."""
@@ -138,13 +138,13 @@ class Leases:
                 raise ValueError(f"no such question: {other!r}")
 
     def link_ended(self, link: int) -> None:
-        """That proxy is gone: whoever was to get a lease from it, does not."""
+        """That proxy is gone: the leases that it had taken and not kept are dropped."""
         for lease in list(self.by_id.values()):
             if lease.link == link:
                 self._drop(lease.lease_id)
 
     def _may_ask(self, lease_id: str, token: object) -> bool:
-        """Whether a lease is of who asks; `token` is the name of its token, None for an operator."""
+        """Whether the lease belongs to whoever asks; `token` is the name of their token, None for an operator."""
         lease = self.by_id.get(lease_id)
         return token is None or lease is None or lease.told.get(TOKEN, "") == token
 
@@ -173,7 +173,7 @@ class Leases:
         return {"refused": None}
 
     def _drop(self, lease_id: str) -> None:
-        """Its client never heard of it: as if it had never been."""
+        """Drop a lease that its client never heard of, as if it had never existed."""
         lease = self.by_id.get(lease_id)
         if lease is not None and lease.link is not None:
             self._forget(lease)
@@ -213,7 +213,7 @@ class Leases:
             self._after(lease)
 
     def disconnected(self, session_id: str, end: End) -> None:
-        """This session is over. Nothing for one that came without a lease, or that we did not know of."""
+        """This session is over. Does nothing for one that came without a lease, or is unknown here."""
         lease = self.by_id.get(lease_of(session_id))
         if lease is not None and lease.session_id in ("", session_id):
             lease.session_id, lease.last = "", end
@@ -266,8 +266,7 @@ class Leases:
         return True
 
     def cut(self, end: End) -> None:
-        """All are over; the sessions that came with them are closed by who calls this, and each lease goes with its
-        session."""
+        """All are over. The caller closes the sessions that came with them; each lease goes with its session."""
         for lease in list(self.by_id.values()):
             self._refuse_waiting(lease, NO_LEASE)
             lease.over = lease.over or end
@@ -314,7 +313,7 @@ class Leases:
             self._arm(lease)
 
     def _write(self) -> None:
-        """For a successor; what was asked to end is not told: it ends by the same cause, or by its time."""
+        """Write them down for a successor, but not that one was asked to end: the same cause ends it, or its time."""
         content = orjson.dumps([each.as_json() for each in self.by_id.values() if each.link is None])
         unfinished = self.path.with_suffix(".part")
         try:

@@ -353,7 +353,7 @@ class Worker:
             self._serve.set()
 
     def _asked_over_redis(self, *, is_used_up: bool) -> None:
-        """The command stays there for a while: one that drains already has had it, or has a better reason."""
+        """The command stays in Redis for a while: a worker that drains already has seen it, or has a better reason."""
         if is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
         elif not self._drain.is_asked:

@@ -74,11 +74,11 @@ class RegistrySync:
         return None
 
     def drain_begins(self) -> None:
-        """Sessions that end from now on have it on record."""
+        """The records of sessions that end from now on say when the drain began."""
         self._drain_at = self._registry.now()
 
     async def draining(self) -> None:
-        """No selection shall choose this worker any more. Where Redis is away, a heartbeat says so, too."""
+        """Has no selection choose this worker any more. Where Redis is away, a later heartbeat does the same."""
         try:
             await self._registry.mark_draining(self._boot.browser_type, self._boot.worker_id)
         except RegistryUnavailable as error:
@@ -116,7 +116,7 @@ class RegistrySync:
         return {"name": told["name"]} if told.get("name") and self._boot.settings.log_run_names else {}
 
     def beat_soon(self) -> None:
-        """What a heartbeat tells has changed."""
+        """Has the next heartbeat sent soon: what it tells has changed."""
         self._is_due.set()
 
     async def due(self, interval_s: float) -> None:
@@ -154,7 +154,7 @@ class RegistrySync:
         return reply
 
     async def leave(self) -> None:
-        """Writes what is not written yet, and takes leave. Where Redis is away, that is left to the proxy."""
+        """Writes what is not written yet, and unregisters. Where Redis is away, both are left to the proxy."""
         if not self._is_known:
             return
         registry, boot = self._registry, self._boot

@@ -105,7 +105,7 @@ class Sessions:
             self.ended(SessionClosed(session_id, 0, 0, by, reason))
 
     def end(self, session_id: str, reason: str, text: str | None = None) -> None:
-        """Closes one session; `ended` follows. Unknown ids: nothing. `text` is what its client is told."""
+        """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client is told."""
         if self.server is not None:
             self.server.close_session(session_id, GOING_AWAY, reason, text)
 

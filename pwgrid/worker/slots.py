@@ -14,7 +14,7 @@ SAID: Final = ("name", "run", "labels")
 """What clients may say of themselves."""
 
 MOST_RUNS: Final = 20
-"""So many are told to the master, whose frames have an end."""
+"""At most so many are told to the master: a frame has its limit."""
 
 
 @dataclass(slots=True)
@@ -24,21 +24,21 @@ class LiveSession:
     session_id: str
     client: str = ""
     started_at: float | None = None
-    """Unix seconds; None where a worker before us was told, and while it is handed over."""
+    """Unix seconds; None while it is handed over, and where only a worker before us knows it."""
     is_served: bool = False
     """Whether the browser server has it; until then it may still come to nothing."""
     told: Mapping[str, str] = field(default_factory=dict)
     """What its client said of itself."""
     lease_id: str = ""
-    """Of the lease that it came with, whose slot it has: it takes none of its own."""
+    """The lease that it came with, whose slot it has: it takes none of its own."""
 
 
 class Slots:
     """The live sessions and the leases of one worker. Synchronous: admission and end are decided here at once.
 
-    `held` has what a lease is to Redis, by that name: a session for whose client a slot is kept. `max_lifetime` counts
-    sessions, too, and a lease as one, whoever comes with it. `on_freed` is called whenever a full worker gets a slot
-    back.
+    `held` has the leases by their names in Redis, each as a session for whose client a slot is kept. `max_lifetime` is
+    a number of sessions; a lease counts as one, however many clients come with it. `on_freed` is called whenever a full
+    worker gets a slot back.
     """
 
     def __init__(self, slots: int, max_lifetime: float = math.inf, on_freed: Callable[[], None] = lambda: None) -> None:
@@ -58,11 +58,11 @@ class Slots:
 
     @property
     def taken(self) -> int:
-        """How many slots nobody else can have now."""
+        """How many slots are taken now, by sessions and leases."""
         return len(self.live) - self._within_leases + len(self.held)
 
     def runs(self) -> list[dict[str, str | int]]:
-        """Who has the slots, as far as clients have said so: names, label key, how many; the first of many."""
+        """Who has the slots, as far as clients have said so: names, label key, how many; the MOST_RUNS with most."""
         holders = [*self.held.values(), *(each for each in self.live.values() if not each.lease_id)]
         said = Counter(tuple(each.told.get(what, "") for what in SAID) for each in holders if each.told)
         return [{**dict(zip(SAID, words, strict=True)), "slots": slots} for words, slots in said.most_common(MOST_RUNS)]

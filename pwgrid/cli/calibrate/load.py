@@ -161,7 +161,7 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """What it has taken of a processor, and its children that have ended; 0 when it has ended itself."""
+    """Its processor seconds, with those of its children that have ended; 0 when it has ended itself."""
     try:
         return float(sum(process.cpu_times()[:4]))
     except psutil.Error:

@@ -93,7 +93,7 @@ class _Calibration:
     async def run(self) -> Measured:
         available = available_mib()
         async with self._client() as client:
-            await load.once(client.session)  # what is made once for all sessions is none of one's own
+            await load.once(client.session)  # what is made once for all sessions must not count for one
             worker_mib, session_mib = await self._memory(client)
             cpu_s = await self._cpu(client)
             launch_s, launches_per_s = await self._launches()
@@ -135,7 +135,7 @@ class _Calibration:
         return idle, session
 
     async def _cpu(self, client: load.Client) -> float:
-        """Of one session, without its client's own."""
+        """Processor seconds of one session, without those of its client."""
         before, since, sessions = self._cpu_s(), time.monotonic(), 0
         while time.monotonic() - since < min(self._wish.seconds, SHORT_S) or not sessions:
             await load.once(client.session)
@@ -202,7 +202,7 @@ class _Calibration:
         return [sum(memory_bytes(each, self._metric) for each in tree) / MIB for tree in self._trees()]
 
     def _cpu_s(self) -> float:
-        """What all of them have taken of a processor; pages that are gone have been added to their parents."""
+        """Processor seconds of all of them; those of ended processes count for their parents."""
         return sum(load.cpu_s(each) for tree in self._trees() for each in tree)
 
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 ENOUGH: Final = 0.9
-"""Of the highest throughput. What it takes to get the rest is paid by every session with its time."""
+"""This part of the highest throughput is enough: the rest would make every session slower."""
 
 OF_MEMORY: Final = 0.8
-"""Of what the host has left: MemoryHigh of the shipped unit."""
+"""The part of the host's available memory that may be used: MemoryHigh of the shipped unit."""
 
 SLOTS_OF_WORKER: Final = 5
 """A browser that crashes ends that many sessions at the most; fewer cost a browser's memory more often."""
@@ -20,7 +20,7 @@ SOFT, HARD, STEP_MIB = 2.0, 3.0, 50
 """A worker with all its slots taken may take twice what was measured, and is killed at three times that."""
 
 START_SHARE: Final = 0.02
-"""Of a worker's work that the start of its successor may cost."""
+"""The part of a worker's work that the start of its replacement may cost."""
 
 LEAST_LIFETIME, MOST_LIFETIME = 50, 1000
 
@@ -80,7 +80,7 @@ def bend(steps: Sequence[Step]) -> Step:
 
 
 def goes_on(steps: Sequence[Step]) -> bool:
-    """Whether more clients may bring more: not when twice as many have brought less than a tenth twice."""
+    """Whether more clients may bring more throughput: not when the last two steps have added less than a tenth."""
     if len(steps) < 3:
         return True
     before = max(step.per_s for step in steps[:-2])

@@ -62,7 +62,7 @@ def _section(text: str, name: str) -> str:
 
 
 def _put(lines: list[str], section: str, name: str, line: str) -> None:
-    """In place of what sets it, else of the comment that shows it, else at the end of its section."""
+    """Puts the line in place of what sets it, else of the comment that shows it, else at the end of its section."""
     head = next((place for place, each in enumerate(lines) if re.match(rf"\s*\[{section}\]\s*(#.*)?$", each)), None)
     if head is None:
         lines += [""] * bool(lines) + [f"[{section}]", line]

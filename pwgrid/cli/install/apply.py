@@ -138,7 +138,7 @@ def remove_rest(removal: Removal, *, purge: bool, say: Say) -> None:
 
 
 def _write(path: Path, text: str, mode: int, owner: str = "", group: str = "") -> None:
-    """The whole file or none of it; never readable by more than it shall be."""
+    """Writes the whole file or nothing; at no time may more users read it than `mode` says."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

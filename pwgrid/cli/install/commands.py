@@ -45,8 +45,8 @@ _listening = _with(
 def install() -> None:
     """Installs the grid as a service that starts with the host.
 
-    Shows first what it will do. What is as it should be is left alone, and settings that are there are yours: a second
-    time changes nothing but what another version of pwgrid, or another option, changes.
+    Shows first what it will do. What is right already is left alone, and settings that are there are yours: a second
+    run changes only what another version of pwgrid, or another option, changes.
     """
 
 
@@ -81,7 +81,7 @@ def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -
 
 @click.command()
 @click.argument("manager", type=click.Choice(_MANAGERS))
-@click.option("--purge", is_flag=True, help="Also what was changed since, and what the grid has written.")
+@click.option("--purge", is_flag=True, help="Also remove what was changed since, and what the grid has written.")
 @_asking
 def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -> None:
     """Ends the grid and removes exactly what `pwgrid install` has made.

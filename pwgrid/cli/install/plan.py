@@ -35,8 +35,8 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file of ours. One that is the `operators` is written only where there is none yet. `owner` and `group` are
-    names; without them it belongs to whoever installs."""
+    """A file of ours. One that belongs to the `operators` is written only where there is none yet. `owner` and `group`
+    are names; without them it belongs to whoever installs."""
 
     path: Path
     text: str = field(repr=False)

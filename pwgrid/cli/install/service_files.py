@@ -37,7 +37,7 @@ class Service:
     log: Path = Path("/dev/null")
     """For supervisord: the log file."""
     hidden: tuple[Path, ...] = ()
-    """What of the installation lies where the service sees nothing unless it is told so: in somebody's home."""
+    """The parts of the installation in somebody's home, which a service sees only if its unit names them."""
     sandbox: bool = True
 
     @property
@@ -139,7 +139,7 @@ def _without(text: str, starts: Iterable[str]) -> str:
 
 
 def _unit_word(word: str) -> str:
-    """As a unit has it: % and $ are its own, blanks divide."""
+    """The word as a unit file has it: % and $ have a meaning there, and blanks divide words."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if set(escaped) & set(" \t'\"") else escaped
 

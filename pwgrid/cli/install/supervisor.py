@@ -44,7 +44,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     )
     files.append(program)
     if about.user:
-        # supervisord, which is root, opens it as well: in a directory of root's, for a name that is nobody else's.
+        # supervisord, which is root, opens it as well. So it is in root's directory: nobody else can replace it there.
         files.append(TextFile(places.log, "", 0o640, operators=True, owner=about.user, group=about.user))
     rule = places.config / "logrotate.conf" if asked.user else _ROTATION
     if asked.user or rule.parent.is_dir():
@@ -72,12 +72,13 @@ def stop(asked: Asked, before: Record) -> list[Command]:
 
 
 def forget(before: Record) -> list[Command]:
-    """Once its file is gone. What supervisord has never heard of, or without a supervisord, is forgotten already."""
+    """Has supervisord forget the program, once its file is gone. Where it does not know it, or does not run, all is
+    well, too."""
     return [Command((*_supervisorctl(Path(before.options["conf"])), "update", _PROGRAM), accepted=range(256))]
 
 
 def _base(asked: Asked) -> tuple[str, ...]:
-    """Root asks another user's grid only where it names its place."""
+    """The option that names the grid's place: without it root asks no other user's grid."""
     if asked.user:
         return ()
     with_uid = Path(tempfile.gettempdir()) / f"pwgrid-{pwd.getpwnam(_PROGRAM).pw_uid}"

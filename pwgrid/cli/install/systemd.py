@@ -72,7 +72,7 @@ def stop(asked: Asked) -> list[Command]:
 
 
 def forget(asked: Asked) -> list[Command]:
-    """Once the units are gone."""
+    """Has systemd forget the units, once their files are gone."""
     systemctl = _systemctl(asked)
     return [
         Command((*systemctl, "daemon-reload")),

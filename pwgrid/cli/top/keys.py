@@ -25,7 +25,7 @@ class Keys:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it depends on what comes next, or does not come, what the last key was."""
+        """Whether the last key is not known yet: it depends on what comes next, if anything does."""
         return bool(self._text)
 
     def feed(self, data: bytes) -> list[str]:

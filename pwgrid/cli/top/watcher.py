@@ -97,7 +97,7 @@ class Watcher(threading.Thread):
         return {name: float(settings[name]["value"]) for name in LIMITS}
 
     def _find_again(self) -> None:
-        """Another master may be somewhere else."""
+        """Looks for the grid again: another master may have another place."""
         try:
             found: RunningGrid = find_grid(*self._where)
         except GridError:

@@ -36,7 +36,7 @@ def memory_bytes(process: psutil.Process, metric: str) -> int:
 
 
 def _anonymous_bytes(process: psutil.Process) -> int:
-    """A sandboxed browser process lets only root read its maps; what is its own alone comes nearest."""
+    """Only root may read the maps of a sandboxed browser process; its unshared memory comes nearest to them."""
     try:
         info = process.memory_info()
     except psutil.Error:
@@ -65,7 +65,7 @@ def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Itera
 
 
 def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:
-    """What each limited cgroup from ours up to the root leaves us. Pages of files that are idle can be had back."""
+    """What each limited cgroup from ours up to the root leaves us. Idle file pages count: they can be reclaimed."""
     for group in own_cgroups(cgroups, membership):
         limits = [int(text) for name in ("memory.max", "memory.high") if (text := text_of(group / name)).isdigit()]
         if limits:
@@ -75,7 +75,7 @@ def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:
 
 
 def text_of(path: Path) -> str:
-    """What a file of a cgroup says; nothing where there is none: the root has no limits, and a cgroup may go."""
+    """The text of a cgroup's file; empty if it is missing: the root has no limits, and a cgroup may be removed."""
     try:
         return path.read_text().strip()
     except OSError:

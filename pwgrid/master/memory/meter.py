@@ -52,16 +52,16 @@ class MemoryMeter:
         self._seen: frozenset[str] = frozenset()
 
     def tick(self, now: float) -> float:
-        """Sample when it is time to; mark what is to be recycled; have killed what is over the hard limit.
+        """Sample when it is time to; mark what is to be recycled; kill what is over the hard limit.
 
         Returns when it is to be called again at the latest.
         """
         if self._config.settings is not self._settings:  # a reload
             self._follow(self._config.settings)
-            self._sampled_at = -math.inf  # the new guard shall know at once what the old one knew
+            self._sampled_at = -math.inf  # the new guard has to know at once what the old one knew
         if now >= min(self._sample_at(), self._age_at()):
             self._look(now, is_sample=now >= self._sample_at())
-        elif not self._seen <= self._workers.records.keys():  # what one that has gone leaves may be room enough
+        elif not self._seen <= self._workers.records.keys():  # a worker that has gone may leave enough room
             self._look_at_host(record for record in self._workers.records.values() if record.life.has_process)
         return min(self._sample_at(), self._age_at())
 
@@ -91,11 +91,11 @@ class MemoryMeter:
         }
 
     def _limits_of(self, record: WorkerRecord) -> RecycleLimits:
-        """Those of its pool; the global ones where the configuration has that no more."""
+        """Those of its pool; the global ones where the configuration no longer has that pool."""
         return self._limits_of_pools.get(record.pool, self._limits)
 
     def limits(self, limits: Limits) -> Limits:
-        """`limits` with what the host's memory allows; who started since the last sample takes of that already."""
+        """`limits` with what the host's memory allows, less one for each worker that started since the last sample."""
         started = sum(record.forked_at > self._sampled_at for record in self._workers.records.values())
         return replace(limits, memory_for=max(0, self._room - started), no_spawns=self.guard.reason)
 
@@ -122,7 +122,7 @@ class MemoryMeter:
         metric = self._settings.memory_metric
         samples = renewed_after(self._settings.memory_check_interval)
         renewed = {record.worker_id for record in records if record.memory.is_due(samples)}
-        # The first readings of many workers come one after the other, and so do all that follow.
+        # Only a part of the unread workers is read at each sample, so that their later readings are spread, too.
         unread = sorted((record for record in records if record.memory.memory_mib is None), key=_oldest_first)
         renewed |= {record.worker_id for record in unread[: math.ceil(len(records) / samples)]}
         for record in records:

@@ -16,8 +16,8 @@ SHORT_OF_MEMORY: Final = "the host is short of memory"
 class Wanted:
     """What one pool should have. No start before `not_before` (monotonic seconds; the pool's backoff).
 
-    `spares` are warm workers beside the `workers` that serve. What there is beyond that waits until it is needed, or
-    until the pool `is_quiet`: then it goes.
+    `spares` are warm workers beside the `workers` that serve. Spares beyond that number stay until they are needed, or
+    until the pool `is_quiet`: then they are drained.
     """
 
     workers: int
@@ -30,7 +30,7 @@ class Wanted:
 class WorkerView:
     """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
 
-    `spare`: it is not counted on: it starts, or is warm, or serves already in place of another one that is still there.
+    `spare`: it is none of the wanted workers: it starts, is warm, or serves already in place of one that still lives.
     `lingers_until`: it only waits for the end of its last sessions, which may take until then (monotonic seconds).
     """
 
@@ -51,7 +51,7 @@ class Limits:
     `max_surge` bounds the processes beyond the wanted number that the grid adds of its own accord, to have a
     replacement before it recycles a worker. Workers that drain for another reason are replaced one for one even beyond
     it, because capacity must not dip, but only where there is memory for it; 0 allows no process beyond the wanted
-    number, ever. Those that linger take memory and no slot: they do not count while the host has room.
+    number, ever. Workers that linger count only where it is 0; where memory is short, they are hurried one by one.
     """
 
     max_starting: int = 2
@@ -90,7 +90,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Hurry:
-    """Leave the sessions of a worker that lingers no more time than those of a drain that was not planned."""
+    """Give the sessions of a worker that lingers only the time of a drain that was not planned."""
 
     worker_id: str
     reason: str
@@ -169,8 +169,8 @@ def _pool(name: str, wanted: Wanted, views: list[WorkerView]) -> _Pool:
 
 
 def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
-    """The one worker of the pool that is recycled next: none while another recycle is under way. The replacement of one
-    that lingers serves already."""
+    """The one worker of the pool that is recycled next: none while another recycle is under way. One that lingers does
+    not count as that: its replacement serves already."""
     due = [view for view in pool.available if view.recycle]
     if len(pool.leaving) >= max(1, limits.max_surge) or any(view.recycle for view in pool.leaving):
         return None
@@ -178,9 +178,9 @@ def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
 
 
 def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[Action]:
-    """What is too much, idle ones first, and the expiring one once its replacement serves or can have no place.
+    """Drain surplus workers, idle ones first, and the expiring one once its replacement serves or has no room to start.
 
-    `can_wait`: some worker lingers, and makes room when the host has none.
+    `can_wait`: some worker lingers, and can be hurried to make room.
     """
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
@@ -214,8 +214,8 @@ def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
 
 
 def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
-    """Of those that linger the one that has done so for longest, where the host has no memory, or none for a worker
-    that is to serve. One at a time: what it has may be enough."""
+    """Hurry the worker that has lingered longest, where the host is short of memory, or has none for a worker that is
+    to serve. One at a time: the memory that it frees may be enough."""
     lingering = [view for pool in pools for view in pool.lingering]
     if not lingering or limits.has_room or any(pool.leaving for pool in pools):
         return []
@@ -227,7 +227,8 @@ def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
 
 
 def _soonest(view: WorkerView) -> tuple[bool, int, float]:
-    """Those that may stay; of these those that serve already, then warm ones, then those that started first."""
+    """The order in which spares serve: first those that need no recycling; of these those that serve already, then warm
+    ones, then those that started first."""
     return (view.recycle is not None, -BEFORE_A_DRAIN.index(view.status), view.started_at)
 
 

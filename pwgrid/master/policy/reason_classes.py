@@ -15,7 +15,7 @@ RECYCLES: Final = {
     "operator": "operator",
     "asked over Redis": "operator",
 }
-"""Why a worker is drained that is replaced, by the head of the sentence. Others are wanted no more, or fail."""
+"""Why a worker is replaced, by the first words of the sentence. Other workers are no longer wanted, or fail."""
 
 DEATHS: Final = {
     "launch failed": re.compile(r" did not start\b"),
@@ -29,7 +29,7 @@ DEATHS: Final = {
     "worker ended": re.compile("worker ended with "),
     "not forked": re.compile("cannot start a worker"),
 }
-"""What befalls a worker; the first that is found in the sentence."""
+"""How a worker dies; the first pattern that is found in the sentence counts."""
 
 OTHER: Final = "other"
 NO_SIGNAL: Final = "none"
@@ -60,7 +60,7 @@ def recycle_class(reason: str) -> str | None:
 
 
 def death_class(reason: str) -> tuple[str, str]:
-    """What befell a worker, and the signal that ended the process, if one did."""
+    """How a worker died, and the signal that ended the process, if one did."""
     found = next((name for name, pattern in DEATHS.items() if pattern.search(reason)), OTHER)
     said = _SIGNAL.search(reason)
     if said is None:

@@ -1,8 +1,9 @@
 """When a worker is replaced or killed for its memory or age, and when the host has too little memory; measures nothing.
 
-The RSS of a worker's tree is read at each sample. What it really takes (PSS, USS) costs the kernel 15 to 30 µs for each
-MiB, so that is read every twelfth sample, each minute at least, and at once when it could be over a limit, or when RSS
-is clearly above what it was at any reading: it is never above RSS, and grows by no more than RSS does.
+The RSS of a worker's tree is read at each sample. What the tree really takes (PSS, USS) costs the kernel 15 to 30 µs
+for each MiB, so it is read every twelfth sample, at least each minute, and at once when it could be over a limit, or
+when RSS is clearly above that of all readings. Between readings RSS bounds it: PSS and USS are never above RSS, and
+grow by no more than RSS does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from pwgrid.common.session_lifecycle import EndReason
 
 SAMPLES_OVER: Final = 2
-"""So many samples running over the soft limit recycle a worker: one alone may be a page that is just being left."""
+"""Consecutive samples over the soft limit that recycle a worker: a single one may be a page that is just being left."""
 
 RENEWED_AFTER_SAMPLES: Final = 12
 RENEWED_AFTER_S: Final = 60.0
@@ -44,7 +45,7 @@ class RecycleLimits:
 
     @property
     def lowest_mib(self) -> int:
-        """The limit below which it need not be known exactly how much a worker takes; 0 without any."""
+        """The lower limit: while RSS is not above it, the metric need not be read for a limit; 0 without limits."""
         return self.soft_mib or self.hard_mib
 
 
@@ -55,15 +56,15 @@ class Footprint:
     rss_mib: int | None = None
     memory_mib: int | None = None
     lowest_rss_mib: int = 0
-    """Since that reading; 0 once it was within the limit."""
+    """The lowest RSS since that reading; 0 once RSS was within the limit."""
     samples_since: int = 0
     samples_over: int = 0
-    """Running, over the soft limit."""
+    """Consecutive samples over the soft limit."""
     highest_rss_mib: int = 0
-    """Of all readings."""
+    """The highest RSS at any reading."""
 
     def is_new_high(self, rss_mib: int) -> bool:
-        """Whether the tree may take clearly more than at any reading: for the highest figure to be known."""
+        """Whether RSS is so far above that of all readings that another one is needed to know the highest figure."""
         return 0 < self.highest_rss_mib * NEW_HIGH_FACTOR < rss_mib
 
     def needs_reading(self, limits: RecycleLimits, rss_mib: int) -> bool:

@@ -23,7 +23,7 @@ HALF_LIFE_S: Final = 300.0
 QUIET_S: Final = 30.0
 STARTS: Final = 5
 UNKNOWN_START_S: Final = 2.0
-_NO_SESSION: Final = 0.1  # less than that is none: a rate that is halved again and again never gets to 0
+_NO_SESSION: Final = 0.1  # fewer expected sessions count as none: a rate that is only halved never gets to 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Outlook:
     def sessions(self) -> int:
         """How many may begin before a browser that is started now is warm.
 
-        Those of the rate, and those that may come at once at any time: as many as a worker has slots, but not more than
-        a fifth of a life, else most workers of a pool with short lives would be spares.
+        Those that the rate foresees, and those that may come at once at any time: as many as a worker has slots, but at
+        most a fifth of its lifetime, else most workers of a pool with short lifetimes would be spares.
         """
         return math.ceil(self.rate * self.start_s - _NO_SESSION) + max(1, min(self.slots, self.max_lifetime // 5))
 
@@ -61,8 +61,8 @@ def spares(outlook: Outlook, lifetimes: Iterable[int]) -> int:
 
 
 def expected_rate(workers: int, slots: int, max_lifetime: int) -> float:
-    """Sessions per second in a pool of which nothing is known yet: short ones in each slot, but not more than use half
-    of the pool up.
+    """Sessions per second in a pool of which nothing is known yet: one a second in each slot, but at most as many as
+    use up half of each worker's lifetime.
 
     With long lives that asks for no spare, with short ones for the few that the first seconds of a load need.
     """
@@ -98,7 +98,7 @@ class SessionRate:
             self._peak, self._peak_at = seen, now
 
     def per_s(self, now: float) -> float:
-        """What must be reckoned with."""
+        """The rate to expect."""
         return self._peak * math.exp2((self._peak_at - now) / HALF_LIFE_S)
 
     def is_quiet(self, now: float) -> bool:

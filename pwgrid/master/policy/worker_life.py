@@ -61,7 +61,7 @@ PHASES: Final[dict[tuple[Phase, PhaseEvent], Phase]] = {
     (_P.AWAITED, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.AWAITED, _PE.EXITS): _P.EXITED,
     (_P.REPEATING, _PE.OPENS): _P.REPEATING,
-    # A link carries what happened before the state that it tells, so nothing that is repeated comes later.
+    # A link delivers events before the state, so nothing is repeated after that.
     (_P.REPEATING, _PE.COMES_BACK): _P.RUNNING,
     (_P.REPEATING, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.REPEATING, _PE.EXITS): _P.EXITED,
@@ -85,7 +85,7 @@ REPEATED: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
     (_S.SPARE, _E.STOPS): _S.STOPPED,
     (_S.AVAILABLE, _E.STOPS): _S.STOPPED,
 }
-"""What only a worker says that comes back to another master, beside what any worker may say."""
+"""More transitions, for a worker alone that comes back to another master and repeats what it had said before."""
 
 _LEADS_TO: Final = {"spare": _E.WAITS, "available": _E.SERVES, "draining": _E.DRAINS, "stopped": _E.STOPS}
 
@@ -95,9 +95,9 @@ class Purpose(IntEnum):
 
     SPARE = auto()  # to wait until another one is used up: nobody counts on it, even if a selection let it serve
     SERVE = auto()
-    RECYCLE = auto()  # once its sessions have ended, which may take long; so after its death was counted, once
-    END = auto()  # within the time that the end of the grid has, too
-    END_FOR_OPERATOR = auto()  # who asks a second time does not want to wait
+    RECYCLE = auto()  # once its sessions have ended, which may take long; a counted death sets it, too, to count once
+    END = auto()  # its sessions have less time: as much as when the grid stops
+    END_FOR_OPERATOR = auto()  # the same; asked for a second time it means END_NOW
     END_NOW = auto()
 
 
@@ -215,13 +215,13 @@ class WorkerLife:
         return []
 
     def comes_back(self, told: object, now: float, times: Times) -> list[Do]:
-        """It tells its status for the first time since another master had it: it is where it says it is, and what that
-        master asked of it without its hearing is asked again."""
+        """A worker of another master tells its status for the first time. That counts; what that master asked and the
+        worker may not have heard is asked again."""
         event = _LEADS_TO.get(str(told))
         todo = self.says(event, "asked", now, times) if event else []
         self._step(PhaseEvent.COMES_BACK)
         if self.status is WorkerStatus.DRAINING and told is not None:
-            # One that drains, too: it may not have heard that its sessions have less time than before.
+            # Also when it drains already: it may not have heard that its sessions have less time than before.
             self.reason = self.reason or "asked"
             todo.append(Do.SEND_DRAIN)
         elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
@@ -265,7 +265,7 @@ class WorkerLife:
         self._see(WorkerEvent.DRAINS)
         self.ready_by = math.inf
         limit = self._limit_drain(until, DRAIN_NOW_S if is_now else DRAIN_GRACE_S)
-        # A recycle has time: it is told when the link is up again. Redis knows one kind of drain, and that has less.
+        # A recycle waits until the link is up again: the only kind of drain in Redis leaves sessions less time.
         leave = [] if self.purpose is Purpose.RECYCLE else [Do.LEAVE_DRAIN]
         return [*limit, Do.SEND_DRAIN, *leave]
 
@@ -277,9 +277,9 @@ class WorkerLife:
     # How it ends
 
     def may_be_taken_over(self, now: float) -> bool:
-        """Whether there is to be a successor, should its process have died and its browser server live.
+        """Whether a successor may take over if its process has died and its browser server lives.
 
-        A successor has none: a browser server that has cost two workers their lives is ended with its tree.
+        A successor gets no successor: a browser server whose second worker dies, too, is ended with its tree.
         """
         return (
             not self.successors
@@ -289,8 +289,8 @@ class WorkerLife:
         )
 
     def is_silent(self, reason: str, *, taken_over: bool) -> list[Do]:
-        """It is silent or late: it is no capacity from now on, and not heard any more. `taken_over`: its browser server
-        lives, and is for a successor."""
+        """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: its browser
+        server lives, and a successor gets it."""
         self._step(PhaseEvent.IS_GIVEN_UP)
         news = self._is_taken_over(reason) if taken_over else self._is_lost(reason)
         return [Do.CUT_LINK, *news, Do.END_PROCESS]

@@ -1,4 +1,4 @@
-"""The proxy and, while it is replaced, the coming one and those that go: a change of hands that refuses nobody."""
+"""The proxy and, while it is replaced, the coming one and those that retire: a replacement that refuses no client."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Proxies:
 
     @property
     def is_being_replaced(self) -> bool:
-        """Whether a change of hands is under way."""
+        """Whether a replacement is asked for or under way."""
         return self._wanted is not None or self._coming is not None
 
     def waiting(self) -> Data:
@@ -52,7 +52,7 @@ class Proxies:
         return {"waiting": sum(each["waiting"] for each in told), "waitingByRun": by_run}
 
     def pids(self) -> set[int]:
-        """Of all that there are."""
+        """The pids of all proxies."""
         return {each.pid for each in self._all() if each.pid is not None}
 
     def start(self) -> None:

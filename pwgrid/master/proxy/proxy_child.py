@@ -62,7 +62,7 @@ class ProxyChild(SingleChild):
         self._state: Data = {}
 
     def adopt(self, state: ChildState) -> bool:
-        """Go on with the one that another master forked; it has the lost threshold to come back. False: it is gone."""
+        """Go on with one that another master forked; it has WORKER_LOST_THRESHOLD to come back. False: it is gone."""
         is_alive = super().adopt(state)
         if is_alive:
             self._link = self._new_link(adopts=True)
@@ -93,7 +93,7 @@ class ProxyChild(SingleChild):
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
 
     def attach(self, reconnect: Reconnect) -> bool:
-        """Take the proxy's new connection; False when there is none to have it. Its listening sockets come with it.
+        """Take the proxy's new connection; False when there is no link for it. Its listening sockets come with it.
 
         Raises ProtocolError when its first frame says something impossible.
         """
@@ -140,7 +140,7 @@ class ProxyChild(SingleChild):
         if self._link is not None:
             self._link.read_what_is_left()
             self._link.close("ended")
-            # What it may not have done is its successor's to do; `stop` was meant for this one.
+            # The next proxy does what this one may not have done, except for `stop`: that was meant for this one.
             self._undelivered = [item for item in self._link.unacknowledged() if item[0] not in ("stop", "retire")]
             self._link = None
         return f"proxy ended with {ended}"
@@ -154,7 +154,7 @@ class ProxyChild(SingleChild):
     def _received(self, item: Received) -> None:
         match item:
             case Opened():
-                # One that another master forked does not say again that it listens, and another one does not come back.
+                # A proxy that another master forked does not repeat that it listens; its first event was that.
                 self.listening = self.listening or item.init["lastEventIdx"] > 0
             case StateSeen():
                 self.ready = bool(item.data.get("ready"))

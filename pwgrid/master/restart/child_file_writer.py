@@ -72,7 +72,7 @@ class ChildFileWriter:
         self._write(self._state(kind, str(child.pid), child, time.monotonic(), self.settings_of(kind)))
 
     def remove(self, kind: ChildKind, name: str) -> None:
-        """It ended. Idempotent."""
+        """Remove the file of a child that has ended. Idempotent."""
         path = state_path(self._runtime, kind, name)
         self._refused.pop(path, None)
         with suppress(OSError):
@@ -107,7 +107,7 @@ class ChildFileWriter:
             self._again.arm(min(self._again.when, self._loop.now() + AGAIN_S))
 
     def _write_refused(self) -> None:
-        """Until it is written, the next master would not know that child."""
+        """Try again what the disk refused: the next master knows no child that is not written down."""
         for state in list(self._refused.values()):
             self._write(state)
 

@@ -82,7 +82,7 @@ class Reload:
         return found
 
     def _follow_pools(self) -> None:
-        """Have the pools that are configured now, in that order; those that are not go with their last workers."""
+        """Take over the configured pools, in their order; one that is configured no more goes with its last worker."""
         wanted, there = self._config.settings.pools_wanted(), dict(self._pools)
         self._pools.clear()
         for name, settings in wanted.items():

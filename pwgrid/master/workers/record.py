@@ -1,4 +1,4 @@
-"""What the master knows of one worker; decides nothing about it: what becomes of it does its `life`."""
+"""What the master knows of one worker. Decides nothing about it: that does its `life`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkerRecord:
     """One worker. Times are monotonic seconds.
 
     `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy
-    of the channel to its browser server, which outlives the process; another master's worker brings it when it
+    of the channel to its browser server, which outlives the process; another master's worker sends it when it
     comes back. `runs`: who has its slots, as far as clients have said so. `settings` and `version` are what it was
     forked with, `launched` what it said of its browser. `counted_at`: when it last told how many sessions it had
     had. `recycle`: why it should be replaced. `late` watches `life.ready_by`.

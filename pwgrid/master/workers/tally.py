@@ -19,7 +19,7 @@ class Tally:
         self.drain = Histogram(DRAIN_BOUNDS_S)
         self.canary = Histogram(CANARY_BOUNDS_S)
         self.canary_failures = 0
-        # A series that begins with its first event is no increase to Prometheus.
+        # All begin at 0: where a series begins with its first event, Prometheus sees no increase.
         self._recycles = Counter(dict.fromkeys(RECYCLES.values(), 0))
         self._deaths = Counter({(reason, NO_SIGNAL): 0 for reason in (*DEATHS, OTHER)})
 

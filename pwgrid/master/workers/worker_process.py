@@ -71,7 +71,7 @@ def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord, pool:
     common = (*config.common(pool), record.tree.directory, record.worker_id, pool)
 
     def run(control: socket.socket) -> int:
-        # Its sessions are worth more than a registration: it does not wait for Redis.
+        # It does not wait for Redis: its sessions matter more than its registration.
         boot = WorkerArguments(
             *common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True, sessions_until=until
         )
@@ -94,7 +94,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
     ipc = config.kept_open.ipc.get(state.name) if config.kept_open else None
     return WorkerRecord(
         worker_id=state.name,
-        pool=state.pool or browser_type,  # a master without pools of their own has written nothing there
+        pool=state.pool or browser_type,  # a master of a version without named pools has written none
         browser_type=browser_type,
         life=life,
         child=child,

@@ -56,7 +56,7 @@ _EVENTS: Final = {
 class Workers:
     """The workers by id (`records`).
 
-    `registry_seen`: Redis has been there, since a worker has registered; from then on the grid goes on without it, too.
+    `registry_seen`: a worker has registered, so Redis was there; from then on the grid goes on without Redis, too.
     `drained` has the last ends of workers, the newest last: sessions that were `cut`, whether because the drain
     `timedOut` (and not because somebody wanted the end now), and the reason when the worker was `lost` instead.
     """
@@ -104,7 +104,7 @@ class Workers:
         log.info("worker_started", worker=record.worker_id, pool=name, pid=record.child.pid, spare=spare)
 
     def adopt(self, state: ChildState) -> None:
-        """Go on with one that another master forked; it has the lost threshold to come back."""
+        """Go on with one that another master forked; it has WORKER_LOST_THRESHOLD to come back."""
         record = adopt_worker(self._loop, self._config, state)
         if record is not None:
             self._see_pool(record)
@@ -113,7 +113,7 @@ class Workers:
             log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
 
     def _see_pool(self, record: WorkerRecord) -> None:
-        """The configuration of this master may not have the pool that another one had."""
+        """Add the worker's pool, as a removed one, where this master's configuration does not have it."""
         if record.pool not in self._pools:
             settings = replace(short_form(self._config.settings, record.browser_type), name=record.pool, workers=0)
             self._pools[record.pool] = pool = Pool(settings, self._loop.now())
@@ -145,7 +145,7 @@ class Workers:
         return [record.view(now, times) for record in self.records.values()]
 
     def drain(self, record: WorkerRecord, reason: str, wanted: Purpose) -> None:
-        """Ask for the end: the command goes over the link, and what does not follow it is ended."""
+        """Ask for the end: the command goes over the link, and a worker that does not obey is killed."""
         was = record.life.status
         todo = record.life.drain(wanted, reason, self._loop.now(), self._times())
         self._note_drain(record, was, "operator" if wanted is Purpose.END_FOR_OPERATOR else reason)
@@ -175,7 +175,7 @@ class Workers:
             self._do(record, record.life.kill())
 
     def learn_trees(self) -> Table:
-        """See which processes belong to whom now; the table that told it (empty without workers)."""
+        """See which processes belong to whom now; returns the process table (empty without workers)."""
         live = [record for record in self.records.values() if record.life.has_process]
         table = process_table() if live else Table()
         for record in live:
@@ -183,7 +183,7 @@ class Workers:
         self._trees.cancel()  # the memory meter asks again, at each of its samples
         return table
 
-    # What they say. What no worker can mean raises ValueError: that ends the connection it came over
+    # What they say. What makes no sense raises ValueError: that ends the connection it came over
 
     def _heard(self, record: WorkerRecord, item: Received) -> None:
         now, life = self._loop.now(), record.life
@@ -270,9 +270,9 @@ class Workers:
     def _exited(self, record: WorkerRecord, ended: Exit) -> None:
         if record.link is not None:
             record.link.read_what_is_left()
-        record.tree.worker_pid = 0  # may be somebody else's from here on
+        record.tree.worker_pid = 0  # from here on the pid may be another process's
         life, was, reason = record.life, record.life.status, _why(record, ended)
-        # How an adopted one ended only its parent was told; but removing its directory is the last thing that it does.
+        # Only its parent is told how an adopted one ended; but the last step of a clean end is to remove its directory.
         is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
         todo = life.exits(reason, is_clean=is_clean, taken_over=self._can_be_taken_over(record))
         tell = log.info if Do.TELL_GONE in todo else log.error
@@ -356,7 +356,7 @@ class Workers:
 
     @staticmethod
     def _send(record: WorkerRecord, name: str, data: Data) -> None:
-        """A command over its link; what an adopted one that has not come back is told waits there."""
+        """Send a command over its link, where it waits if an adopted worker has not come back yet."""
         if record.link is not None:
             record.link.send(name, data)
 

@@ -51,7 +51,7 @@ JSON: Final = "application/json"
 
 Answer = TypeVar("Answer")
 
-# A filter that is there and empty is none.
+# An empty filter counts as not given.
 _None_if_empty = BeforeValidator(lambda given: given or None)
 _PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
 

@@ -13,7 +13,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 
 MAX_BODY_BYTES: Final = 16 * 1024
 BODY_S: Final = 10.0
-"""For a whole body to arrive."""
+"""How long a whole body may take to arrive."""
 
 
 class BoundedBody(APIRoute):

@@ -61,7 +61,7 @@ def file_routes() -> APIRouter:
 
     @router.api_route("/dashboard/", methods=["GET", "HEAD"])
     async def page_with_slash() -> Response:
-        """Its files would be looked for in the wrong place."""
+        """Redirects: under this path a browser would look for the page's files in the wrong place."""
         return RedirectResponse("../dashboard")
 
     @router.api_route("/dashboard/{name}", methods=["GET", "HEAD"])
@@ -116,7 +116,7 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
         try:
             await relay(socket, reader, writer)
         finally:
-            with contextlib.suppress(RegistryUnavailable):  # that somebody began to is on record
+            with contextlib.suppress(RegistryUnavailable):  # the record says already that somebody has looked
                 await grid.registry.note_view(session_id)
             grid.feed.touch_session(session_id)
         with contextlib.suppress(WebSocketDisconnect):

@@ -116,7 +116,7 @@ LEASES: Final = Counter(
 )
 REPAIRS: Final = Counter("pwgrid_counter_repairs", _R, "Counters in Redis that a heartbeat had to correct")
 
-WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that shall serve", POOL)
+WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that are to serve", POOL)
 WORKERS: Final = Gauge("pwgrid_workers", _M, "Workers, by where they are", (*POOL, "status"))
 STARTS: Final = Counter("pwgrid_worker_starts", _M, "Workers that were started", POOL)
 RECYCLES: Final = Counter("pwgrid_worker_recycles", _M, "Workers that were replaced as planned", (*POOL, "reason"))

@@ -34,7 +34,7 @@ class _Needs:
         """Who asks. Raises Refusal for who may not."""
         headers, parameters = Headers(request.headers.items()), request.query_params.multi_items()
         peer = request.client.host if request.client else ""
-        # The grid's own page says its Origin where it has something done; with what it only asks browsers send none.
+        # Browsers send the Origin of the grid's own page with requests that change something, not with a GET or HEAD.
         from_own_page = request.method not in ("GET", "HEAD")
         local = request.scope.get("server")
         identity = _access(request).check(headers, parameters, local, peer, from_own_page=from_own_page)

@@ -37,7 +37,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._before = b""
         """The last bytes before that segment: the end of a head may be in both."""
         self._has_seen_body = False
-        """Whether bytes of that segment belong to a body, so that nobody knows how many to the next head."""
+        """Whether bytes of that segment belong to a body: then it is unknown how many belong to the next head."""
         self._refusal: Refusal | None = None
         """What ends this connection, once the requests before it have their answers."""
         self._upgrades = False

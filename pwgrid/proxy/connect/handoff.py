@@ -23,7 +23,7 @@ _ANSWER_BYTES: Final = 4096
 _NO_FD: Final = -1
 _LATE_ANSWER_S: Final = 0.25
 _LOOK_S: Final = 0.005
-"""Between two looks at whether a browser server has the client of a worker that died. It takes it 1 ms."""
+"""Between two looks at whether a browser server has got the client of a worker that died, which takes 1 ms."""
 
 _IN_TIME_S: Final = 0.05
 """A yes that comes less than this before the deadline may be followed by the browser server's no."""
@@ -31,13 +31,13 @@ _IN_TIME_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class HandoffFailure:
-    """The worker did not take the session: its own word (`draining`, `full`, `late`), or what befell the link."""
+    """The worker did not take the session: its answer (`draining`, `full`, `late`), or what happened to the link."""
 
     reason: str
     is_dead: bool = False
     """The worker has closed the link, or is gone: it does nothing more with the offer."""
     is_refusal: bool = False
-    """It is the worker's own word."""
+    """`reason` is the worker's answer."""
     open_until: float = 0.0
     """Until when a browser server may take the socket, in seconds of the loop's clock. 0: none can have it, since the
     offer was not sent, or was refused. Else it may have done so without our hearing of it; then the mark tells

@@ -16,8 +16,8 @@ LOG_EVERY_S: Final = 10.0
 
 
 class IdleConnections:
-    """Without them a few dozens of silent connections would keep everybody else out: the kernel gives no descriptor for
-    a client that it cannot count, and libuv then resets all who wait. A client that wants something says so at once, so
+    """Otherwise a few dozens of silent connections would keep everybody else out: at the limit the kernel gives no
+    descriptor for another client, and libuv then resets all who wait. A client that wants something says so at once, so
     that it is hardly ever the one that has been silent for longest.
     """
 

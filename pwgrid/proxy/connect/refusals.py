@@ -15,7 +15,7 @@ from pwgrid.settings.model import Settings
 RETRY_AFTER_S: Final = 5
 RETRY_AFTER_STOPPING_S: Final = 30
 RETRY_AFTER_QUEUE_S: Final = 30
-"""For who found no place in line, or waited there in vain: the line is as long then as it gets."""
+"""For clients that found no place in line, or waited there in vain: the line is at its longest then."""
 
 
 def body_of(refusal: Refusal) -> bytes:
@@ -67,8 +67,8 @@ def token_used_up(token: str, most: int) -> Refusal:
 
 
 def lease_not_served(reason: str, *, is_known: bool) -> Refusal:
-    """Why the client of a lease gets no browser: its worker's own word, or what befell the link. `is_known`: the master
-    knows the worker."""
+    """Why the client of a lease gets no browser. `reason` is its worker's answer, or what happened to the link;
+    `is_known`: the master knows the worker."""
     if reason == "in use":
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == "no such lease" or not is_known:

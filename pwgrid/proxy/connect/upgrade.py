@@ -121,8 +121,8 @@ class Gateway:
         return Switches(settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards)
 
     def caps(self, label: str, run: str, token: str, max_of_token: int) -> dict[str, int]:
-        """Of whom only so many may live at once, of those that a client belongs to; each is "" for none. `max_of_token`
-        is the token's own limit, 0 for none."""
+        """How many sessions of this client's token, run and label key may live at once, for each that has a cap; each
+        is "" for none. `max_of_token` is the token's own limit, 0 for none."""
         settings = self.settings
         known = (
             ("token", token, max_of_token or settings.max_sessions_per_token),
@@ -160,8 +160,8 @@ class Gateway:
             phases.selection.observe(ticket.selection_s)
 
     async def may_answer_again(self, worker_id: str, until: float) -> bool:
-        """Returns after a moment: whether a worker that is gone may still have a successor, which the master has not
-        started or missed yet. `until` is of the loop's clock."""
+        """Returns after a moment: whether a worker that is gone may still get a successor: the master still lists it,
+        and the loop's clock is before `until`."""
         await asyncio.sleep(SUCCESSOR_LOOK_S)  # its socket is there once it listens, and nothing tells of that
         return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
 
@@ -322,7 +322,7 @@ class Upgrade(asyncio.Protocol):
         self._transport.abort()  # our copy of the socket, as with any session
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
-        """The secret in a worker's own endpoint is what its registration says; nobody guesses another one's."""
+        """Raises Refusal unless the path has the secret of the worker's registered endpoint, which nobody guesses."""
         endpoint = await self._gateway.selector.endpoint_of(wanted.browser_type, worker_id)
         path = urlsplit(endpoint).path if endpoint else ""
         if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
@@ -348,8 +348,8 @@ class Upgrade(asyncio.Protocol):
     async def _is_served_all_the_same(
         self, ticket: Ticket[Selection], selection: Selection, failure: HandoffFailure
     ) -> bool:
-        """Whether a handoff that failed is none of ours any more. False: another worker shall be tried, as if this one
-        had never been asked."""
+        """Whether the client of a handoff that failed is served nevertheless. False: another worker is to be tried, as
+        if this one had never been asked."""
         selector = self._gateway.selector
         log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
         if not selector.local.refused(selection, failure.reason):

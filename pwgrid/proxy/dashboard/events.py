@@ -32,7 +32,7 @@ class Events:
         )
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """Those behind this one, the newest last, as far as they are kept."""
+        """Those after this one, the newest last, as far as they are kept."""
         return [each for each in self._kept if each["n"] > number]
 
     def roster_changed(self, roster: Roster) -> None:

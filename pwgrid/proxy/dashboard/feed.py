@@ -137,7 +137,7 @@ class Feed:
             if self._producer is None:  # else it has just looked
                 await self._look_at_registry(with_sessions=False)
                 await self._look_at_master()
-                if self._producer is None:  # nobody keeps anything open for who does not look
+                if self._producer is None:  # no connection is kept while nobody looks
                     self._master.close()
             self._sample()
 

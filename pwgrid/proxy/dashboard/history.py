@@ -1,4 +1,4 @@
-"""The last hour of the grid in samples, for curves. Always kept, so that who looks sees what was before."""
+"""The last hour of the grid in samples, for curves. Always kept, so that whoever looks sees what was before."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class History:
         self.last += 1
 
     def since(self, number: int) -> list[Sample]:
-        """Those behind the first `number`, the newest last, as far as they are kept."""
+        """Those after the first `number`, the newest last, as far as they are kept."""
         count = min(self.last - number, len(self._samples))
         return list(self._samples)[len(self._samples) - count :] if count > 0 else []

@@ -44,7 +44,7 @@ def files() -> dict[str, File]:
 
 
 def wants_page(accept: str) -> bool:
-    """Whether who sends this Accept header is a browser that opens a page: fetch() and command lines do not name it."""
+    """Whether this Accept header is of a browser that opens a page: fetch() and command line tools name no HTML."""
     return "text/html" in accept.lower()
 
 

@@ -75,7 +75,7 @@ class Access:
     allowed_hosts: frozenset[str] = frozenset()
     """As the setting has them."""
     own_hosts: frozenset[str] = frozenset()
-    """By which the grid itself tells others where it is."""
+    """Names by which the grid itself tells others where it is."""
     loopback_listeners: frozenset[Address] = frozenset()
     tokens: Callable[[], Tokens] = lambda: NO_TOKENS
     """Those of `pwgrid token`, as they are now."""

@@ -102,7 +102,7 @@ def _pool_name(pool: Mapping[str, Any]) -> str:
 
 
 def _pool(name: str, found: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """`told` is the roster's word, which is there also when the master does not answer."""
+    """`told` comes from the roster, which is there also when the master does not answer."""
     reason = told.get("reason") or found.get("reason")
     return {
         "browserType": told.get("browserType", name),

@@ -8,13 +8,13 @@ from typing import Final
 
 MOST: Final = 10
 WITHIN_S: Final = 60.0
-"""So many wrong tokens of one peer in this time are answered as such; what follows has to wait."""
+"""MOST wrong tokens of one peer within this time are answered as such; what follows has to wait."""
 
 MAX_PEERS: Final = 10_000
 """Beyond these the peer that has failed longest ago is forgotten."""
 
 _NETWORK_BITS: Final = 64
-"""A host with IPv6 has this much of an address for itself."""
+"""Of an IPv6 address a host chooses so many bits itself: peers are told apart by the others."""
 
 
 class FailedLogins:
@@ -41,7 +41,7 @@ class FailedLogins:
 
 
 def _peer(host: str) -> str:
-    """One name for all that one host may call itself."""
+    """One name for all addresses that one host may use."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:  # a Unix socket has no address

@@ -51,7 +51,7 @@ _STATUS = {"starting": "starts", "spare": "is warm, as a spare", "available": "s
 
 
 def happened(before: GridSeen, after: GridSeen) -> Iterator[Event]:
-    """What there is to tell of the way from one to the other. That a worker was lost the master tells by itself."""
+    """What has happened between the two states, except that a worker was lost: the master tells that itself."""
     for name, pool in after.pools.items():
         if (was := before.pools.get(name)) is not None:
             yield from _of_pool(name, was, pool)

@@ -102,7 +102,7 @@ class Wanted:
     name: str = ""
     """What the client calls its run."""
     label_key: str = ""
-    """The pool's that serves the one it asks for."""
+    """That of the pool which serves the label key it asks for."""
 
 
 def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> Wanted:
@@ -140,7 +140,7 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
 
 
 def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> Wanted:
-    """A client that comes with a lease: the secret in its path is its right, and its worker knows what it speaks."""
+    """A client that comes with a lease: the secret in its path is enough, and its version is not checked here."""
     policy.access.check_host(request.headers, local)
     check_origin(request.headers, policy.access.allowed_origins)
     _check_handshake(request)

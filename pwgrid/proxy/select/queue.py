@@ -82,7 +82,7 @@ class Ticket(Generic[Slot]):
         return Party(self.token, self.run)
 
     def take_another_id(self) -> None:
-        """Nobody knows the session by its old name any more."""
+        """Gives the session a new id; nobody knows it by the old one any more."""
         self.session_id = (LEASE if self.borrows else "") + secrets.token_hex(8)
 
     def looks_like(self) -> Hashable:
@@ -279,7 +279,7 @@ class Queue(Generic[Slot]):
 
 
 def _add(counter: Counter[Key], key: Key, by: int) -> None:
-    """What is counted down to nothing is kept no longer: there is no end of runs."""
+    """Counts. An entry that gets to 0 is removed, since new runs come without end."""
     counter[key] += by
     if not counter[key]:
         del counter[key]

@@ -21,7 +21,7 @@ class LocalSelection:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._full: set[str] = set()
-        """Gone ones go at the next choice."""
+        """Workers that are gone leave this set at the next choice."""
         self._turn: deque[str] = deque()
 
     def choose(self, ticket: Ticket[Selection], lost: Collection[str]) -> Selection | None:

@@ -185,7 +185,8 @@ class Clients {
     };
   }
 
-  // Chromium logs URLs and console texts of all its pages, and Playwright would tell them to whom it loses.
+  // Chromium logs URLs and console texts of all its pages. Playwright would tell them to each client that loses the
+  // browser.
   ownBrowser(browser) {
     this.browser = browser;
     browser.on('disconnected', () => this.browserIsGoing(true));
@@ -200,7 +201,7 @@ class Clients {
     browser.contextForReuse = () => contextForReuse.call(this.reusingNow);
   }
 
-  // Files of two clients must not meet: those of a trace are named after calls, which all clients count alike.
+  // Files of two clients must not meet: those of a trace are named after calls, which all clients number alike.
   directoryOf(client, base) {
     if (!client)
       return base;
@@ -252,7 +253,7 @@ function override(object, name, replacement) {
   object[name] = (...args) => replacement(original.bind(object), ...args);
 }
 
-// Playwright makes each process the leader of a group, but for a few short ones.
+// Playwright makes each process the leader of a group, except for a few that end soon.
 function killGroup(made) {
   try {
     process.kill(-made.pid, 'SIGKILL');

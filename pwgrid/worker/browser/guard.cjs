@@ -47,7 +47,7 @@ function judge(type, method, params, client) {
   return `${type}.${method} is refused by the grid: ${why} (${allowedBy})`;
 }
 
-// Playwright itself takes whatever JSON has: null, or a call whose id is a path.
+// Playwright itself takes any JSON: null, or a call whose id is a path.
 function isWellFormed(message) {
   return typeof message === 'object' && message !== null && typeof message.guid === 'string'
     && typeof message.method === 'string' && ['string', 'number', 'undefined'].includes(typeof message.id)
@@ -55,7 +55,7 @@ function isWellFormed(message) {
     && (message.method !== '__abort__' || typeof message.params === 'object' && message.params !== null);
 }
 
-// What is none is for Playwright to refuse, or for the browser.
+// The value if it is an object, else an empty one: Playwright or the browser refuses the message then.
 function objectOf(value) {
   return typeof value === 'object' && value !== null ? value : {};
 }
@@ -105,7 +105,7 @@ function isFileUrl(url, baseUrl) {
 // ---------------------------------------------------------------------------------------------------------------- CDP
 
 const ENDS_THE_BROWSER = new Set(['Browser.close', 'Browser.crash', 'Browser.crashGpuProcess']);
-// On the session of a page, too, these know all pages of the browser, or what it is and does as a whole.
+// Even on the session of a page these domains reach all pages of the browser, or the browser as a whole.
 const OF_THE_WHOLE_BROWSER = new Set(['Browser', 'Extensions', 'PWA', 'SystemInfo', 'Target', 'Tracing']);
 const OF_A_PAGE_ALONE = new Set([
   'Browser.getVersion', 'Target.setAutoAttach', 'Target.sendMessageToTarget', 'Target.detachFromTarget',
@@ -138,7 +138,7 @@ function reachesOthers(method, params, client) {
   return null;
 }
 
-// A session without `flatten` carries the messages of another one as texts, and that one those of a third.
+// A session without `flatten` carries the messages of another one as texts, which may carry those of a third.
 function tunnelled(method, { message }, client) {
   if (method !== 'Target.sendMessageToTarget')
     return null;

@@ -37,8 +37,8 @@ _NEEDED: Final = re.compile(
     r"|LD_LIBRARY_PATH|LIBGL_\w+|MESA_\w+|GALLIUM_\w+|VK_\w+|LIBVA_\w+|MOZ_\w+"
     r"|PLAYWRIGHT_BROWSERS_PATH|PLAYWRIGHT_SKIP_VALIDATE_HOST_REQUIREMENTS"
 )
-"""Variables that Node and the browser get, and so a page that breaks out of it. Nothing else that the grid was started
-with, such as secrets of a CI job."""
+"""Variables that Node and the browser get, and so would a page that breaks out of it. They get nothing else of the
+grid's environment, such as secrets of a CI job."""
 
 _FIREFOX_PREFS: Final[Mapping[str, str | int | bool]] = {
     "fission.bfcacheInParent": False
@@ -53,7 +53,7 @@ class LaunchSpec:
     socket_path: Path
     """Where the browser server listens (Unix socket, at most 107 bytes)."""
     tmpdir: Path
-    """Private to this browser server: what runs with it as TMPDIR is killed with it."""
+    """Private to this browser server: processes with this TMPDIR are killed with it."""
     executable: str = ""
     """Empty: the one that Playwright installed."""
     channel: str = ""
@@ -71,7 +71,7 @@ class LaunchSpec:
     environment: tuple[str, ...] = ()
     """Names of variables that Node and the browser get beside those that they need."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Others, with their values."""
+    """More variables, with their values."""
     proxy: Mapping[str, str] = field(default_factory=dict)
     """Playwright's launch option; empty: none."""
     live_view: Path | None = None

@@ -167,7 +167,7 @@ class Cast {
     this.last = null;
     this.turn = Promise.resolve();
     this.newest = null;
-    this.showing = null; // a timer, while there is one that is too early
+    this.showing = null; // a timer, while there is a frame that may not be shown yet
     this.shownAt = 0;
     this.settling = null;
     this.isSettled = false; // the next frame is the answer to `settle`
@@ -188,8 +188,8 @@ class Cast {
     this.begin();
   }
 
-  // Frames of our size may be on their way when the session's own screencast begins. It has none of them: they come before
-  // the answer to a command that stands between the end of ours and the beginning of its own.
+  // Frames of our size may be on their way when the session's own screencast begins; it must not get them. They come
+  // before the answer to a command that is sent after the end of ours and before the beginning of its own.
   spare(client) {
     const session = this.page.delegate._mainFrameSession?._client; // Chromium's
     if (!session)

@@ -53,7 +53,7 @@ class NodeLink:
         )
 
     def send(self, message: Message) -> None:
-        """Sends a message, now or when there is room. Silently nothing once the link has ended (`on_end` told)."""
+        """Sends a message, now or when there is room. Does nothing once the link has ended (`on_end` was called)."""
         if self._closed:
             return
         line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)

@@ -201,7 +201,7 @@ class BrowserServer:
         return self._link.send_handle(message, fd)
 
     def close_session(self, session_id: str, code: int, reason: str, text: str | None = None) -> None:
-        """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Unknown ids: nothing.
+        """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Ignores unknown ids.
 
         `text` is what the frame says: by default the sentence for this reason (pwgrid/worker/policy/close_texts.py).
         """
@@ -300,7 +300,7 @@ class BrowserServer:
             self._started.set_exception(BrowserServerGone())
 
     async def _sync(self) -> Message:
-        # A predecessor that was killed in the middle of a line spoils the first one after it: ask until answered.
+        # A predecessor that was killed in the middle of a line has spoilt our first one: ask until answered.
         while True:
             self._link.send({"do": "sync"})
             done, _ = await asyncio.wait([self._started], timeout=_SYNC_AGAIN_S)

@@ -165,7 +165,7 @@ function cut(text, limitBytes) {
   if (bytes.length <= limitBytes)
     return text;
   bytes = bytes.subarray(0, limitBytes);
-  return bytes.toString().replace(/\ufffd+$/, ''); // half a character at the cut
+  return bytes.toString().replace(/\ufffd+$/, ''); // an incomplete character at the cut
 }
 
 module.exports = { Session, kSession, GOING_AWAY, INTERNAL_ERROR };

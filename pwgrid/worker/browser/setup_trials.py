@@ -29,8 +29,8 @@ class Trial:
 class Trials:
     """The record, in the first of these files that can be written; all of them are read.
 
-    A launch counts for the same file (path, size, time of change), the same Playwright and the same way of launching
-    alone: what was changed since has not been tried.
+    A launch counts only for the same file (path, size, time of change), the same Playwright and the same way of
+    launching: what was changed since has not been tried.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:

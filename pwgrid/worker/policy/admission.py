@@ -32,7 +32,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many sessions a worker has of how many at once, and had of how many in its life."""
+    """How many sessions a worker has (`live` of `slots`), and has had in its life (`lifetime` of `max_lifetime`)."""
 
     live: int
     slots: int
@@ -47,8 +47,8 @@ def refusal(
 
     A spare that is offered a session has been chosen in place of a worker that is used up: from now on it serves.
 
-    A late offer is refused because the proxy has given the client to another worker by then. While Redis is away nobody
-    but the worker counts its life.
+    A late offer is refused because the proxy has given the client to another worker by then. While Redis is away, only
+    the worker itself counts its sessions.
     """
     if status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) and not (
         status is WorkerStatus.DRAINING and is_expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 REPORTS_A_LIFE: Final = 10
-"""So a worker's reports cost next to nothing beside the start of its browser, however many sessions a life has."""
+"""Reports at equal steps of a worker's life: they cost next to nothing beside the start of its browser."""
 
 
 def is_used_up(lifetime: int, max_lifetime: float) -> bool:
