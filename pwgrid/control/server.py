@@ -124,7 +124,7 @@ class ControlServer:
     def _welcome(self, sock: socket.socket) -> None:
         pid, uid = _peer(sock)
         if uid not in (os.geteuid(), 0):
-            log.warning("stranger_refused", pid=pid, uid=uid)
+            log.warning("foreign_peer_refused", pid=pid, uid=uid)
             sock.close()
             return
         if len(self._visitors) >= MAX_VISITORS:

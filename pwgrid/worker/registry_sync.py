@@ -166,7 +166,7 @@ class RegistrySync:
                 await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()
-            log.warning("left_without_leave", reason=str(error) or "Redis is away", unwritten=len(unwritten))
+            log.warning("left_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))
             try:
                 outage_spool.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
             except OSError as problem:

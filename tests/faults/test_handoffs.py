@@ -163,7 +163,7 @@ def test_a_client_of_a_unix_listener_whose_worker_froze_is_in_one_browser_server
             os.kill(victim["pid"], signal.SIGSTOP)
         try:
             is_answered(client)
-            eventually(lambda: "handed_off_unheard" in grid.output(), "the proxy lets it go", 10)
+            eventually(lambda: "handed_off_unconfirmed" in grid.output(), "the proxy lets it go", 10)
         finally:
             os.kill(victim["pid"], signal.SIGCONT)
         eventually(lambda: served(grid) == 1, "one has it")

@@ -288,7 +288,7 @@ class Upgrade(asyncio.Protocol):
                 log.debug("handed_off", session=ticket.session_id)
                 break
             if await self._is_served_all_the_same(ticket, selection, failure):
-                log.warning("handed_off_unheard", worker=selection.worker_id, session=ticket.session_id)
+                log.warning("handed_off_unconfirmed", worker=selection.worker_id, session=ticket.session_id)
                 break
             gateway.counts.retried += 1
             self._transport.resume_reading()
