@@ -110,6 +110,7 @@ class Proxy:
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self, self.master, Events())
         self.gateway.refusal_log.on_line = self.feed.events.refused
+        self.gateway.on_slot_taken = self.feed.client_came
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
         self._server: GridServer | None = None
@@ -343,6 +344,7 @@ class Proxy:
             self._stop.set()
 
     def _on_waiting(self) -> None:
+        self.feed.client_came()
         if self._tell_waiting is None:
             loop = asyncio.get_running_loop()
             self._tell_waiting = loop.call_later(TELL_WAITING_S, self._push_waiting)

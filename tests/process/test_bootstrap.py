@@ -63,6 +63,7 @@ class Checkout:
             "TMPDIR": str(directory / "tmp"),
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_INDEX": "1",
+            "PIP_NO_COMPILE": "1",  # caches of environments that live for a few seconds
             "PIP_FIND_LINKS": str(self.packages),
         }
         self.lock = [self.pin("playwright", "1.65.0")]

@@ -23,7 +23,13 @@ def run(*argv: object, **environment: str) -> str:
     done = subprocess.run(
         [str(each) for each in argv],
         cwd="/",
-        env={**{name: value for name, value in os.environ.items() if name not in own}, **environment},
+        # Python's caches would take as long as the installation, for environments that live for a few seconds.
+        env={
+            **{name: value for name, value in os.environ.items() if name not in own},
+            "PIP_NO_COMPILE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **environment,
+        },
         capture_output=True,
         text=True,
         timeout=600,

@@ -84,7 +84,7 @@ class Master:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TICK_S", "QUIET_TICK_S", "ROSTER_S"):
+    for name in ("TICK_S", "QUIET_TICK_S", "IDLE_TICK_S", "ROSTER_S"):
         monkeypatch.setattr(module, name, 0.001)
 
 
@@ -115,6 +115,25 @@ async def test_a_page_is_told_everything_and_then_only_what_has_changed() -> Non
         third = await told(page)
         assert third["set"]["sessions"]["s"]["reason"] == "memory limit"
         assert [each["text"] for each in third["events"]] == ["session s failed: memory limit"]
+
+
+async def test_where_nobody_has_a_session_it_is_looked_at_again_once_a_client_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_TICK_S", 3600)
+    grid = Grid()
+    feed = made(grid)
+    async with feed.page() as page:
+        await told(page)
+        await asyncio.sleep(0.05)
+        looks = grid.registry.looks
+        grid.registry.records["s"] = record("s", "running")
+        await asyncio.sleep(0.05)
+        assert (grid.registry.looks, page.messages.empty()) == (looks, True)
+        feed.client_came()
+        assert (await told(page))["set"]["grid"] == {"active": 1}
+        grid.registry.records["s"] = record("s", "completed", "client disconnected")
+        assert (await told(page))["set"]["grid"]["active"] == 0  # nobody has told of that
 
 
 async def test_a_second_page_is_told_everything_at_once_and_the_first_nothing_again() -> None:

@@ -93,6 +93,7 @@ class Gateway:
     counts: Counts = field(default_factory=Counts)
     figures: Figures = field(default_factory=Figures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
+    on_slot_taken: Callable[[], None] = lambda: None
     _policy: Policy | None = None
 
     def protocol(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> asyncio.Protocol:
@@ -137,6 +138,7 @@ class Gateway:
         try:
             selection = await self.selector.queue.acquire(ticket)
             waited = Waited.SERVED
+            self.on_slot_taken()
             return selection
         except ClientGone:
             waited = Waited.ABANDONED

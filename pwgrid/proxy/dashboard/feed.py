@@ -36,8 +36,11 @@ TICK_S: Final = 1.0
 QUIET_TICK_S: Final = 2.0
 """The same where the last look has found nothing new."""
 
+IDLE_TICK_S: Final = 5.0
+"""The same where nobody has a session or waits for one: that a client comes is told."""
+
 ROSTER_S: Final = 0.2
-"""A roster that changes is looked at a little later, since it seldom changes once."""
+"""What is told is looked at a little later: a roster seldom changes once, and a session is pending at first."""
 
 STATUS_S: Final = 5.0
 """How often the master is asked for figures that it tells nobody by itself, such as memory."""
@@ -92,7 +95,9 @@ class Feed:
         """Why the figures may be old, by who does not answer."""
         self._status: Mapping[str, Any] = {}
         self._ask_status_at = 0.0
-        self._roster_changed = asyncio.Event()
+        self._news = asyncio.Event()
+        self._is_idle = False
+        """Nobody has a session or waits, so that nothing happens but what is told."""
         self._sampled = (0, 0)
         """The connects and refusals until the last sample."""
 
@@ -109,7 +114,12 @@ class Feed:
         """The master has told who is there: ask it for the rest, too."""
         self.events.roster_changed(self._grid.roster)
         self._ask_status_at = 0.0
-        self._roster_changed.set()
+        self._news.set()
+
+    def client_came(self) -> None:
+        """A client has got a slot, or stands in line."""
+        if self._is_idle:
+            self._news.set()
 
     @contextlib.asynccontextmanager
     async def page(self) -> AsyncIterator[Page]:
@@ -159,12 +169,14 @@ class Feed:
         while True:
             await self._look_at_registry(with_sessions=True)
             await self._look_at_master()
-            tick_s = TICK_S if self._tell() else QUIET_TICK_S
+            is_changed = self._tell()
+            is_used = any(self._activity.active.values()) or any(self._grid.waiting_by_pool())
+            self._is_idle = not (is_changed or is_used)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(tick_s):
-                    await self._roster_changed.wait()
+                async with asyncio.timeout(TICK_S if is_changed else IDLE_TICK_S if self._is_idle else QUIET_TICK_S):
+                    await self._news.wait()
                     await asyncio.sleep(ROSTER_S)
-            self._roster_changed.clear()
+            self._news.clear()
 
     async def _look_at_registry(self, *, with_sessions: bool) -> None:
         try:
