@@ -47,6 +47,9 @@ _PASSED_ON: Final = frozenset({"user-agent", "upgrade", "connection", "sec-webso
 _PASSED_ON_PREFIX: Final = "x-playwright-"
 _COMPRESSION: Final = "sec-websocket-extensions"
 
+_HANDSHAKE: Final = ServerProtocol()
+"""One judges all requests: to make one takes as long as to judge. What it remembers of the last one is not read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -173,7 +176,7 @@ def _check_handshake(request: Request) -> None:
             400, "bad WebSocket handshake: there is more than one Upgrade header", reason=RefusalReason.BAD_HANDSHAKE
         )
     try:
-        ServerProtocol().process_request(request)
+        _HANDSHAKE.process_request(request)
     except InvalidHandshake as invalid:
         error = invalid
     else:
