@@ -1,0 +1,161 @@
+"""Commands that change a running grid."""
+
+import sys
+
+import click
+
+from pwgrid.cli.commands.options import GRID_OPTIONS, completing, say, with_json, with_options
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.argument("worker", required=False, shell_complete=completing("worker"))
+@click.option("--pool", metavar="NAME", shell_complete=completing("pool"), help="Every worker of this pool.")
+@click.option("--all", "everything", is_flag=True, help="Every worker.")
+@click.option("--now", is_flag=True, help="End live sessions at once. A second drain of the same worker does that too.")
+@click.option("--wait", is_flag=True, help="Show live sessions and the time left, until the workers are gone.")
+@with_json
+def drain(
+    port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **how: bool
+) -> None:
+    """Drains WORKER, a pool or all workers.
+
+    A draining worker gets no new sessions, its live ones go on until DRAIN_TIMEOUT, and its replacement starts at once.
+
+    With --wait the exit code is 1 when time ran out and sessions were cut. Ctrl-C ends only the waiting.
+    """
+    from pwgrid.cli import drain as drain_command
+    from pwgrid.cli import exit_codes
+    from pwgrid.cli.progress import watching
+    from pwgrid.cli.running_grid import find_grid
+
+    if sum((worker is not None, pool is not None, everything)) != 1:
+        raise click.UsageError("name one of WORKER, --pool POOL and --all")
+    selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
+    grid = find_grid(port, runtime_dir)
+    if how["wait"]:
+        import pwgrid.registry.blocking_reads  # noqa: F401 - takes 0.2 s, and the figures are wanted as soon as the drain begins
+    draining = drain_command.drain(grid, selection, now=how["now"])
+    if not how["wait"]:
+        say(
+            {"draining": draining}, "draining " + (", ".join(draining) or "nothing: there is no worker"), how["as_json"]
+        )
+        return
+    with watching("the drain", is_silent=how["as_json"]) as shown:
+        outcomes = drain_command.wait(grid, draining, shown)
+    is_good = all(map(drain_command.is_good, outcomes.values()))
+    if how["as_json"]:
+        say({"draining": draining, "good": is_good, "outcomes": outcomes}, "", as_json=True)
+    sys.exit(exit_codes.DONE if is_good else exit_codes.FAILED)
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@with_json
+def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
+    """Has a running grid read its configuration file again.
+
+    Flags and environment stay those of its start. Exits 2 when the new configuration is refused, with all that is wrong
+    with it; then nothing changes.
+    """
+    from pwgrid.cli import changes, exit_codes
+    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.common.errors import Refused
+
+    try:
+        done = changes.reload(find_grid(port, runtime_dir))
+    except Refused as refused:
+        refused.exit_code = exit_codes.REFUSED
+        raise
+    say(done, changes.reload_text(done), as_json)
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.argument("pools", nargs=-1, required=True, metavar="POOL=N...", shell_complete=completing("scale"))
+@with_json
+def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_json: bool) -> None:
+    """Changes the number of workers of pools until the grid restarts.
+
+    \b
+    pwgrid scale chromium=4 firefox=1
+    """
+    from pwgrid.cli import changes
+    from pwgrid.cli.running_grid import find_grid
+
+    figures = changes.read_scale(pools)
+    wanted = changes.scale(find_grid(port, runtime_dir), figures)
+    say({"wanted": wanted}, ", ".join(f"{name} {workers}" for name, workers in wanted.items()), as_json)
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--force", is_flag=True, help="Replace everything, even where nothing is new.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
+@with_json
+def upgrade(port: int | None, runtime_dir: str | None, **how: bool) -> None:
+    """Has a running grid go on with the code, the browsers and the settings that are installed now.
+
+    Does nothing where these are what it runs with. Shows how far it is. The proxy is replaced first, then one worker
+    after the other. Live sessions go on in the old workers until RECYCLE_DRAIN_TIMEOUT; nobody waits for them. Ctrl-C
+    ends only the waiting.
+    """
+    _replace_everything(port, runtime_dir, **how)
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+@with_json
+def restart(port: int | None, runtime_dir: str | None, **how: bool) -> None:
+    """Replaces every process of a running grid by a new one; drops no session and refuses no client.
+
+    The master executes itself anew and reads the configuration file again, then it is as with an upgrade.
+    """
+    _replace_everything(port, runtime_dir, force=True, **how)
+
+
+def _replace_everything(
+    port: int | None, runtime_dir: str | None, *, force: bool, no_wait: bool, as_json: bool
+) -> None:
+    from pwgrid.cli.changes import VersionChange
+    from pwgrid.cli.progress import watching
+    from pwgrid.cli.running_grid import find_grid
+
+    change = VersionChange(find_grid(port, runtime_dir), force=force)
+    is_through = not change.is_needed
+    if not change.is_needed:
+        done = "nothing to do: the grid runs with the code, browsers and settings that are here now (see --force)"
+    elif no_wait:
+        done = "the new code has loaded; the grid replaces its parts one after the other"
+    else:
+        with watching("the version change", is_silent=as_json) as shown:
+            done = change.wait(shown)
+        is_through = True
+    say({"changed": change.is_needed, "through": is_through, "message": done}, done, as_json)
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--now", is_flag=True, help="End live sessions at once.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+@with_json
+def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as_json: bool) -> None:
+    """Ends a grid: no new sessions, live ones go on until DRAIN_TIMEOUT. Ctrl-C ends only the waiting."""
+    from pwgrid.cli import stop as stop_command
+    from pwgrid.cli.progress import watching
+    from pwgrid.cli.running_grid import WithoutMasterError, find_grid
+
+    try:
+        stopping = stop_command.stop(find_grid(port, runtime_dir), now=now)
+    except WithoutMasterError as error:
+        if len(error.left) > 1:
+            raise
+        stopping = stop_command.stop_left(error.left[0], now=now)
+    if not as_json:
+        click.echo("".join(f"{note}\n" for note in stopping.notes), nl=False)
+    if not no_wait:
+        with watching("the stop", is_silent=as_json) as shown:
+            stopping.wait(shown)
+    if as_json or not no_wait:
+        say({"stopped": not no_wait, "notes": list(stopping.notes)}, "stopped", as_json)

@@ -1,0 +1,69 @@
+"""`pwgrid config`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pwgrid.cli.commands.options import Configured, load, with_json
+
+
+@click.group()
+def config() -> None:
+    """Checks and shows the configuration."""
+
+
+@config.command("check", cls=Configured)
+@with_json
+def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Shows the pools, totals by browser and the effective capacity, if the configuration is good.
+
+    Exits 0 then, else 2 with every violation, malformed label keys among them.
+    """
+    from dataclasses import asdict
+
+    from pwgrid.cli import capacity, output
+    from pwgrid.common.errors import ConfigError
+
+    try:
+        loaded = load(config_file, flags)
+        if loaded.strays:
+            raise ConfigError(loaded.strays)
+    except ConfigError as error:
+        if as_json:
+            click.echo(output.as_json({"good": False, "violations": [asdict(each) for each in error.violations]}))
+            sys.exit(error.exit_code)
+        raise
+    found = capacity.capacity(loaded.settings)
+    if as_json:
+        click.echo(output.as_json({"good": True, **found, "warnings": list(loaded.warnings)}))
+        return
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"the configuration is good\n\n{capacity.capacity_text(found)}")
+
+
+@config.command("show", cls=Configured)
+@click.option("--running", is_flag=True, help="Show those of the running grid, as its master has them.")
+@with_json
+def config_show(config_file: Path | None, running: bool, as_json: bool, **flags: Any) -> None:
+    """Shows every setting with its value and where that comes from.
+
+    They are those of a grid that would be started here now; with --running (and --port or --runtime-dir, where several
+    grids run) those of one that runs.
+    """
+    from pwgrid.cli import grid_queries, output
+    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.settings import load as module
+
+    if running:
+        grid = find_grid(flags.pop("port"), flags.pop("runtime_dir"))
+        if config_file is not None or any(value is not None for value in flags.values()):
+            raise click.UsageError("a running grid has its settings already: --running goes with --port, --runtime-dir")
+        table = grid_queries.settings(grid)
+        whose = f"# what the grid on port {grid.port} has since its start or last reload (master pid {grid.pid})"
+    else:
+        loaded = load(config_file, flags)
+        table, whose = module.described(loaded.settings, loaded.sources), module.whose(loaded.config_file)
+    click.echo(output.as_json(table) if as_json else f"{whose}\n{output.printable(module.show(table))}")

@@ -1,0 +1,62 @@
+"""`pwgrid completion` and `pwgrid help`."""
+
+from typing import Any
+
+import click
+
+from pwgrid.cli.commands.options import with_options
+
+
+@click.group("completion")
+def completion_group() -> None:
+    """Completes commands, options, workers and sessions in bash, zsh and fish."""
+
+
+_SHELL: tuple[Any, ...] = (click.argument("shell", required=False, type=click.Choice(("bash", "zsh", "fish"))),)
+
+
+@completion_group.command("install")
+@with_options(_SHELL)
+@click.pass_context
+def completion_install(context: click.Context, shell: str | None) -> None:
+    """Installs completion for SHELL, or for your own one; may be repeated."""
+    from pwgrid.cli import completion
+
+    click.echo("\n".join(completion.install(_all(context), completion.named_or_own(shell))))
+
+
+@completion_group.command("uninstall")
+@with_options(_SHELL)
+def completion_uninstall(shell: str | None) -> None:
+    """Removes what `install` has written."""
+    from pwgrid.cli import completion
+
+    click.echo("\n".join(completion.uninstall(completion.named_or_own(shell))))
+
+
+@completion_group.command("show")
+@with_options(_SHELL)
+@click.pass_context
+def completion_show(context: click.Context, shell: str | None) -> None:
+    """Prints the script that the shell has to read."""
+    from pwgrid.cli import completion
+
+    click.echo(completion.script(_all(context), completion.named_or_own(shell)))
+
+
+@click.command("help")
+@click.argument("topic", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
+    """Shows the help of a command, or a page of the documentation; without TOPIC, a list of these."""
+    from pwgrid.cli import topics
+
+    assert context.parent is not None
+    topics.show(context.parent, _all(context), topic)
+
+
+def _all(context: click.Context) -> click.Group:
+    """`pwgrid` with all its commands."""
+    command = context.find_root().command
+    assert isinstance(command, click.Group)
+    return command

@@ -1,0 +1,151 @@
+"""Commands that need no running grid: they run one, set it up, look at the host, or measure it."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from pwgrid.cli.commands.options import OWN_REDIS, Configured, load, with_json
+from pwgrid.common.types import BROWSER_TYPES
+
+
+@click.command(cls=Configured)
+@click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
+@click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
+@click.option(
+    "--private", is_flag=True, hidden=True, help="Use no Redis that anything else may use, and no tokens but its own."
+)
+@click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
+def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
+    """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
+    # None makes an import fail: structlog imports rich where it can, which takes 2 MiB in each process of the grid.
+    sys.modules["rich"] = cast(Any, None)
+    from pwgrid.cli.serve import Extras, errors_as_json, serve
+    from pwgrid.settings.model import environment_names
+
+    ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
+    flags = rest | (OWN_REDIS if private else {})
+    names = environment_names("log_format")
+    asked = flags["log_format"] or next((os.environ[name] for name in names if name in os.environ), "")
+    with errors_as_json() if asked == "json" else contextlib.nullcontext():
+        sys.exit(serve(load(config_file, flags, private=private), Extras(ready_fd, lifeline_fd, check_only)))
+
+
+@click.command(
+    cls=Configured,
+    defaults={
+        "port": "a free one",
+        "max_concurrent_sessions": "from cores and memory",
+        "worker_select_timeout": "600",
+        "log_level": "warning",
+    },
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
+    """Runs COMMAND with a private grid of its own.
+
+    COMMAND finds the grid in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT: Playwright Test and pytest-playwright
+    use it by themselves. The exit code is that of COMMAND, and the grid ends after it.
+
+    The grid has a Redis of its own, recycles no worker after a number of sessions, and lets clients wait for a slot for
+    ten minutes. COMMAND does not run where a browser cannot be started.
+
+    \b
+    pwgrid run --chromium 2 -- npx playwright test
+    """
+    from pwgrid.cli.private_settings import as_environment, private_settings
+    from pwgrid.cli.run import grid_environment, run_command
+
+    flags["port"] = flags["port"] or 0
+    environment = grid_environment()
+    loaded = load(config_file, flags | OWN_REDIS, environment, private=True)  # complains here, not in the child
+    environment |= as_environment(private_settings(loaded))
+    sys.exit(run_command(_as_arguments({**flags, "config_file": config_file}), command, environment))
+
+
+def _as_arguments(given: dict[str, Any]) -> list[str]:
+    """The command line that stands for these option values."""
+    arguments = []
+    for option in serve.configuration_options():
+        value = given[option.name]
+        if value is not None:
+            arguments += [option.opts[0]] if option.is_flag else [option.opts[0], str(value)]
+    return arguments
+
+
+@click.command(cls=Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers", "prefer"))
+@click.option("--video", is_flag=True, help="Install ffmpeg as well, which sessions with recordVideo need.")
+def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
+    """Finds or installs the browser of each pool that wants a worker, and launches it once.
+
+    Says each step. What takes root, where there is none, becomes one command for you to run.
+    """
+    from pwgrid.cli import progress
+    from pwgrid.setup.browsers import setup as setup_browsers
+
+    settings = load(config_file, flags).settings
+    wanted = [pool for pool in settings.pools_wanted().values() if pool.workers > 0]
+    with progress.display() as shown:
+        setup_browsers(wanted, settings, progress.steps(shown), video=video)
+
+
+@click.command(cls=Configured)
+@with_json
+def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Looks at all that a grid needs of this host, launches each browser once, and says what to do.
+
+    Exits 1 if something will fail that the configuration asks for.
+    """
+    from dataclasses import asdict
+
+    from pwgrid.cli.output import as_json as json_text
+    from pwgrid.cli.output import printable
+    from pwgrid.setup.doctor import examine
+
+    findings = []
+    for finding in examine(load(config_file, flags).settings):
+        findings.append(finding)
+        if not as_json:
+            click.echo(printable(f"{finding.level:5} {finding.name:12} {finding.found}"))
+            if finding.to_do:
+                click.echo(printable(f"{'':18} -> {finding.to_do}"))
+    is_good = all(finding.level != "bad" for finding in findings)
+    if as_json:
+        click.echo(json_text({"good": is_good, "findings": [asdict(finding) for finding in findings]}))
+    sys.exit(0 if is_good else 1)
+
+
+@click.command(cls=Configured, shown=("prefer",))
+@click.option("--url", help="The page that a session opens. Without it one of 2,000 rows.")
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    help="What a session does instead: a program (.py, .js or executable) that connects to $PWGRID_WS_ENDPOINT.",
+)
+@click.option("--browser", "browser_type", type=click.Choice(BROWSER_TYPES), default="chromium", show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=8.0, show_default=True, help="For each step.")
+@click.option("--most", type=click.IntRange(min=1), help="Clients at once in the last step.  [16 for each core]")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the plot here, too.")
+@click.option("--write", is_flag=True, help="Write the proposal into the configuration file.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def calibrate(config_file: Path | None, **rest: Any) -> None:
+    """Measures what this host carries with your own page or script, and proposes settings.
+
+    A private grid with real browsers: what an idle worker and a session take, how fast browsers launch, how many
+    sessions a second there are with 1, 2, 4 … clients at once, and where more clients bring no more. Clients and grid
+    share this host, so stop what else runs here. --write puts workers, slots, memory limits and lifetime into the file
+    that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
+    """
+    from pwgrid.cli.calibrate import main as calibration
+    from pwgrid.cli.run import grid_environment
+
+    names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
+    asked = calibration.Asked(**{name: rest.pop(name) for name in names})
+    environment = grid_environment()
+    loaded = load(config_file, rest | OWN_REDIS, environment)
+    calibration.main(asked, loaded, _as_arguments({**rest, "port": 0, "config_file": config_file}), environment)

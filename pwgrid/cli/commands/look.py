@@ -1,0 +1,128 @@
+"""Commands that show a running grid, and change nothing."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from pwgrid.cli.commands.options import GRID_OPTIONS, completing, until_ctrl_c, with_json, with_options
+from pwgrid.common.errors import NoGridError
+from pwgrid.common.session_lifecycle import SessionStatus
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option(
+    *("--watch", "every_s"),
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[S]",
+    help="Show it again every S seconds (2), until Ctrl-C; with --json one object a line.",
+)
+@with_json
+def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_json: bool) -> None:
+    """Shows the pools and workers, sessions and memory of a grid.
+
+    The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
+    away, another problem), 4 when none is running, 1 when it does not answer.
+    """
+    from pwgrid.cli import exit_codes, grid_queries, output, watch
+
+    if every_s is not None:
+        with until_ctrl_c():
+            watch.watch_status(lambda: watch.status(port, runtime_dir), every_s, as_json=as_json)
+    try:
+        found = watch.status(port, runtime_dir)
+    except NoGridError as none:
+        none.exit_code = exit_codes.NONE_RUNNING
+        raise
+    for each in found:
+        click.echo(output.as_json(each) if as_json else watch.status_text([each]))
+    sys.exit(max(map(grid_queries.exit_code, found)))
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="S")
+def top(port: int | None, runtime_dir: str | None, every_s: float) -> None:
+    """Shows a grid on the whole screen: pools, workers, sessions, events, looked at every S seconds.
+
+    Keys drain what is chosen, end a session, filter; `?` tells them all, `q` quits.
+    """
+    from pwgrid.cli.top.app import top
+
+    sys.exit(top(port, runtime_dir, every_s))
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--status", "wanted", type=click.Choice([each.value for each in SessionStatus]), help="Only these.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with a line for each that begins or ends, until Ctrl-C.")
+@with_json
+def sessions(
+    port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, follow: bool, as_json: bool
+) -> None:
+    """Shows the latest sessions, with the reason of each end; with --follow the newest last."""
+    from pwgrid.cli import grid_queries, output, tables, watch
+    from pwgrid.cli.running_grid import find_grid
+
+    grid = find_grid(port, runtime_dir)
+    if follow:
+        with until_ctrl_c():
+            news = grid_queries.follow_sessions(grid)
+            latest = grid_queries.sessions(grid, wanted, limit)
+            watch.follow_sessions(latest, news, status=wanted, as_json=as_json)
+    found = grid_queries.sessions(grid, wanted, limit)
+    click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option(
+    "--session",
+    metavar="ID",
+    shell_complete=completing("session"),
+    help="This session: its record, and what is logged about it.",
+)
+@click.option("--worker", metavar="ID", shell_complete=completing("worker"), help="Only lines that name this worker.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new lines, until Ctrl-C.")
+@click.option(
+    *("--lines", "-n"),
+    type=click.IntRange(0),
+    help="How many of the last lines.  [default: 100; with --session or --worker all]",
+)
+@with_json
+def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool, **what: Any) -> None:
+    """Shows the log of a grid: of LOG_FILE, the journal, supervisord, or the file that its stderr is.
+
+    With --session it also has the lines that name the session's worker while it had the session. With --json each line
+    is one JSON object, which has the field `line` alone where the grid does not log JSON itself.
+    """
+    from pwgrid.cli import logs as logs_command
+
+    with until_ctrl_c():
+        sys.exit(logs_command.run(port, runtime_dir, logs_command.Request(**what, follow=follow, as_json=as_json)))
+
+
+@click.command()
+@with_json
+def version(as_json: bool) -> None:
+    """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
+    from pwgrid.cli import grid_queries, output
+
+    found = grid_queries.versions()
+    click.echo(output.as_json(found) if as_json else output.printable(grid_queries.versions_text(found)))
+
+
+@click.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def redis_cli(arguments: tuple[str, ...]) -> None:
+    """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
+    from pwgrid.cli.grid_queries import redis_cli
+    from pwgrid.cli.running_grid import find_grid
+
+    port = os.environ.get("PWGRID_PORT")
+    redis_cli(find_grid(int(port) if port else None, None), arguments)

@@ -1,0 +1,136 @@
+"""What the options of several commands have in common: the settings as flags, which grid is meant, --json."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+OWN_REDIS = {"redis_url": "", "redis_host": ""}
+"""Flags for a grid that uses no Redis but its own, whatever a file says."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FLAGS = (
+    "host",
+    "port",
+    "chromium_workers",
+    "firefox_workers",
+    "webkit_workers",
+    "max_concurrent_sessions",
+    "worker_select_timeout",
+    "prefer",
+    "token",
+    "token_file",
+    "allow_public",
+    "log_level",
+    "log_format",
+    "runtime_dir",
+)
+"""The settings that have a flag."""
+
+GRID_OPTIONS: tuple[Any, ...] = (
+    click.option("--port", type=int, help="The grid's port, if several grids run on this host."),
+    click.option("--runtime-dir", help="Base of its runtime directory, if not the default."),
+)
+
+
+def with_options(options: tuple[Any, ...]) -> Callable[[Command], Command]:
+    """Gives a command these options, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def with_json(command: Command) -> Command:
+    """Gives a command the option --json."""
+    return click.option("--json", "as_json", is_flag=True, help="As JSON.")(command)
+
+
+def say(found: Any, text: str, as_json: bool) -> None:
+    """What came of a command: as JSON, or as a line."""
+    from pwgrid.cli import output
+
+    click.echo(output.as_json(found) if as_json else output.printable(text))
+
+
+def completing(what: str) -> Any:
+    """What a shell may complete; looked for in the running grid only when a shell asks."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from pwgrid.cli import completion
+
+        found: list[str] = getattr(completion, f"complete_{what}")(context, parameter, incomplete)
+        return found
+
+    return complete
+
+
+@contextlib.contextmanager
+def until_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is how a user ends what goes on and on; the exit code is a shell's for it."""
+    from pwgrid.cli import exit_codes
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(exit_codes.INTERRUPTED)
+
+
+class Configured(click.Command):
+    """A command that takes a configuration: --config and the flags. The model is loaded for these commands alone.
+
+    `defaults` are the texts of those that differ here from the settings' own. Flags that are not `shown` are taken
+    (`make up` gives the same ones to several commands) and mean nothing here.
+    """
+
+    def __init__(
+        self, *arguments: Any, defaults: Mapping[str, str] | None = None, shown: Collection[str] = FLAGS, **others: Any
+    ) -> None:
+        super().__init__(*arguments, **others)
+        self._defaults, self._shown = defaults or {}, shown
+
+    def get_params(self, context: click.Context) -> list[click.Parameter]:
+        return [*self.configuration_options(), *super().get_params(context)]
+
+    def configuration_options(self) -> list[click.Option]:
+        """--config and the flags of the settings."""
+        from pwgrid.settings.model import SETTINGS, bare
+
+        file = click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="Configuration (TOML).")
+        options = [file]
+        for each in map(SETTINGS.__getitem__, FLAGS):
+            default = self._defaults.get(each.name) or (bare(each.default) if each.default else "")
+            options.append(
+                click.Option(
+                    [each.flag, each.name],
+                    type=each.kind if each.kind in (bool, int) else str,
+                    is_flag=each.kind is bool,
+                    default=None,
+                    metavar={int: "N", float: each.unit.upper()}.get(each.kind),
+                    help=each.described() + (f" [{default}]" if default else ""),
+                    hidden=each.name not in self._shown,
+                )
+            )
+        return options
+
+
+def load(
+    config_file: Path | None,
+    flags: dict[str, Any],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    private: bool = False,
+) -> Any:
+    """The settings of a command with --config and flags, as settings/load.py gives them. Raises ConfigError."""
+    from pwgrid.settings.load import load
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    return load(config_file, environment, given, private=private)
