@@ -168,6 +168,25 @@ def test_another_master_goes_on_with_the_workers_of_a_pool_that_is_configured_no
         assert grid.ask("status")["drained"][-1]["id"] == gone
 
 
+def test_an_upgrade_replaces_the_workers_of_every_pool_and_a_session_goes_on(file: Path) -> None:
+    file.write_text(APPA + APPC)
+    with (
+        running_grid("--config", str(file), environment={"MAX_LIFETIME_SESSIONS": NEVER}, fake=True) as grid,
+        session(grid.port, "/?pool=appa") as live,
+    ):
+        before = {pool: workers_of(grid, pool) for pool in ("appa", "appc")}
+        done = grid.command("upgrade", "--force", timeout_s=120)
+        assert "the master, the proxy and 2 workers run the new code" in done.stdout, done
+        for pool, old in before.items():
+            (new,) = workers_of(grid, pool)
+            assert new not in old
+        assert goes_on(live)
+        with session(grid.port, "/?labels=AppA:Chromium:UAT:EU"):
+            (new,) = workers_of(grid, "appa")
+            counter = ("HGET", "cluster:active_connections", f"chromium:{new}")
+            assert grid.redis(*counter) == b"1"  # the new worker has it
+
+
 def test_who_waits_for_a_pool_that_goes_is_told_at_once(file: Path) -> None:
     file.write_text(APPA.replace("slots = 2", "slots = 1") + APPC)
     environment = {"WORKER_SELECT_TIMEOUT": "600", "MAX_LIFETIME_SESSIONS": NEVER, "RECYCLE_DRAIN_TIMEOUT": "600"}

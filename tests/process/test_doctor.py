@@ -72,6 +72,23 @@ def test_what_will_fail_is_named_with_what_to_do_and_the_exit_code_is_one(tmp_pa
     assert found["port"]["to_do"] == "choose another --port"
 
 
+def test_each_pool_is_looked_at_with_its_own_browser(tmp_path: Path) -> None:
+    need("chromium")
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    file = tmp_path / "grid.toml"
+    file.write_text(
+        '[[pools]]\nname = "shop"\nbrowser = "chromium"\n'
+        f'[[pools]]\nname = "old-shop"\nbrowser = "chromium"\nexecutable = "{broken}"\n'
+    )
+    code, found = doctor("--config", str(file), "--port", str(free_port()), "--chromium", "0")
+    assert (code, found["old-shop"]["level"], found["old-shop"]["to_do"]) == (1, "bad", "pwgrid setup")
+    assert found["shop"]["level"] != "bad"
+    assert "a page after" in found["shop"]["found"] or "major versions" in found["shop"]["found"]
+    assert "chromium" not in found
+
+
 def test_too_few_descriptors_are_a_warning() -> None:
     need("chromium")
 
