@@ -82,7 +82,9 @@ def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
         raise GridError(f"cannot see where the log of process {pid} goes: {error.strerror}") from None
     if target.startswith("socket:") and (unit := _unit_of(pid)):
         shown = "all" if lines is None else str(lines)
-        return ["journalctl", "--unit", unit, "--lines", shown, *(["--follow"] if follow else ["--no-pager"])]
+        # As the grid wrote them: its lines have their own times, and may be JSON.
+        how = ["--output", "cat", "--lines", shown]
+        return ["journalctl", *unit, *how, *(["--follow"] if follow else ["--no-pager"])]
     if target.startswith("pipe:") and (supervisord := _supervisord_of(pid)):
         url, name = supervisord
         size = _MOST_BYTES if lines is None else lines * 200
@@ -193,9 +195,16 @@ def _word(text: str) -> "re.Pattern[bytes]":
     return re.compile(rb"(?<![\w~-])" + re.escape(text.encode()) + rb"(?![\w~-])")
 
 
-def _unit_of(pid: int) -> str:
+def _unit_of(pid: int) -> list[str]:
+    """How journalctl is asked for the unit of a process; empty where it has none. A user's own unit is inside of that
+    user's systemd, which is a unit, too: user@1000.service."""
     found = _UNIT.findall(Path(f"/proc/{pid}/cgroup").read_text())
-    return str(found[-1]) if found and shutil.which("journalctl") else ""
+    if not found or not shutil.which("journalctl"):
+        return []
+    if not any(each.startswith("user@") for each in found[:-1]):
+        return ["--unit", found[-1]]
+    # --user-unit would mean one of who asks, and root may ask for any user's.
+    return [f"_SYSTEMD_USER_UNIT={found[-1]}", f"_UID={Path(f'/proc/{pid}').stat().st_uid}"]
 
 
 def _supervisord_of(pid: int) -> tuple[str, str] | None:

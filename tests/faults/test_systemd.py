@@ -26,7 +26,7 @@ from pwgrid.worker.browser.find import find_browser
 from tests.conftest import need
 from tests.support.grid import NEVER, eventually, eventually_async, free_port
 from tests.support.load import under_load
-from tests.support.service_manager import INSTALLED, ServiceManager, why_not
+from tests.support.service_manager import INSTALLED, USER_UNIT, ServiceManager, why_not
 
 PWGRID = f"{INSTALLED}/.venv/bin/pwgrid"
 CONFIG = "/etc/pwgrid/grid.toml"
@@ -370,7 +370,14 @@ async def test_the_journal_has_fields_and_the_level_of_each_line(running: Servic
     events = said()
     assert {"time", "level", "event", "role"} <= set.intersection(*(set(each) for each, _ in events))
     assert all(priority == levels[each["level"]] for each, priority in events)
-    assert {"master", "proxy", "worker"} <= {each["role"] for each, _ in events}
+    assert {"master", "worker"} <= {each["role"] for each, _ in events}
+
+    session_id = next(each["session"] for each, _ in events if each["event"] == "session_started")
+    shown = running.manager.command(PWGRID, "logs", "--session", session_id, "--json").splitlines()
+    record, *story = (json.loads(line) for line in shown)
+    assert record["record"]["id"] == session_id
+    assert {"session_started", "session_ended"} <= {each.get("event") for each in story}
+    assert {each["session"] for each in story if "session" in each} == {session_id}
 
 
 async def test_a_stop_may_drain_for_longer_than_systemd_gives_it(running: Service, playwright: Playwright) -> None:
@@ -400,13 +407,16 @@ async def test_a_service_of_a_user_s_own_takes_no_root(shared: Service, playwrig
         token = (home / ".config/pwgrid/token").read_text().strip()
         client = await playwright.chromium.connect(f"ws://127.0.0.1:{port}/?token={token}")
         assert await (await client.new_page()).evaluate("6 * 7") == 42
-        grid = manager.processes("of-ops.service")
+        grid = manager.processes(USER_UNIT)
         assert any("--type=renderer" in command for command in grid.values())
         assert not any("--no-sandbox" in command for command in grid.values())
         await client.close()
         assert f"ws://127.0.0.1:{port}  serving" in manager.command(*pwgrid, "status")
+        # Root's, since the journal here does not keep users apart.
+        logs = manager.command(PWGRID, "logs", "--runtime-dir", "/run/user/ops/pwgrid", "-n", "1000")
+        assert '"event":"session_started"' in logs.replace(" ", "")
         manager.command(*pwgrid, "uninstall", "systemd", "--user", "--yes")
-        assert not any("pwgrid" in command for command in manager.processes("of-ops.service").values())
+        assert not any("pwgrid" in command for command in manager.processes(USER_UNIT).values())
         assert {path.relative_to(home) for path in home.rglob("*")} == before
 
 

@@ -34,6 +34,10 @@ _JOURNAL_SETTINGS = "[Journal]\\nStorage=volatile\\nReadKMsg=no\\nAudit=\\nForwa
 _SPACES = "--fork --pid --mount --mount-proc --uts --ipc --cgroup --kill-child=SIGKILL"
 _STOP_S = 20
 
+USER_ID = "4242"
+USER_UNIT = f"user@{USER_ID}.service"
+"""The systemd of the one user that `ServiceManager.user` makes, by the name that the journal knows it by."""
+
 _BELOW_OUR_CGROUP = """
 mount --make-rprivate /
 mount -t cgroup2 none /sys/fs/cgroup
@@ -107,23 +111,23 @@ class ServiceManager:
     def user(self, name: str) -> Iterator[tuple[str, ...]]:
         """A new user with a systemd of its own for the length of the block: what goes before that user's commands."""
         home, runtime, units = f"/var/lib/{name}", f"/run/user/{name}", f"/run/units-of-{name}"
-        self.command("useradd", "--create-home", "--home-dir", home, name)
+        self.command("useradd", "--uid", USER_ID, "--create-home", "--home-dir", home, name)
         self.command("install", "--directory", "--owner", name, "--mode", "0700", runtime, units)
         for target in ("basic", "sockets", "default", "shutdown"):
             self.path(f"{units}/{target}.target").write_text("[Unit]\nDefaultDependencies=no\n")
         search = f"{home}/.config/systemd/user:{units}"
         environment = (f"XDG_RUNTIME_DIR={runtime}", f"HOME={home}", f"SYSTEMD_UNIT_PATH={search}")
-        self.path(f"{_UNITS}/of-{name}.service").write_text(
+        self.path(f"{_UNITS}/{USER_UNIT}").write_text(
             f"[Service]\nType=notify\nUser={name}\nDelegate=yes\nEnvironment={' '.join(environment)}\n"
             f"ExecStart={_systemd()} --user --unit=basic.target\n"
             "KillMode=mixed\nKillSignal=SIGKILL\n"  # its units have been stopped when it is
         )
         self.systemctl("daemon-reload")
-        self.systemctl("start", f"of-{name}.service")
+        self.systemctl("start", f"{USER_UNIT}")
         try:
             yield ("setpriv", f"--reuid={name}", f"--regid={name}", "--init-groups", "env", *environment)
         finally:
-            self.systemctl("stop", f"of-{name}.service")
+            self.systemctl("stop", f"{USER_UNIT}")
             self.command("userdel", "--remove", name)
 
     def systemctl(self, *arguments: str) -> str:
