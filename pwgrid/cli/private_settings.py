@@ -9,7 +9,7 @@ from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import DEFAULT, SETTINGS, Settings
 
 QUEUE_TIMEOUT_S: Final = 600.0
-"""A test worker keeps its slot until it has run all its tests. Who waits behind it waits as long as clients do."""
+"""A test worker keeps its slot until it has run all its tests: whoever waits behind it is given that time."""
 
 NEVER: Final = 1_000_000_000
 """Sessions until a worker is recycled. One that is recycled in the middle of a run would cut its longest tests."""

@@ -5,9 +5,9 @@ matters is whether those that begin within a start time can use it up, at the ra
 they can use up there should be as spares: warm, and chosen by no selection until one of them is let serve, in the very
 step that uses another worker up.
 
-A spare does not serve before that, for the selection gives new workers the next sessions and keeps old ones a few of
-theirs: the more workers serve, the fewer sessions are left in all of them together. Measures nothing; times are
-monotonic seconds.
+A spare does not serve before that: the selection would give it the next sessions and keep all others near their end, so
+that more workers would leave no more sessions in the pool (docs/decisions.md). Measures nothing; times are monotonic
+seconds.
 """
 
 from __future__ import annotations
