@@ -15,7 +15,7 @@ from typing import Final, cast
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
-from pwgrid.registry import listing, page_reads, records
+from pwgrid.registry import listing, page_history, page_reads, records
 from pwgrid.registry.client import RedisClient
 from pwgrid.registry.connect import database
 from pwgrid.registry.pipelined_connection import Argument, Reply
@@ -266,6 +266,14 @@ class Registry:
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
         """The records of these sessions by id, as far as there are any (still)."""
         return await page_reads.session_records(self.client, self._prefix, ids)
+
+    async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
+        """Keeps one sample of the page's curves for the next proxy, and of all samples the newest `at_most`."""
+        await page_history.keep(self.client, self._prefix, sample, at_most=at_most, ttl_s=ttl_s)
+
+    async def samples(self) -> list[str]:
+        """The samples that are kept, the newest last."""
+        return await page_history.read(self.client, self._prefix)
 
     # Leases
 

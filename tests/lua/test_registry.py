@@ -404,3 +404,11 @@ async def test_what_a_page_reads_are_the_live_sessions_and_the_newest(registry: 
     found = await registry.session_records(["s0", "s1", "gone"])
     assert {key: each.status for key, each in found.items()} == {"s0": "pending", "s1": "failed"}
     assert (await registry.activity()).outcomes == {"failed": 1}
+
+
+async def test_samples_of_the_page_are_kept_up_to_a_number_and_for_a_time(registry: Registry) -> None:
+    assert await registry.samples() == []
+    for number in range(5):
+        await registry.keep_sample(f"[{number}]", at_most=3, ttl_s=3600)
+    assert await registry.samples() == ["[2]", "[3]", "[4]"]
+    assert 3000 < await registry.client.call("TTL", f"{PREFIX}page:history") <= 3600

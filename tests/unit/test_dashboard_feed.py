@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ class Registry:
         self.looks = 0
         self.read: list[str] = []
         self.is_away = False
+        self.kept: list[str] = []
+
+    async def samples(self) -> list[str]:
+        return list(self.kept)
+
+    async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
+        self.kept = [*self.kept, sample][-at_most:]
 
     async def activity(self) -> Activity:
         self.looks += 1
@@ -173,6 +181,23 @@ async def test_the_history_is_kept_without_a_page_and_keeps_nothing_open(monkeyp
     assert first[1:] == (1, 3, 0, 0, 1.25, 0)
     assert second[1:] == (1, 0, 0, 0, 0.0, 0)
     assert not feed._master.is_open  # type: ignore[attr-defined]
+
+
+async def test_the_history_goes_on_with_what_the_proxy_before_has_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PERIOD_S", 0.001)
+    grid, now = Grid(), time.time()
+    old, good = [now - 4000, 1, 2, 3, 4, 0.5, 6], [now - 20, None, 2, 3, 4, 0.5, None]
+    grid.registry.kept = [orjson.dumps(each).decode() for each in (old, good, [now], "x", [now, "a", 1, 1, 1, 1, 1])]
+    grid.registry.kept += ["no JSON"]
+    feed = made(grid)
+    keeping = asyncio.create_task(feed.keep_history())
+    async with asyncio.timeout(BOUND_S):
+        while feed.history.last < 2:
+            await asyncio.sleep(0)
+    keeping.cancel()
+    first, second = feed.history.since(0)[:2]
+    assert first == tuple(good)
+    assert orjson.loads(grid.registry.kept[6]) == list(second)
 
 
 async def test_a_master_that_is_lost_is_not_asked() -> None:

@@ -21,7 +21,7 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.upgrade import Counts
 from pwgrid.proxy.dashboard.events import Events
-from pwgrid.proxy.dashboard.history import PERIOD_S, History
+from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.policy.dashboard_view import Sources, View, Waiting, WorkerRow, changes, view
 from pwgrid.proxy.policy.grid_events import session_end
@@ -141,7 +141,11 @@ class Feed:
                 self._master.close()
 
     async def keep_history(self) -> None:
-        """Takes a sample every 10 s, whether anybody looks or not."""
+        """Takes a sample every 10 s, whether anybody looks or not, and goes on with those of the proxy before."""
+        with contextlib.suppress(RegistryUnavailable):
+            for sample in (read(text, time.time()) for text in await self._grid.registry.samples()):
+                if sample is not None:
+                    self.history.add(sample)
         while True:
             await asyncio.sleep(PERIOD_S)
             if self._producer is None:  # else it has just looked
@@ -149,7 +153,9 @@ class Feed:
                 await self._look_at_master()
                 if self._producer is None:  # no connection is kept while nobody looks
                     self._master.close()
-            self._sample()
+            sample = self._sample()
+            with contextlib.suppress(RegistryUnavailable):
+                await self._grid.registry.keep_sample(text_of(sample), at_most=MOST, ttl_s=HOUR_S)
 
     def close(self) -> None:
         """Sends all pages away, and keeps nothing open. Idempotent."""
@@ -283,20 +289,20 @@ class Feed:
         if event is not None:
             self.events.add(event, record.ended_at)
 
-    def _sample(self) -> None:
+    def _sample(self) -> Sample:
         counts, waiting = self._grid.counts, sum(each.clients for each in self._grid.waiting_by_pool())
         sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
         before, self._sampled = self._sampled, (counts.handed_off, counts.refused)
         is_known = "redis" not in self._problems
-        self.history.add(
-            (
-                round(time.time(), 1),
-                sum(self._activity.active.values()) if is_known else None,
-                counts.handed_off - before[0],
-                counts.refused - before[1],
-                waiting,
-                round(counts.lately_longest_wait_s, 3),
-                None if "master" in self._problems else sum(sizes),
-            )
+        sample = (
+            round(time.time(), 1),
+            sum(self._activity.active.values()) if is_known else None,
+            counts.handed_off - before[0],
+            counts.refused - before[1],
+            waiting,
+            round(counts.lately_longest_wait_s, 3),
+            None if "master" in self._problems else sum(sizes),
         )
+        self.history.add(sample)
         counts.lately_longest_wait_s = 0.0
+        return sample
