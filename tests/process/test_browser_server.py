@@ -347,7 +347,7 @@ async def test_a_crashed_browser_ends_every_session_with_that_reason(browser_typ
             await client.recv()
         closed = await watched.next_closed()
         assert (closed.by, closed.reason) == ("browser", "browser crashed")
-        assert await watched.why_gone() == "browser disconnected"
+        assert await watched.why_gone() == "browser ended (SIGKILL)"
         assert not (await watched.server.canary(5)).ok
 
 
@@ -602,7 +602,7 @@ async def test_a_browser_that_crashed_without_a_worker_is_told_to_the_successor(
             timeout_s=BOUND_S,
         )
         assert not gone.done()
-        assert await asyncio.wait_for(gone, BOUND_S) == "browser disconnected"
+        assert await asyncio.wait_for(gone, BOUND_S) == "browser ended (SIGKILL)"
         assert (await asyncio.wait_for(closed.get(), BOUND_S)).reason == "browser crashed"
         await server.stop(10)
 

@@ -194,7 +194,7 @@ function crash() {
   gone = true;
   for (const session of [...sessions.values()])
     session.end('browser', 'browser crashed', 1011);
-  say({ say: 'gone', reason: 'browser disconnected' });
+  say({ say: 'gone', reason: 'browser ended (SIGKILL)' });
 }
 
 function stop() {

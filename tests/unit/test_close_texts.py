@@ -30,7 +30,7 @@ def test_who_is_cut_by_a_drain_hears_why_and_which_setting_would_help(
 
 
 def test_a_crash_is_told_as_one_also_in_a_drain() -> None:
-    assert drain_text("browser disconnected", EndReason.BROWSER_CRASHED, LIMIT) is None
+    assert drain_text("browser ended (SIGSEGV)", EndReason.BROWSER_CRASHED, LIMIT) is None
     texts = close_texts(ping_timeout_s=60, idle_timeout_s=0, max_duration_s=0, drain_timeout_s=30)
     assert texts["browser crashed"] == "the grid closed this session: its browser crashed"
 

@@ -299,7 +299,8 @@ def test_the_page_is_made_from_the_table() -> None:
         ("browser server hung", ("browser server hung", "none")),
         ("browser server lost (SIGKILL)", ("browser server ended", "SIGKILL")),
         ("the browser server ended (exit 1)", ("browser server ended", "none")),
-        ("browser disconnected", ("browser ended", "none")),
+        ("browser ended (exit 1)", ("browser ended", "none")),
+        ("browser ended (SIGSEGV)", ("browser ended", "SIGSEGV")),
         ("firefox did not start: worker ended with SIGSEGV", ("launch failed", "SIGSEGV")),
         ("cannot start a worker: Resource temporarily unavailable", ("not forked", "none")),
         ("no Redis at redis://localhost within 5 s (5 attempts): refused", ("no Redis", "none")),
@@ -325,7 +326,7 @@ def test_what_befell_a_worker_is_one_of_a_closed_set(reason: str, found: tuple[s
         ("scaled down", None),
         ("spare", None),
         ("shutdown", None),
-        ("browser disconnected", None),
+        ("browser ended (SIGSEGV)", None),
         ("no master for too long", None),
     ],
 )

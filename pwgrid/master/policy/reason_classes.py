@@ -25,7 +25,7 @@ DEATHS: Final = {
     "memory limit": re.compile("memory limit$"),
     "browser server hung": re.compile("browser server hung$"),
     "browser server ended": re.compile("the browser server ended|browser server lost"),
-    "browser ended": re.compile("browser (disconnected|crashed)$"),
+    "browser ended": re.compile("^browser (ended|crashed)"),
     "worker ended": re.compile("worker ended with "),
     "not forked": re.compile("cannot start a worker"),
 }

@@ -35,7 +35,7 @@ let browserServer = null;
 let browserType = null;
 let clients = null;
 let ready = null; // the `ready` message, once said
-let browserGone = false;
+let browserGone = ''; // how it ended, once it has
 let stopping = null; // the promise of stop(), once asked for
 const sessions = new Map(); // session id -> Session
 const unacknowledged = new Map(); // idx -> `closed` message
@@ -67,7 +67,7 @@ function onMessage(message, socket) {
       for (const closed of unacknowledged.values())
         say(closed);
       if (browserGone)
-        say({ say: 'gone', reason: 'browser disconnected' });
+        say({ say: 'gone', reason: browserGone });
       return;
     case 'stop':
       return void stop(message.graceS === undefined ? STOP_GRACE_MS : message.graceS * 1000);
@@ -169,7 +169,7 @@ async function launch() {
   const browserProcess = browserServer.process();
   browserProcess.once('exit', onBrowserExit);
   if (browserProcess.exitCode !== null || browserProcess.signalCode !== null)
-    onBrowserExit();
+    onBrowserExit(browserProcess.exitCode, browserProcess.signalCode);
   // Behind playwright's own listener, which upgrades synchronously.
   httpServer.on('upgrade', (request, socket) => {
     socket[kSession]?.upgraded(webSocketOf(socket));
@@ -185,13 +185,13 @@ function webSocketOf(socket) {
   return symbol && socket[symbol];
 }
 
-function onBrowserExit() {
+function onBrowserExit(code, signal) {
   if (browserGone || stopping)
     return;
-  browserGone = true;
+  browserGone = `browser ended (${signal ?? `exit ${code}`})`;
   endAll('browser', 'browser crashed', INTERNAL_ERROR);
   if (ready)
-    say({ say: 'gone', reason: 'browser disconnected' });
+    say({ say: 'gone', reason: browserGone });
   if (!process.connected)
     stop();
 }
@@ -228,7 +228,7 @@ async function canary(id, timeoutMs) {
   try {
     await tryBrowser(timeoutMs);
   } catch (failure) {
-    error = browserGone ? 'browser disconnected' : String(failure.message);
+    error = browserGone || String(failure.message);
   }
   say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
 }
@@ -293,7 +293,7 @@ async function main() {
     serveLiveView(options.liveView, options.browserType, id => sessions.get(id)?.client?.pages() ?? null);
   say(ready);
   if (browserGone)
-    say({ say: 'gone', reason: 'browser disconnected' });
+    say({ say: 'gone', reason: browserGone });
   if (options.codeCache)
     nodeModule.flushCompileCache();
 }
