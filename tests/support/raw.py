@@ -22,6 +22,8 @@ HANDSHAKE = {
 PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
 """An empty ping as a client sends it, and the answer of a server that has the session."""
 
+SERVER_PING = b"\x89\x00"
+
 
 def head(method: str = "GET", target: str = "/", version: str = "HTTP/1.1", **changes: str | None) -> bytes:
     """An upgrade head; a header changed to None is left out. Underscores in names stand for hyphens."""
@@ -52,9 +54,14 @@ def session(port: int, target: str = "/") -> socket.socket:
 
 
 def goes_on(sock: socket.socket) -> bool:
-    """Whether a browser server answers this session, which is otherwise silent."""
+    """Whether a browser server answers this session, which is otherwise silent but for the server's own pings."""
     sock.sendall(PING)
-    return sock.recv(16) == PONG
+    received = b""
+    while len(received) < len(PONG):
+        if not (chunk := sock.recv(16)):
+            return False
+        received = (received + chunk).replace(SERVER_PING, b"")
+    return received == PONG
 
 
 def read_all(sock: socket.socket) -> bytes:
