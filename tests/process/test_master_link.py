@@ -246,7 +246,7 @@ async def test_it_gives_up_once_each_time_that_no_master_comes(control_path: Pat
         await soon(child.lost.wait())
         # It still takes a master that comes late: nobody else could watch its drain.
         async with listening(control_path) as connections:
-            master = FakeMaster()
+            master = FakeMaster(lost_threshold_s=0.05)
             master.attach(await soon(connections.get()))
             await master.next(Opened)
             master.send("drain", {"n": 1})
