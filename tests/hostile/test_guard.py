@@ -451,6 +451,31 @@ async def test_contexts_and_pages_that_were_made_over_cdp_end_with_their_session
         assert (await other.cdp(session, "Target.getBrowserContexts"))["browserContextIds"] == []
 
 
+@pytest.mark.parametrize("slots", [1, SHARED])
+async def test_no_page_gets_the_protocol_itself_since_nobody_would_see_what_it_asks_for(slots: int) -> None:
+    async with browser_server(slots=slots) as watched, protocol_client(watched.endpoint) as client:
+        page = await client.new_page()
+        session = await browser_session(client)
+        (target,) = await targets(client, session)
+        expose = client.cdp(session, "Target.exposeDevToolsProtocol", targetId=target["targetId"])
+        await refused(expose, f"lets a page reach files of the host, and all of the browser ({GUARDED})")
+        await goto(client, page, "data:text/html,")
+        assert (await evaluate(client, page, "typeof cdp"))["s"] == "undefined"
+
+
+async def test_without_a_guard_a_page_may_have_the_protocol() -> None:
+    async with (
+        browser_server(slots=SHARED, client_guard="off") as watched,
+        protocol_client(watched.endpoint) as client,
+    ):
+        page = await client.new_page()
+        session = await browser_session(client)
+        (target,) = await targets(client, session)
+        await client.cdp(session, "Target.exposeDevToolsProtocol", targetId=target["targetId"])
+        await goto(client, page, "data:text/html,")
+        assert (await evaluate(client, page, "typeof cdp"))["s"] == "object"
+
+
 @pytest.mark.parametrize(
     ("method", "params"),
     [

@@ -122,6 +122,8 @@ function cdp(method, params, client) {
 }
 
 function hostPathsOf(method, { downloadPath, files, data, path: directory }) {
+  if (method === 'Target.exposeDevToolsProtocol')
+    return `${method} lets a page reach files of the host, and all of the browser`;
   if (method.endsWith('.setDownloadBehavior') && downloadPath !== undefined)
     return `${method} with downloadPath writes files of the host`;
   if (files !== undefined || data?.files?.length || (method.startsWith('Extensions.') && directory !== undefined))
