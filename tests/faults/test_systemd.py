@@ -354,6 +354,8 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
 
 
 async def test_the_journal_has_fields_and_the_level_of_each_line(running: Service, playwright: Playwright) -> None:
+    with pytest.raises(Error, match="401"):  # so that the proxy, too, has something to say
+        await playwright.chromium.connect(running.endpoint.partition("?")[0])
     await (await playwright.chromium.connect(running.endpoint)).close()
     levels = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
 
@@ -370,7 +372,7 @@ async def test_the_journal_has_fields_and_the_level_of_each_line(running: Servic
     events = said()
     assert {"time", "level", "event", "role"} <= set.intersection(*(set(each) for each, _ in events))
     assert all(priority == levels[each["level"]] for each, priority in events)
-    assert {"master", "worker"} <= {each["role"] for each, _ in events}
+    assert {"master", "proxy", "worker"} <= {each["role"] for each, _ in events}
 
     session_id = next(each["session"] for each, _ in events if each["event"] == "session_started")
     shown = running.manager.command(PWGRID, "logs", "--session", session_id, "--json").splitlines()

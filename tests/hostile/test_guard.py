@@ -383,7 +383,7 @@ async def test_who_has_a_browser_alone_may_do_all_that_with_it() -> None:
             await client.new_page()
             assert len(await targets(client, session)) == 1
             await client.cdp(session, "Browser.close")
-        assert (await watched.why_gone()).startswith("browser ended (")
+        assert await watched.why_gone() == "browser ended (exit 0)"
 
 
 async def starts_tracing(client: ProtocolClient) -> bool:

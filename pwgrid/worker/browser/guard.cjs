@@ -114,14 +114,14 @@ const OF_A_PAGE_ALONE = new Set([
 function cdp(method, params, client) {
   if (ENDS_THE_BROWSER.has(method) && client.isShared && client.guard !== 'off')
     return ENDS_THE_SESSION;
-  const why = hostPathsOf(method, params);
+  const why = reachesHost(method, params);
   return (why && (atMost('off', client, why) ?? (client.blocksFileUrls ? [why, FILE_URLS] : null)))
     || ('url' in params ? navigation(params.url, client) : null)
     || reachesOthers(method, params, client)
     || tunnelled(method, params, client);
 }
 
-function hostPathsOf(method, { downloadPath, files, data, path: directory }) {
+function reachesHost(method, { downloadPath, files, data, path: directory }) {
   if (method === 'Target.exposeDevToolsProtocol')
     return `${method} lets a page reach files of the host, and all of the browser`;
   if (method.endsWith('.setDownloadBehavior') && downloadPath !== undefined)
