@@ -76,6 +76,7 @@ class EndReason(StrEnum):
     LEASE_EXPIRED = "lease expired"
     RETURNED = "returned"  # of a lease, and of the session that came with it
     EXPIRED = "expired"  # likewise
+    NOT_ANSWERED = "borrow not answered"  # of a lease
 
 
 LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
@@ -86,6 +87,7 @@ _ENDS: Final[dict[str, SessionStatus]] = {
     EndReason.ENDED_BY_OPERATOR: SessionStatus.ENDED,
     EndReason.RETURNED: SessionStatus.COMPLETED,
     EndReason.EXPIRED: SessionStatus.EXPIRED,
+    EndReason.NOT_ANSWERED: SessionStatus.EXPIRED,
 }
 """What the grid ends has failed, except where the grid was asked to end it."""
 

@@ -71,6 +71,8 @@ class Lent:
     lease_id: LeaseId
     path: str
     expires_at: float
+    hears_of_answer: bool
+    """Whether its worker wants to be told that the borrower has it; one of an earlier version does not."""
 
 
 class Lender:
@@ -112,11 +114,10 @@ class Lender:
             selection = await gateway.slot(ticket)
             lease_id = LeaseId(selection.worker_id, ticket.session_id.removeprefix(LEASE))
             secret = secrets.token_urlsafe(24)
-            refused = await self._take(lease_id, secret, expires_at, ticket)
-            if refused is None:
-                return Lent(
-                    lease_id, f"/lease/{wish.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}", expires_at
-                )
+            answer = await self._take(lease_id, secret, expires_at, ticket)
+            if (refused := answer["refused"]) is None:
+                path = f"/lease/{wish.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
+                return Lent(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
             log.info("lease_not_taken", worker=selection.worker_id, lease=lease_id.own, reason=refused)
             if not selector.local.refused(selection, refused):
                 ticket.excluded.add(selection.worker_id)
@@ -125,6 +126,13 @@ class Lender:
                 raise ClientGone
             ticket.take_another_id()
             gateway.counts.retried += 1
+
+    async def answered(self, lent: Lent, *, is_gone: bool) -> None:
+        """To be called once the borrow's answer is written. `is_gone`: its client had left before; then nobody knows of
+        the lease, and it ends."""
+        if lent.hears_of_answer:
+            with contextlib.suppress(Refusal):  # a worker that stays silent for so long is lost, and its leases with it
+                await self._asked(lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
 
     async def extend(self, lease_id: LeaseId, ttl_s: float, token: str | None) -> float | None:
         """When the lease expires now; None if it is over, or not of this token. Raises Refusal where its worker does
@@ -137,9 +145,11 @@ class Lender:
         worker does not answer."""
         return await self._asked(lease_id, {"do": "return", "token": token}) is not None
 
-    async def _take(self, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket[Selection]) -> str | None:
-        """Why the worker does not keep the slot; None when it does. It does not for a client that has gone; and what it
-        is not told to keep, it forgets by itself."""
+    async def _take(
+        self, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket[Selection]
+    ) -> dict[str, Any]:
+        """What the worker says; it keeps the slot unless that is `refused`. It does not for a client that has gone; and
+        what it is not told to keep, it forgets by itself."""
         question = {
             "id": lease_id.own,
             "deadline": time.monotonic() + HANDOFF_TIMEOUT_S,
@@ -151,19 +161,18 @@ class Lender:
         try:
             answer = await self._handoffs.ask(lease_id.worker_id, {**question, "do": "take"})
         except NoAnswer as error:
-            return str(error)
+            return {"refused": str(error)}
         if answer["refused"] is not None:
-            return str(answer["refused"])
-        does = "drop" if ticket.abandoned else "keep"
+            return answer
+        does = {"do": "drop"} if ticket.abandoned else {"do": "keep", "saysWhenAnswered": True}
         try:
-            answer = await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": does})
+            answer = await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, **does})
         except NoAnswer as error:
             # It may have kept it and could not say so.
             with contextlib.suppress(NoAnswer):
                 await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": "return"})
-            return str(error)
-        refused: str | None = "its client has gone" if ticket.abandoned else answer["refused"]
-        return refused
+            return {"refused": str(error)}
+        return {**answer, "refused": "its client has gone"} if does["do"] == "drop" else answer
 
     async def _asked(self, lease_id: LeaseId, question: Mapping[str, object]) -> dict[str, Any] | None:
         """The worker's answer; None if it has no such lease, or is gone and its leases with it."""

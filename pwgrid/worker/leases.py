@@ -34,6 +34,10 @@ HANDOVER_S: Final = 1.0
 """How long the next client of a lease is kept waiting for the last one's end: it may have closed its connection, and
 we have not heard of that yet."""
 
+UNANSWERED_S: Final = 5.0
+"""How long a lease waits for its borrower once the proxy is gone that was to answer the borrow: it may have done so,
+and died before it could say that. Also how long a successor waits to hear of the answer."""
+
 NO_LEASE: Final[LeaseRefusal] = "no such lease"
 
 Waiting = tuple[Offer, socket.socket, Answer, asyncio.TimerHandle]
@@ -49,6 +53,7 @@ class End:
 
 RETURNED: Final = End("grid", EndReason.RETURNED)
 EXPIRED: Final = End("grid", EndReason.EXPIRED)
+NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
 DISCONNECTED: Final = End("client", EndReason.CLIENT_DISCONNECTED)
 
 
@@ -62,7 +67,12 @@ class Lease:
     told: dict[str, str]
     held: LiveSession
     link: int | None = None
-    """That of the proxy that has taken it for a client, until it is known that the client gets it."""
+    """That of the proxy that has taken it for a client."""
+    is_kept: bool = False
+    """Whether its proxy has said so: then it is on record, and a successor has it."""
+    is_answered: bool = False
+    """Whether its borrower is known to have it: the proxy has said that the answer is written, or a client came with
+    it. Until then it ends UNANSWERED_S after that proxy's."""
     session_id: str = ""
     """That of the client that is connected with it now; there is one at a time."""
     over: End | None = None
@@ -73,7 +83,7 @@ class Lease:
     timer: asyncio.TimerHandle | None = None
     """Ends it when its time is over."""
     grace: asyncio.TimerHandle | None = None
-    """Ends it when nobody has been connected for `grace_s`."""
+    """Ends it when nobody has been connected for `grace_s`, or nobody has come with one that is not answered."""
 
     def fields(self) -> dict[str, str]:
         """What its record in Redis is to have."""
@@ -81,7 +91,7 @@ class Lease:
 
     def as_json(self) -> dict[str, Any]:
         """For a successor's file."""
-        held = {"client": self.held.client, "startedAt": self.held.started_at}
+        held = {"client": self.held.client, "startedAt": self.held.started_at, "isAnswered": self.is_answered}
         return {"id": self.lease_id, "secret": self.secret, "expiresAt": self.expires_at, "told": self.told, **held}
 
 
@@ -126,7 +136,11 @@ class Leases:
             case "take":
                 return self._take(link, lease_id, message)
             case "keep":
-                return self._keep(lease_id)
+                return self._keep(lease_id, says_when_answered=bool(message.get("saysWhenAnswered")))
+            case "answered":
+                return self._answered(lease_id)
+            case "unanswered":
+                return {"refused": None if self.end(lease_id, NOT_ANSWERED) else NO_LEASE}
             case "drop":
                 self._drop(lease_id)
                 return {"refused": None}
@@ -138,10 +152,12 @@ class Leases:
                 raise ValueError(f"no such question: {other!r}")
 
     def link_ended(self, link: int) -> None:
-        """That proxy is gone: the leases that it had taken and not kept are dropped."""
+        """That proxy is gone: the leases that it had taken and not kept are dropped; those of which it has not said
+        that their borrowers have the answer wait for these a little."""
         for lease in list(self.by_id.values()):
             if lease.link == link:
                 self._drop(lease.lease_id)
+                self._await_borrower(lease)
 
     def _may_ask(self, lease_id: str, token: object) -> bool:
         """Whether the lease belongs to whoever asks; `token` is the name of their token, None for an operator."""
@@ -161,21 +177,45 @@ class Leases:
         self.deeds.taken()
         return {"refused": None}
 
-    def _keep(self, lease_id: str) -> dict[str, Any]:
+    def _keep(self, lease_id: str, *, says_when_answered: bool) -> dict[str, Any]:
+        """Proxies of an earlier version say nothing of the answer, and want to hear nothing new."""
         lease = self.by_id.get(lease_id)
         if lease is None:
             return {"refused": NO_LEASE}
-        if lease.link is not None:
-            lease.link = None
+        if not lease.is_kept:
+            lease.is_kept = True
+            lease.is_answered = not says_when_answered
             self._arm(lease)
             self.deeds.began(lease)
             self._write()
+        return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
+
+    def _answered(self, lease_id: str) -> dict[str, Any]:
+        lease = self.by_id.get(lease_id)
+        if lease is None or lease.over is not None:
+            return {"refused": NO_LEASE}
+        self._borrower_has(lease)
         return {"refused": None}
+
+    def _borrower_has(self, lease: Lease) -> None:
+        """Whoever borrowed the lease knows of it: it is theirs until it is returned or its time is over."""
+        if not lease.is_answered:
+            lease.is_answered = True
+            self._write()
+            if lease.grace is not None:
+                lease.grace.cancel()
+                lease.grace = None
+
+    def _await_borrower(self, lease: Lease) -> None:
+        """The proxy is gone that was to say whether the borrower has it."""
+        if lease.lease_id in self.by_id and not lease.is_answered and lease.grace is None:
+            loop = asyncio.get_running_loop()
+            lease.grace = loop.call_later(UNANSWERED_S, self.end, lease.lease_id, NOT_ANSWERED)
 
     def _drop(self, lease_id: str) -> None:
         """Drop a lease that its client never heard of, as if it had never existed."""
         lease = self.by_id.get(lease_id)
-        if lease is not None and lease.link is not None:
+        if lease is not None and not lease.is_kept:
             self._forget(lease)
             self.slots.take_back(lease.held.session_id)
 
@@ -184,6 +224,7 @@ class Leases:
         if lease is None or lease.over is not None:
             return {"refused": NO_LEASE}
         lease.expires_at = max(lease.expires_at, time.time() + ttl_s)
+        self._borrower_has(lease)
         self._arm(lease)
         self._write()
         self.deeds.changed()
@@ -220,6 +261,7 @@ class Leases:
             self._after(lease)
 
     def _admit(self, lease: Lease, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+        self._borrower_has(lease)
         if lease.grace is not None:
             lease.grace.cancel()
             lease.grace = None
@@ -276,7 +318,7 @@ class Leases:
     def _finish(self, lease: Lease, end: End) -> None:
         self._forget(lease)
         self.slots.end(lease.held.session_id)
-        if lease.link is None:
+        if lease.is_kept:
             self.deeds.ended(lease, end)
             self._write()
 
@@ -306,15 +348,17 @@ class Leases:
             return
         for each in entries:
             held = LiveSession(LEASE + each["id"], each["client"], each["startedAt"], is_served=True, told=each["told"])
-            lease = Lease(each["id"], each["secret"], each["expiresAt"], each["told"], held)
+            lease = Lease(each["id"], each["secret"], each["expiresAt"], each["told"], held, is_kept=True)
             lease.session_id = next((one for one in live if lease_of(one) == lease.lease_id), "")
+            lease.is_answered = bool(lease.session_id or each.get("isAnswered", True))  # no word from earlier versions
             self.by_id[lease.lease_id] = lease
             self.slots.adopt_held(held)
             self._arm(lease)
+            self._await_borrower(lease)
 
     def _write(self) -> None:
         """Write them down for a successor, but not that one was asked to end: the same cause ends it, or its time."""
-        content = orjson.dumps([each.as_json() for each in self.by_id.values() if each.link is None])
+        content = orjson.dumps([each.as_json() for each in self.by_id.values() if each.is_kept])
         unfinished = self.path.with_suffix(".part")
         try:
             with open(unfinished, "wb", opener=_private) as file:

@@ -16,7 +16,8 @@ import pytest
 from pwgrid.proxy.connect.handoff import Handoffs
 from tests.conftest import counters_are_exact
 from tests.support.grid import Grid, eventually, running_grid
-from tests.support.leases import CHROMIUM, borrow, cycles, give_back, lease_now, leases, request
+from tests.support.handoff_relay import HandoffRelay, handoff_relay
+from tests.support.leases import CHROMIUM, GONE, borrow, cycles, give_back, lease_now, leases, request
 from tests.support.raw import answer, connect, goes_on, head, session
 
 TWO_POOLS = {"POOL_CONFIG": "AppA:Chromium:UAT=2,AppB:Chromium:Staging:EU=1"}
@@ -201,6 +202,45 @@ def test_without_a_grace_a_disconnect_returns_the_lease_and_names_stay_out_of_th
         assert "secret name" not in grid.output()
 
 
+def test_a_lease_whose_borrower_was_not_answered_comes_back_and_one_whose_was_stays(grid: Grid) -> None:
+    """The proxy is killed right behind the answer, and between the lease that the worker keeps and its answer."""
+    (worker,) = (each for each in grid.status()["workers"] if each["pool"].startswith("appb"))
+    with handoff_relay(grid.runtime / "w" / worker["id"] / "handoff.sock") as relay:
+        relay.pid = grid.status()["proxy"]["pid"]
+        os.kill(relay.pid, signal.SIGKILL)  # it has links already
+        another_serves(grid, relay.pid)
+        answered = killed_at(grid, relay, b'"answered"')
+        assert answered is not None
+        session(grid.port, answered["target"]).close()
+        assert killed_at(grid, relay, b'"hearsOfAnswer"') is None
+        left = eventually(lambda: set(leases(grid)) - {answered["browserId"]}, "both are on record")
+        lost = {"browserId": left.pop()}
+        eventually(lambda: lease_now(grid, lost)["status"] != "active", "its slot is free", timeout_s=30)
+        now = lease_now(grid, lost)
+        assert (now["status"], now["reason"]) == ("expired", "borrow not answered")
+        assert lease_now(grid, answered)["status"] == "active"
+        with session(grid.port, answered["target"]) as sock:
+            assert goes_on(sock)
+        assert grid.active() == 1
+        assert give_back(grid, answered)
+    eventually(lambda: grid.active() == 0, "the slots are free")
+
+
+def killed_at(grid: Grid, relay: HandoffRelay, packet: bytes) -> dict[str, Any] | None:
+    """Borrows, and the proxy is killed when that passes. Returns the lease, or None where there was no answer."""
+    relay.pid, relay.kill_at = grid.status()["proxy"]["pid"], packet
+    try:
+        lease = borrow(grid, "AppB:Chromium")
+    except GONE:
+        lease = None
+    another_serves(grid, relay.pid)
+    return lease
+
+
+def another_serves(grid: Grid, proxy: int) -> None:
+    eventually(lambda: grid.status()["proxy"]["pid"] not in (proxy, None), "another proxy serves")
+
+
 def stop_while_leases_go_on(grid: Grid, idle: dict[str, Any], used: dict[str, Any], sock: socket.socket) -> None:
     grid.process.send_signal(signal.SIGTERM)
     eventually(lambda: request(grid, "GET", "/health/ready").status == 503, "the grid stops")
@@ -220,7 +260,8 @@ def test_borrowed_connected_returned_again_and_again_nothing_is_left_over() -> N
         proxy = grid.status()["proxy"]["pid"]
         done = cycles(grid, 100, clients=5, at_half=lambda: os.kill(proxy, signal.SIGKILL))
         assert done.cycles == 100
-        assert len(done.orphans) <= 5  # borrowed when the proxy was killed, and its clients never heard
+        # Borrowed when the proxy was killed, and their clients never heard.
+        assert len(done.orphans) <= int(grid.redis("HGET", "leases:outcomes", "expired") or 0) <= 5
         counters_are_exact(grid)
         assert int(grid.redis("HGET", "leases:outcomes", "failed") or 0) == 0
         assert int(grid.redis("HGET", "leases:outcomes", "completed")) >= 100

@@ -68,7 +68,8 @@ def leases(grid: Grid, query: str = "") -> list[str]:
 
 @dataclass(slots=True)
 class Cycles:
-    """What many clients have done: whole cycles, requests that met a dying proxy, leases that nobody had heard of."""
+    """What many clients have done: whole cycles, requests that met a dying proxy, leases that nobody had heard of and
+    that were still there at the end."""
 
     cycles: int = 0
     broken: int = 0
@@ -88,7 +89,7 @@ def cycles(
     use: Callable[[dict[str, Any]], None] | None = None,
 ) -> Cycles:
     """`number` times borrow, connect (or what `use` does with the lease), return, by so many clients at once. A client
-    whose request breaks off asks again. Leases that are left over then are returned, too."""
+    whose request breaks off asks again. Leases that no client has heard of come back by themselves."""
     done, lock = Cycles(first_workers={worker["id"] for worker in grid.status()["workers"]}), threading.Lock()
 
     def connect(lease: dict[str, Any]) -> None:
@@ -116,8 +117,6 @@ def cycles(
         for future in [pool.submit(one, index) for index in range(number)]:
             future.result()
     done.orphans = leases(grid)
-    for lease_id in done.orphans:
-        give_back(grid, {"browserId": lease_id, "labelKey": CHROMIUM})
     eventually(lambda: leases(grid) == [], "no lease is left")
     return done
 

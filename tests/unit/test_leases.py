@@ -69,8 +69,13 @@ class Worker:
         return self.ask("take", lease_id, link, told=told, **says)
 
     def borrow(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
+        self.keep(lease_id, ttl_s=ttl_s)
+        assert self.ask("answered", lease_id) is None
+
+    def keep(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
+        """The proxy is about to answer the borrow."""
         assert self.take(lease_id, ttl_s=ttl_s) is None
-        assert self.ask("keep", lease_id) is None
+        assert self.ask("keep", lease_id, saysWhenAnswered=True) is None
 
     def connect(self, session_id: str = "l1~1", secret: str = "s", deadline: float = math.inf) -> list[str | None]:
         """The list gets the answer, when there is one."""
@@ -114,6 +119,78 @@ async def test_what_no_client_was_told_of_has_never_been(worker: Worker) -> None
     assert worker.ask("keep", "l2") == "no such lease"
     assert worker.ask("drop", "l3") is None
     assert worker.slots.taken == 1
+
+
+@pytest.mark.parametrize("is_successor", [False, True])
+async def test_a_lease_ends_whose_proxy_goes_before_it_says_that_the_borrow_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_successor: bool
+) -> None:
+    monkeypatch.setattr("pwgrid.worker.leases.UNANSWERED_S", 0.01)
+    worker = Worker(tmp_path)
+    worker.borrow("l2")
+    worker.keep("l1")
+    worker.leases.link_ended(OTHER_LINK)
+    assert worker.leases.by_id["l1"].grace is None
+    if is_successor:
+        worker = Worker(tmp_path)
+        worker.leases.adopt(frozenset())
+    else:
+        worker.leases.link_ended(LINK)
+    assert worker.slots.taken == 2
+    async with asyncio.timeout(BOUND_S):
+        await worker.over.wait()
+    assert worker.done[-1] == ("ended", "l1", "grid", "borrow not answered")
+    assert worker.connect("l1~1") == ["no such lease"]
+    assert worker.leases.by_id.keys() == {"l2"}
+    assert [each["id"] for each in json.loads(worker.path.read_text())] == ["l2"]
+
+
+@pytest.mark.parametrize("proof", ["answered", "connects", "extends"])
+@pytest.mark.parametrize("is_successor", [False, True])
+async def test_a_lease_stays_whose_borrower_has_the_answer(tmp_path: Path, is_successor: bool, proof: str) -> None:
+    worker = Worker(tmp_path, grace_s=600.0)
+    worker.keep("l1")
+    if is_successor:
+        worker = Worker(tmp_path, grace_s=600.0)
+        worker.leases.adopt(frozenset())
+    else:
+        worker.leases.link_ended(LINK)
+    lease = worker.leases.by_id["l1"]
+    ends = lease.grace
+    assert ends is not None
+    match proof:
+        case "answered":
+            assert worker.ask("answered", link=OTHER_LINK) is None
+        case "connects":
+            assert worker.connect("l1~1") == [None]
+        case "extends":
+            assert worker.ask("extend", ttlS=60) is None
+    assert ends.cancelled()
+    assert lease.grace is None
+    (entry,) = json.loads(worker.path.read_text())
+    assert entry["isAnswered"]
+
+
+async def test_a_lease_ends_at_once_whose_borrower_left_before_the_answer(worker: Worker) -> None:
+    worker.keep("l1")
+    assert worker.ask("unanswered") is None
+    assert worker.done[-1] == ("ended", "l1", "grid", "borrow not answered")
+    assert worker.ask("answered") == "no such lease"
+    assert worker.ask("unanswered") == "no such lease"
+    assert (worker.slots.taken, worker.slots.lifetime) == (0, 1)
+
+
+async def test_a_proxy_of_an_earlier_version_says_nothing_of_the_answer(worker: Worker, tmp_path: Path) -> None:
+    worker.take("l1")
+    assert worker.leases.asked(LINK, {"do": "keep", "id": "l1"}) == {"refused": None}
+    worker.leases.link_ended(LINK)
+    assert worker.leases.by_id["l1"].grace is None
+    (entry,) = json.loads(worker.path.read_text())
+    del entry["isAnswered"]
+    worker.path.write_text(json.dumps([entry]))
+    successor = Worker(tmp_path)
+    successor.leases.adopt(frozenset())
+    assert successor.leases.by_id["l1"].grace is None
 
 
 async def test_a_client_takes_no_further_slot_and_one_comes_at_a_time(worker: Worker) -> None:

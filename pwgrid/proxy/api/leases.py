@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, BackgroundTasks, Path, Query
 from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bodies import BoundedBody
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.upgrade import Gateway
-from pwgrid.proxy.lender import LeaseId, Lender, Wish
+from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.label_and_run import run_name
 from pwgrid.proxy.policy.refusal import Refusal
@@ -48,7 +48,9 @@ def lease_routes(grid: Lends) -> APIRouter:
     who = Annotated[Identity, needs(Role.CLIENT)]
 
     @router.post("/session/borrow", responses=_problems(400, 404, 413, 503))
-    async def borrow(request: Request, wanted: models.Borrow, identity: who) -> models.Borrowed:
+    async def borrow(
+        request: Request, wanted: models.Borrow, identity: who, afterwards: BackgroundTasks
+    ) -> models.Borrowed:
         """Keeps a slot of the pool that serves the label key, and gives the endpoint for it."""
         named = run_name(wanted.run_name, "runName")
         run = run_name(wanted.run_id, "runId")
@@ -75,8 +77,10 @@ def lease_routes(grid: Lends) -> APIRouter:
         watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
         try:
             lent = await grid.lender.lend(wish, ticket)
-        finally:
+        except BaseException:
             watch.cancel()
+            raise
+        afterwards.add_task(_answered, grid.lender, lent, ticket, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
             web_socket_endpoint=_base(request, grid.gateway.settings) + lent.path,
@@ -153,6 +157,14 @@ async def _abandoned_with(request: Request, gateway: Gateway, ticket: Ticket[Sel
     while (await request.receive())["type"] != "http.disconnect":
         pass
     gateway.selector.queue.abandon(ticket)
+
+
+async def _answered(lender: Lender, lent: Lent, ticket: Ticket[Selection], watch: asyncio.Task[None]) -> None:
+    """The answer has been given to the client's connection, if that was still there."""
+    watch.cancel()
+    is_gone = ticket.abandoned
+    await asyncio.sleep(0)  # uvloop writes at the end of the loop's round
+    await lender.answered(lent, is_gone=is_gone)
 
 
 def _base(request: Request, settings: Settings) -> str:
