@@ -5,8 +5,8 @@
 --       6 stale threshold, seconds    7 key prefix    8 TTL of a live session's record, seconds
 --       9 how long records of ended sessions are kept, seconds    10 rssMib ("" = as before)
 --      11 lifetime: what the worker itself counts ("" = it does not know, and the counter stays)
---      12 n, the number of live sessions that follow    13 … 12+3n of each its id, when it started (Unix seconds, or ""), its
---       client's address (or "")    then fields of the worker's hash that somebody may have changed: name, value …
+--      12 n, the number of live sessions that follow    13 … 12+4n of each its id, when it started (Unix seconds, or ""), its
+--       client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")    then fields of the worker's hash that somebody may have changed: name, value …
 -- Returns {known, command, repaired, used up, session id, seconds …}: known is 0 when the worker's key is gone (nothing was
 --       touched: register again); command is what worker:cmd:{type}:{id} says, or "serve" for a spare that a selection has
 --       made available (it stays so), or ""; repaired is by how much the active counter was wrong; used up is 1 when the
@@ -34,10 +34,10 @@ if not was[2] then return {0, command, 0, 0} end
 local own, before, awaited = {}, whole(redis.call('HGET', KEYS[1], field)), {}
 
 -- Sessions
-local last = 12 + 3 * tonumber(ARGV[12])
-for i = 13, last, 3 do
+local last = 12 + 4 * tonumber(ARGV[12])
+for i = 13, last, 4 do
   own[ARGV[i]] = true
-  adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2])
+  adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 local members = redis.call('ZRANGE', live, 0, -1, 'WITHSCORES')
 for i = 1, #members, 2 do

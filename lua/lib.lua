@@ -24,7 +24,7 @@ end
 -- end says what happened to the worker, and counts as "worker lost"; the rest counts as "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
-  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;'
+  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;borrow not answered;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
@@ -69,6 +69,31 @@ local function note_lease(prefix, id)
   redis.call('HSET', prefix .. 'session:' .. id, unpack(record))
 end
 -- [end: note_lease]
+
+-- [shared: caps]
+local CAP_KEPT_MS = '2592000000' -- 30 days, longer than anything lives: after so long without a new member none is live
+-- [end: caps]
+
+-- [shared: describe]
+-- Writes into a record that is made anew what the worker was told of the session's client: JSON, fields by their names, or "". Its
+-- "caps" is no field but names, comma-separated, of whom the session counts for.
+local function describe(prefix, id, told)
+  if told == '' then return end
+  local key, record = record_of(prefix, id), {}
+  for name, value in pairs(cjson.decode(told)) do
+    if name ~= 'caps' then
+      record[#record + 1] = name
+      record[#record + 1] = value
+    else
+      for of in string.gmatch(value, '[^,]+') do
+        redis.call('SADD', prefix .. 'sessions:of:' .. of, id)
+        redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
+      end
+    end
+  end
+  if #record > 0 then redis.call('HSET', key, unpack(record)) end
+end
+-- [end: describe]
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
@@ -139,9 +164,9 @@ end
 
 -- Takes into the live set a session that its worker says it has: the worker is the authority for its slots. A record that
 -- is missing (Redis was away, or came back empty) is written anew as running; an end that was only presumed is taken back.
--- `since` and `client` are what the worker knows of it, each may be "". Returns 1 if it holds a slot now and held none before, else
+-- `since`, `client` and `told` are what the worker knows of it, each may be "". Returns 1 if it holds a slot now and held none before, else
 -- 0; the caller sees to the counter.
-local function adopt(prefix, field, id, now, record_ttl_s, since, client)
+local function adopt(prefix, field, id, now, record_ttl_s, since, client, told)
   if since == '' then since = now end
   local key, totals, takes_slot = record_of(prefix, id)
   local live = prefix .. 'sessions:live:' .. field
@@ -161,6 +186,7 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client)
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
       'running', 'createdAt', since, 'startedAt', since, 'client', client)
     note_lease(prefix, id)
+    describe(prefix, id, told)
     redis.call('ZADD', totals .. 'index', since, id)
   end
   if redis.call('HGET', key, 'status') == 'running' and (mine or not was[1]) then

@@ -39,7 +39,7 @@ end
 -- end says what happened to the worker, and counts as "worker lost"; the rest counts as "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
-  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;'
+  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;borrow not answered;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).

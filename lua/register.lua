@@ -3,8 +3,8 @@
 -- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
 -- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 active    5 lifetime: what the worker itself counts
 --       6 TTL of the worker's key, seconds    7 key prefix    8 TTL of a live session's record, seconds
---       9 n, the number of live sessions that follow    10 … 9+3n of each its id, when it started (Unix seconds, or ""), its
---       client's address (or "")    then fields of the worker's hash: name, value …
+--       9 n, the number of live sessions that follow    10 … 9+4n of each its id, when it started (Unix seconds, or ""), its
+--       client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")    then fields of the worker's hash: name, value …
 -- Returns the active counter as written: what was given, or the number of leases if that is higher (a client on its way),
 --       and what callers without a session id have of it.
 -- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id} and session:{id} of the given sessions;
@@ -13,9 +13,11 @@
 -- Idempotent: said twice, it is the same. The lifetime never goes down.
 
 local prefix, field, now = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3]
-local key, last = prefix .. 'worker:' .. field, 9 + 3 * tonumber(ARGV[9])
+local key, last = prefix .. 'worker:' .. field, 9 + 4 * tonumber(ARGV[9])
 
-for i = 10, last, 3 do adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2]) end
+for i = 10, last, 4 do
+  adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+end
 
 local outside = redis.call('HMGET', key, 'outside', 'outsideLifetime')
 local fields = {'browserType', ARGV[1], 'lastHeartbeat', math.floor(now),

@@ -7,6 +7,7 @@
 --       9 browser type  10 worker id: whose session it is, by default what the record says
 --      11 when it started, Unix seconds, if Redis may not know that yet    12 client's address
 --      13 when the drain of its worker began, Unix seconds, if there was one
+--      14 what the worker was told of its client: JSON, fields of the record and "caps", as in lib.lua
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
 --       the worker's counter (-1 once, never below zero); publishes slots:{pool} if a slot came free that somebody waits for (slots:wanted:{pool}, set by the selector).
@@ -39,7 +40,7 @@ end
 -- end says what happened to the worker, and counts as "worker lost"; the rest counts as "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
-  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;'
+  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;borrow not answered;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
@@ -84,6 +85,31 @@ local function note_lease(prefix, id)
   redis.call('HSET', prefix .. 'session:' .. id, unpack(record))
 end
 -- [end: note_lease]
+
+-- [shared: caps]
+local CAP_KEPT_MS = '2592000000' -- 30 days, longer than anything lives: after so long without a new member none is live
+-- [end: caps]
+
+-- [shared: describe]
+-- Writes into a record that is made anew what the worker was told of the session's client: JSON, fields by their names, or "". Its
+-- "caps" is no field but names, comma-separated, of whom the session counts for.
+local function describe(prefix, id, told)
+  if told == '' then return end
+  local key, record = record_of(prefix, id), {}
+  for name, value in pairs(cjson.decode(told)) do
+    if name ~= 'caps' then
+      record[#record + 1] = name
+      record[#record + 1] = value
+    else
+      for of in string.gmatch(value, '[^,]+') do
+        redis.call('SADD', prefix .. 'sessions:of:' .. of, id)
+        redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
+      end
+    end
+  end
+  if #record > 0 then redis.call('HSET', key, unpack(record)) end
+end
+-- [end: describe]
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
@@ -163,6 +189,7 @@ elseif not was[1] and started_at then
   redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
     'running', 'createdAt', started_at, 'startedAt', started_at, 'client', given(12, ''))
   note_lease(prefix, id)
+  describe(prefix, id, given(14, ''))
   redis.call('ZADD', totals .. 'index', started_at, id)
 end
 local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, ended_at, tonumber(given(6, 3600)), false)

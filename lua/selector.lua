@@ -142,7 +142,9 @@ if session_id then
   end
 end
 
-local CAP_KEPT_S = 30 * 86400 -- longer than anything lives: after so long without a new member none is live
+-- [shared: caps]
+local CAP_KEPT_MS = '2592000000' -- 30 days, longer than anything lives: after so long without a new member none is live
+-- [end: caps]
 local fields, caps = {}, {}
 for i = 17, #ARGV, 2 do
   local of = string.match(ARGV[i], '^max:(.+)$')
@@ -276,7 +278,7 @@ if session_id then
   redis.call('ZREMRANGEBYRANK', totals .. 'index', 0, -tonumber(given(14, 10000)) - 1)
   for _, cap in ipairs(caps) do
     redis.call('SADD', cap[1], session_id)
-    redis.call('PEXPIRE', cap[1], milliseconds(CAP_KEPT_S))
+    redis.call('PEXPIRE', cap[1], CAP_KEPT_MS)
   end
 end
 return endpoint

@@ -16,7 +16,7 @@ import structlog
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect import refusals
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
-from pwgrid.proxy.connect.upgrade import SUCCESSOR_S, Gateway
+from pwgrid.proxy.connect.upgrade import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
@@ -156,7 +156,7 @@ class Lender:
             "client": ticket.client,
             "secret": secret,
             "expiresAt": expires_at,
-            "told": {name: value for name, value in ticket.fields.items() if name != EXPIRES_AT},
+            "told": {name: text for name, text in told(ticket).items() if name != EXPIRES_AT},
         }
         try:
             answer = await self._handoffs.ask(lease_id.worker_id, {**question, "do": "take"})

@@ -38,6 +38,10 @@ LABELS, NAME, RUN, TOKEN, OF_LEASE = NAMED = ("labels", "name", "run", "token", 
 """Fields of a session's record that only some have: the label key that was asked for, the names of test and
 run that its client gave, the name of its token, the lease that it came with."""
 
+CAPS = "caps"
+"""Among what a worker is told of a session: the names, comma-separated, of whom it counts for ("run:nightly"). No field
+of the record."""
+
 _NO_FIGURE = 2.0**53
 """From here on floats skip whole numbers, and JSON's readers do. The scripts draw the same line."""
 

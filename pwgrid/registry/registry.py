@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, cast
 
+import orjson
+
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
@@ -216,11 +218,11 @@ class Registry:
         started_at = "" if update.started_at is None else _text(update.started_at)
         if end is None:
             when = started_at or self._time()
-            tail = (*owner, update.client)
+            tail = (*owner, update.client, _told(update))
             return bool(await self._run("start", update.session_id, when, self._prefix, life.record_ttl_s, *tail))
         head = (update.session_id, end.status, end.reason, _text(end.at), self._prefix, life.history_ttl_s)
         drain_at = "" if end.drain_at is None else _text(end.drain_at)
-        what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at)
+        what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at, _told(update))
         return bool(await self._run("release", *head, *what))
 
     async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
@@ -446,9 +448,14 @@ def _text(unix_s: float) -> str:
 
 
 def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
-    """Three arguments for each session that runs."""
-    rows = ((each.session_id, each.started_at, each.client) for each in sessions)
-    return [text for id_, at, client in rows for text in (id_, "" if at is None else _text(at), client)]
+    """Four arguments for each session that runs."""
+    rows = ((each.session_id, each.started_at, each.client, _told(each)) for each in sessions)
+    return [text for id_, at, *rest in rows for text in (id_, "" if at is None else _text(at), *rest)]
+
+
+def _told(update: SessionUpdate) -> str:
+    """As the scripts take it."""
+    return orjson.dumps(update.told).decode() if update.told else ""
 
 
 def _worker_id(endpoint: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -31,6 +31,8 @@ class SessionUpdate:
     started_at: float | None = None
     client: str = ""
     end: SessionEnd | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
+    """What its worker was told of its client: fields of the record, and `caps`. Written where Redis has no record."""
 
     def merged(self, other: SessionUpdate) -> SessionUpdate:
         """Both in one, whichever came first: an end is final, and a start is not forgotten for it."""
@@ -39,6 +41,7 @@ class SessionUpdate:
             other.started_at if self.started_at is None else self.started_at,
             self.client or other.client,
             self.end or other.end,
+            self.told or other.told,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
+from pwgrid.registry.records import CAPS, EXPIRES_AT, LEASE, TOKEN, lease_of
 from pwgrid.worker.handoff import Answer
 from pwgrid.worker.policy.admission import LeaseRefusal, Offer
 from pwgrid.worker.slots import LiveSession, Slots
@@ -87,7 +87,8 @@ class Lease:
 
     def fields(self) -> dict[str, str]:
         """What its record in Redis is to have."""
-        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
+        told = {name: text for name, text in self.told.items() if name != CAPS}
+        return {**told, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
         """For a successor's file."""

@@ -187,4 +187,4 @@ class RegistrySync:
 
 
 def _update(session: LiveSession, end: SessionEnd | None = None) -> SessionUpdate:
-    return SessionUpdate(session.session_id, session.started_at, session.client, end)
+    return SessionUpdate(session.session_id, session.started_at, session.client, end, session.told)

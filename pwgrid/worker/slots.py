@@ -28,7 +28,7 @@ class LiveSession:
     is_served: bool = False
     """Whether the browser server has it; until then it may still come to nothing."""
     told: Mapping[str, str] = field(default_factory=dict)
-    """What its client said of itself."""
+    """What the proxy said of its client: fields of its record, and `caps`."""
     lease_id: str = ""
     """The lease that it came with, whose slot it has: it takes none of its own."""
 
@@ -65,6 +65,7 @@ class Slots:
         """Who has the slots, as far as clients have said so: names, label key, how many; the MOST_RUNS with most."""
         holders = [*self.held.values(), *(each for each in self.live.values() if not each.lease_id)]
         said = Counter(tuple(each.told.get(what, "") for what in SAID) for each in holders if each.told)
+        del said[("",) * len(SAID)]
         return [{**dict(zip(SAID, words, strict=True)), "slots": slots} for words, slots in said.most_common(MOST_RUNS)]
 
     def admit(self, offer: Offer, status: WorkerStatus, now: float) -> RefusalReason | None:

@@ -6,17 +6,22 @@ import contextlib
 import os
 import re
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Playwright
 
+from pwgrid.cli import token as tokens
 from pwgrid.common.launch_failure import without_places
+from pwgrid.tokens.tokens import Role
 from tests.conftest import need
 from tests.support.grid import Grid, eventually, eventually_async, free_port, running_grid
+from tests.support.leases import request
 from tests.support.load import Load, under_load
 from tests.support.raw import answer, connect, goes_on, head, session
 from tests.support.redis import RedisServer
@@ -244,6 +249,45 @@ def test_a_worker_that_dies_while_redis_is_away_is_succeeded(own_redis: RedisSer
         eventually(lambda: ends(grid) == {"completed: client disconnected": 2}, f"both are on record: {ends(grid)}")
         eventually(lambda: victim["id"] not in workers(grid), "it is gone")
         eventually(lambda: grid.redis("KEYS", f"worker:*:{victim['id']}") == [], "and nothing is left of it", 40)
+
+
+def test_sessions_begun_without_redis_belong_to_their_token_and_count_once_it_is_back(own_redis: RedisServer) -> None:
+    """Redis comes back empty, and is emptied again: for the second time it loses all of sessions that go on."""
+    with tempfile.TemporaryDirectory(prefix="pgtok-") as directory:
+        config = Path(directory) / "grid.toml"
+        config.write_text('[[pools]]\nname = "appa"\nlabels = ["AppA:Chromium:UAT"]\nslots = 4\n')
+        place = tokens.Place(config.with_name("tokens.json"))
+        ci, other = (tokens.create(place, name, Role.CLIENT, most, ())[0] for name, most in (("ci", 2), ("other", 0)))
+        environment = {"PWGRID_CONFIG": str(config), "REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
+        with running_grid(environment={**environment, "WORKER_SELECT_TIMEOUT": "0.5"}, fake=True) as grid:
+            own_redis.kill()
+            target = f"/?labels=appa:Chromium:UAT&name=Smoke%2012&token={ci}"
+            session(grid.port, target).close()
+            with session(grid.port, target) as named, session(grid.port, f"/?token={ci}"):
+                own_redis.start()
+                for _ in range(2):
+                    seen = eventually(lambda: owned(grid, ci, 2), "both belong to their token")
+                    assert owned(grid, other, 0) == []
+                    assert {(each["labels"], each["name"], each["token"]) for each in seen} == {
+                        ("appa:Chromium:UAT", "Smoke 12", "ci"),
+                        (None, None, "ci"),
+                    }
+                    status, _, body = answer(grid.port, head(target=f"/?token={ci}"))
+                    assert (status, body["maxSessions"]) == (429, 2)
+                    own_redis.command("FLUSHALL")
+                (mine,) = (each for each in eventually(lambda: owned(grid, ci, 2), "again") if each["name"])
+                path = f"/v1/sessions/{mine['id']}"
+                assert request(grid, "DELETE", path, Authorization=f"Bearer {other}").status == 404
+                assert request(grid, "DELETE", path, Authorization=f"Bearer {ci}").status == 202
+                assert b"an operator ended it" in named.recv(4096)
+            eventually(lambda: grid.active() == 0, "the slots are free")
+
+
+def owned(grid: Grid, token: str, number: int) -> list[dict[str, Any]]:
+    """The running sessions that a token sees; nothing while they are not so many."""
+    found = request(grid, "GET", "/v1/sessions?status=running", Authorization=f"Bearer {token}")
+    sessions = found.body.get("sessions", [])
+    return sessions if len(sessions) == number else []
 
 
 def test_what_a_worker_left_unwritten_survives_the_death_of_master_and_proxy(own_redis: RedisServer) -> None:

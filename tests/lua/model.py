@@ -14,8 +14,11 @@ HISTORY_TTL_S = 3600
 
 
 def known(sessions: tuple[str, ...]) -> list[str]:
-    """Live sessions as a worker tells of them when it knows no more than their ids; `id@start` tells more."""
-    return [text for each in sessions for text in (each.partition("@")[0], each.partition("@")[2], "")]
+    """Live sessions as a worker tells of them when it knows no more than their ids; `id@start` tells more, and so does
+    `id@start@told`."""
+    return [
+        text for each in sessions for id_, at, told in [f"{each}@@".split("@", 3)[:3]] for text in (id_, at, "", told)
+    ]
 
 
 class LuaGrid:
@@ -114,10 +117,17 @@ class LuaGrid:
         )
 
     def start(
-        self, session: str, *, now: float = NOW, worker: str = "", browser: str = "chromium", client: str = ""
+        self,
+        session: str,
+        *,
+        now: float = NOW,
+        worker: str = "",
+        browser: str = "chromium",
+        client: str = "",
+        told: str = "",
     ) -> int:
         own = (browser, worker) if worker else ("", "")
-        return int(self.eval("start", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own, client))
+        return int(self.eval("start", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own, client, told))
 
     def release(
         self,
@@ -129,9 +139,10 @@ class LuaGrid:
         worker: str = "",
         started: float | None = None,
         client: str = "",
+        told: str = "",
     ) -> int:
         own = ("chromium", worker) if worker else ("", "")
-        tail = (now, self.prefix, HISTORY_TTL_S, 10, 20, *own, "" if started is None else started, client)
+        tail = (now, self.prefix, HISTORY_TTL_S, 10, 20, *own, "" if started is None else started, client, "", told)
         return int(self.eval("release", self.counters[:1], session, status, reason, *tail))
 
     def rollback(self, session: str, *, last: bool = False, now: float = NOW) -> int:

@@ -1,6 +1,11 @@
 """Caps: of one run, label key or token only so many sessions and leases live at once, whoever selects."""
 
-from tests.lua.model import LuaGrid
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.lua.model import NOW, LuaGrid
 
 NIGHTLY, SMOKE = "run:/nightly", "run:/smoke"
 
@@ -66,3 +71,45 @@ def test_each_of_several_caps_counts(grid: LuaGrid) -> None:
     assert select(grid, "s3", (NIGHTLY, 2), (label, 2)) is None
     assert select(grid, "s3", (NIGHTLY, 2)) == "w1"
     assert select(grid, "s4", (NIGHTLY, 2)) is None
+
+
+HAS = {"name": "nightly", "labels": "AppA:Chromium:UAT", "token": "ci", "ignoredOptions": "args"}
+TOLD = json.dumps({**HAS, "caps": "run:/nightly,token:ci"})
+
+
+@pytest.mark.parametrize(
+    "tells",
+    [
+        lambda grid, told: grid.start("s1", worker="w1", told=told),
+        lambda grid, told: grid.heartbeat(sessions=(f"s1@{NOW}@{told}",)),
+        lambda grid, told: grid.register(sessions=(f"s1@{NOW}@{told}",)),
+    ],
+    ids=["start", "heartbeat", "registration"],
+)
+def test_a_session_of_which_redis_knows_nothing_is_as_its_worker_was_told(
+    grid: LuaGrid, tells: Callable[[LuaGrid, str], object]
+) -> None:
+    """Redis was away when it began, or has lost all."""
+    grid.register()
+    tells(grid, TOLD)
+    assert grid.session("s1").items() >= HAS.items()
+    assert "caps" not in grid.session("s1")
+    assert select(grid, "s2", (NIGHTLY, 1)) is None
+    assert select(grid, "s2", ("token:ci", 1)) is None
+    assert select(grid, "s2", (NIGHTLY, 2)) == "w1"
+    assert grid.release("s1", worker="w1") == 1
+    assert select(grid, "s3", (NIGHTLY, 2)) == "w1"
+
+
+def test_a_session_that_began_and_ended_without_redis_is_as_its_worker_was_told(grid: LuaGrid) -> None:
+    grid.register()
+    assert grid.release("s1", worker="w1", started=NOW - 5, told=TOLD) == 1
+    assert grid.session("s1").items() >= {**HAS, "status": "completed"}.items()
+    assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
+
+
+def test_what_redis_knows_of_a_session_stays(grid: LuaGrid) -> None:
+    grid.register()
+    grid.select("s1", extra=("name", "before"))
+    assert grid.start("s1", worker="w1", told=TOLD) == 1
+    assert grid.session("s1")["name"] == "before"

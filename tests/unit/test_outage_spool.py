@@ -8,7 +8,7 @@ from pwgrid.registry.outage_spool import read_all, write
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 
 END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)
-UPDATES = (SessionUpdate("a", 1.0, "client", END), SessionUpdate("b"))
+UPDATES = (SessionUpdate("a", 1.0, "client", END, {"token": "ci"}), SessionUpdate("b"))
 
 
 def test_what_is_left_is_found_until_it_is_removed(tmp_path: Path) -> None:

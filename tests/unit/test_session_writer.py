@@ -221,5 +221,10 @@ async def test_what_is_under_way_is_not_written_yet() -> None:
 
 
 def test_an_update_is_the_same_after_a_file() -> None:
-    for update in (runs("a"), ended("b"), SessionUpdate("c")):
+    for update in (runs("a"), ended("b"), SessionUpdate("c", told={"token": "ci"})):
         assert SessionUpdate.read(update.as_json()) == update
+
+
+def test_an_end_is_of_the_same_client_as_the_start() -> None:
+    assert SessionUpdate("a", told={"token": "ci"}).merged(ended("a")).told == {"token": "ci"}
+    assert ended("a").merged(SessionUpdate("a", told={"token": "ci"})).told == {"token": "ci"}

@@ -99,9 +99,9 @@ async def test_who_has_the_slots_is_told_as_clients_have_said_it() -> None:
     smoke = {"name": "Smoke 12", "labels": "AppA:Chromium:UAT"}
     assert slots.hold(Offer("lease:l1", 9, told=smoke), OPEN, 0) is None
     slots.admit_with_lease(Offer("l1~1", 9, told=smoke, lease_id="l1"))  # has no slot of its own
-    for session_id, told in (("a", smoke), ("b", {"run": "r1"}), ("c", {})):
+    for session_id, told in (("a", smoke), ("b", {"run": "r1"}), ("c", {}), ("d", {"token": "ci"})):
         assert slots.admit(Offer(session_id, 9, told=told), OPEN, 0) is None
-    assert slots.taken == 4
+    assert slots.taken == 5
     assert slots.runs() == [
         {"name": "Smoke 12", "run": "", "labels": "AppA:Chromium:UAT", "slots": 2},
         {"name": "", "run": "r1", "labels": "", "slots": 1},

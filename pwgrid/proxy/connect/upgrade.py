@@ -278,8 +278,8 @@ class Upgrade(asyncio.Protocol):
             await self._check_endpoint(wanted, wanted.worker_id)
         compression = gateway.compresses(self._transport, self._peer)
         passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
-        if wanted.name or wanted.labels:
-            passed_on["told"] = {name: text for name, text in ticket.fields.items() if name in records.NAMED}
+        if ticket.fields:
+            passed_on["told"] = told(ticket)
         while True:
             selection = await gateway.slot(ticket)
             since = time.monotonic()
@@ -389,6 +389,11 @@ def _fields(wanted: Wanted) -> dict[str, str]:
         records.TOKEN: wanted.identity.name,
     }
     return {name: value for name, value in fields.items() if value}
+
+
+def told(ticket: Ticket[Selection]) -> dict[str, str]:
+    """What the worker is told of this client, for a record that Redis does not have: it may be away, or lose it."""
+    return {**ticket.fields, records.CAPS: ",".join(ticket.caps)} if ticket.caps else {**ticket.fields}
 
 
 def _text(peer: Peer) -> str:

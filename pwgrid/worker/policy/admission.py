@@ -24,7 +24,8 @@ class Offer:
     early: str = ""
     """What the client sent behind its head already, as latin-1."""
     told: Mapping[str, str] = field(default_factory=dict)
-    """What the client said of itself, by the names of its record's fields: `labels`, `name`, `run`."""
+    """What the session's record is to have of its client, by the names of its fields (`labels`, `name`, `run`,
+    `token`); and `caps`, the names of whom it counts for."""
     lease_id: str = ""
     """Of the lease that it comes with, and `secret` is what it shows for it."""
     secret: str = ""
