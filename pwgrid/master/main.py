@@ -187,6 +187,7 @@ class Master:
             proxy = self._proxies.current
             self._start_report.tell(self._workers.records.values(), listens=proxy.listening, ready=proxy.ready)
         self._proxies.push_state(self._reporter.roster(stopping=self._shutdown.is_stopping))
+        self._reload.answer_if_known()
 
     def _may_start(self) -> bool:
         """Only at the very start the grid has to wait for Redis."""

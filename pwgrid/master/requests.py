@@ -124,11 +124,11 @@ class Requests:
                 "change the setting and run pwgrid reload"
             )
 
-    def reload(self) -> Frame:
+    def reload(self) -> Deferred:
         """Take the configuration as it is now."""
         self._refuse_while_stopping()
         with sd_notify.reload(is_ready=self.is_ready()):
-            return self.reload_settings.run()
+            return self.reload_settings.start()
 
     def upgrade(self, *, force: bool) -> Deferred:
         """Run the code that is installed now; where that is what runs already, only by `force`."""

@@ -246,8 +246,6 @@ class Proxy:
         before = self._view()
         self.roster.replace(state)
         self._side_tasks.cancel_those(GO_LAST)  # there is a master again
-        if (view := self._view())["ready"] != before["ready"]:
-            self.control.push_state(view)
         self._told.set()
         self.feed.roster_changed()
         self.gateway.roster_changed()
@@ -257,6 +255,9 @@ class Proxy:
             if pool not in self.roster.pools or self.roster.pools[pool].is_removed:
                 self.queue.refuse(pool, no_capacity(f"there is no pool {pool} any more"))
         self._open_or_close()
+        view = self._view()
+        if any(view[what] != before[what] for what in ("ready", "configuration")):
+            self.control.push_state(view)
 
     def _open_or_close(self) -> None:
         """Nobody waits in a grid that takes nobody. It may take clients again: the master that stopped died of
@@ -359,6 +360,7 @@ class Proxy:
             "waiting": self.queue.waiting(),
             "waitingByRun": waiting,
             "ready": self.roster.not_ready() is None,
+            "configuration": self.roster.configuration,
         }
 
     def _hello(self) -> dict[str, Any]:

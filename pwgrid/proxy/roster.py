@@ -76,6 +76,8 @@ class Roster:
     stopping: bool = False
     lost: str | None = None
     is_started: bool = False
+    configuration: str = ""
+    """The master's name for what was configured last, of which this is a view."""
     host_guard: str | None = None
     pools: dict[str, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class Roster:
         """Takes over a `state` frame of the master (its shape is in docs/architecture.md)."""
         self.stopping = bool(state.get("stopping"))
         self.is_started = bool(state.get("started", True))
+        self.configuration = state.get("configuration", "")
         self.host_guard = state.get("hostGuard")
         self.metrics = state.get("metrics", {})
         self.pools = {name: PoolView.of(name, told) for name, told in state.get("pools", {}).items()}

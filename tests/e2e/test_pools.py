@@ -126,9 +126,9 @@ async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_sessio
         assert grid.command("reload").stdout == (
             "changed: pools; pools added: appc; pools removed: appb; recycling 1 workers, one after the other\n"
         )
-        await eventually_async(lambda: workers_of(grid, "appc"), "the new pool serves")  # so the proxy knows all
         with pytest.raises(Exception, match="there is no pool 'appb'; pools are: appa, foxes, appc"):
             await playwright.chromium.connect(f"{grid.endpoint}/?pool=appb")
+        await eventually_async(lambda: workers_of(grid, "appc"), "the new pool serves")
         appc = await playwright.chromium.connect(f"{grid.endpoint}/?pool=appc")
         await eventually_async(lambda: old not in workers_of(grid, "appa"), "the changed pool is recycled")
         (new,) = workers_of(grid, "appa")

@@ -195,6 +195,24 @@ async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> 
             assert done.returncode == 2
             assert "cannot change while the grid runs: redis_key_prefix" in done.stderr
             assert serving(grid) == before
+            a_reload_says_whether_the_proxy_knows(grid, file)
+
+
+def a_reload_says_whether_the_proxy_knows(grid: Grid, file: Path) -> None:
+    """It waits for the proxy, but not for one that is frozen."""
+    file.write_text("[pools]\nchromium_workers = 2\n")
+    proxy = grid.status()["proxy"]["pid"]
+    os.kill(proxy, signal.SIGSTOP)
+    try:
+        done = grid.command("reload")
+    finally:
+        os.kill(proxy, signal.SIGCONT)
+    assert done.stdout == (
+        "changed: chromium_workers; scaled: chromium=2; the proxy has not said yet that it knows\n"
+    ), done
+    knows = json.loads(grid.command("reload", "--json").stdout)
+    assert (knows["changed"], knows["proxyKnows"]) == ([], True)
+    assert grid.status()["proxy"]["pid"] == proxy
 
 
 async def test_a_drain_that_the_killed_master_had_only_written_down_is_asked_for_again() -> None:

@@ -33,6 +33,8 @@ class Proxies:
         self._config = config
         self._files = files
         self._on_event = on_event
+        self.configuration = ""
+        """A name for what was configured last; each proxy says which one it knows."""
         self.current = self._make(config.listeners)
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
@@ -90,8 +92,13 @@ class Proxies:
 
     def push_state(self, state: Data) -> None:
         """Tell all of them what there is."""
+        told = {**state, "configuration": self.configuration}
         for each in self._all():
-            each.push_state(state)
+            each.push_state(told)
+
+    def know_configuration(self) -> bool:
+        """Whether each that takes clients has taken over what was configured last."""
+        return all(each.configuration == self.configuration for each in self._all() if each.listening)
 
     def send(self, name: str, data: Data) -> None:
         """A command, delivered to the proxy that serves or, if it dies first, to the next one; and to those that go."""

@@ -52,6 +52,8 @@ class ProxyChild(SingleChild):
         self.listening = False
         self.ready = False
         """Whether it knows that it can take a session of every pool."""
+        self.configuration = ""
+        """Which one it has taken over, by its name."""
         self.waiting: Data = NOBODY_WAITS
         """How many clients wait in it for a slot, and for which runs, as it has told last."""
         self._config = config
@@ -135,6 +137,7 @@ class ProxyChild(SingleChild):
 
     def _on_exit(self, pid: int, ended: Exit) -> str:
         self.listening = self.ready = False
+        self.configuration = ""
         self.waiting = NOBODY_WAITS
         self._files.remove("proxy", str(pid))
         if self._link is not None:
@@ -158,6 +161,7 @@ class ProxyChild(SingleChild):
                 self.listening = self.listening or item.init["lastEventIdx"] > 0
             case StateSeen():
                 self.ready = bool(item.data.get("ready"))
+                self.configuration = str(item.data.get("configuration", ""))  # no word from an earlier version
                 self.waiting = {name: item.data.get(name, nobody) for name, nobody in NOBODY_WAITS.items()}
             case StoppingSeen():
                 self.listening = self.ready = False

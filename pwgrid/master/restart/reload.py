@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +11,7 @@ import structlog
 from pwgrid.common.errors import GridError
 from pwgrid.common.loop import Loop
 from pwgrid.control.frames import Frame
+from pwgrid.control.server import Deferred
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.proxy.proxies import Proxies
@@ -22,6 +24,9 @@ log = structlog.get_logger()
 
 CONFIGURATION: Final = "configuration"
 UPGRADE: Final = "upgrade"
+
+KNOWN_S: Final = 3.0
+"""How long a reload waits for the proxy to know of it."""
 
 
 class Reload:
@@ -42,9 +47,33 @@ class Reload:
         self._pools = pools
         self._workers = workers
         self._proxies = proxies
+        self._unanswered: list[tuple[Deferred, Frame]] = []
+        self._late = loop.timer(lambda: self._answer(proxy_knows=False))
 
-    def run(self) -> Frame:
-        """Read the configuration again and do what it takes. Raises ValueError with all that is wrong with it."""
+    def start(self) -> Deferred:
+        """Read the configuration again and do what it takes; the answer comes when the proxy, which clients meet, knows
+        of it, or KNOWN_S later. Raises ValueError with all that is wrong with it."""
+        answer, done = Deferred(), self._run()
+        self._unanswered.append((answer, done))
+        if done["changed"]:
+            self._proxies.configuration = secrets.token_hex(4)
+            self._late.arm(self._loop.now() + KNOWN_S)
+        else:
+            self.answer_if_known()
+        return answer
+
+    def answer_if_known(self) -> None:
+        """To be called whenever a proxy may have said something."""
+        if self._unanswered and self._proxies.know_configuration():
+            self._answer(proxy_knows=True)
+
+    def _answer(self, *, proxy_knows: bool) -> None:
+        self._late.cancel()
+        unanswered, self._unanswered = self._unanswered, []
+        for answer, done in unanswered:
+            answer.reply({**done, "proxyKnows": proxy_knows})
+
+    def _run(self) -> Frame:
         change, accept = self.read()
         accept()
         self._follow_pools()
