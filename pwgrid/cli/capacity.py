@@ -4,8 +4,10 @@ from collections import Counter
 from typing import Any
 
 from pwgrid.cli.tables import table
+from pwgrid.common.errors import BrowserMissing
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
+from pwgrid.worker.browser.find import find_for_pool
 
 
 def capacity(settings: Settings) -> dict[str, Any]:
@@ -23,6 +25,18 @@ def capacity(settings: Settings) -> dict[str, Any]:
         "capacity": sessions.total(),
         "defaultBrowserType": settings.default_browser_type,
     }
+
+
+def missing_browsers(settings: Settings) -> list[str]:
+    """What is wrong on this host with the channels and executables that pools name."""
+    missing = []
+    for pool in settings.pools_wanted().values():
+        if pool.workers and (pool.channel or pool.executable):
+            try:
+                find_for_pool(pool, settings)
+            except BrowserMissing as error:
+                missing.append(f"on this host {error.sentence}")
+    return missing
 
 
 def capacity_text(found: dict[str, Any]) -> str:

@@ -1,6 +1,9 @@
 """Pools with real browsers: each has its own browser, settings and label keys, and comes and goes with a reload."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +13,8 @@ import pytest
 from playwright.async_api import Browser, Playwright
 
 from tests.conftest import counters_are_exact, need
-from tests.support.grid import NEVER, Grid, eventually, eventually_async, running_grid
+from tests.support.browsers import fit_browser
+from tests.support.grid import NEVER, ROOT, Grid, eventually, eventually_async, running_grid
 from tests.support.leases import borrow, lease_now
 from tests.support.raw import connect, goes_on, head, read_all, session
 
@@ -39,6 +43,31 @@ APPC = """
 [[pools]]
 name = "appc"
 browser = "chromium"
+"""
+
+CHROME = """
+[[pools]]
+name = "branded"
+browser = "chromium"
+channel = "chrome"
+"""
+
+# What is below /opt stays there: this very Python may be.
+WITH_CHROME = """
+mount --make-rprivate /
+mount -t tmpfs none "$1"
+for each in /opt/*; do
+  name=${each##*/}
+  [ -d "$each" ] && [ "$name" != google ] || continue
+  mkdir "$1/$name"
+  mount --rbind "$each" "$1/$name"
+done
+mkdir -p "$1/google/chrome"
+printf '#!/bin/sh\\necho "$0" >> "%s"\\nexec "%s" "$@"\\n' "$2" "$3" > "$1/google/chrome/chrome"
+chmod 755 "$1/google/chrome/chrome"
+mount --rbind "$1" /opt
+shift 3
+exec "$@"
 """
 
 
@@ -202,3 +231,61 @@ def test_who_waits_for_a_pool_that_goes_is_told_at_once(file: Path) -> None:
         assert grid.command("reload").returncode == 0
         assert b"there is no pool appa any more" in read_all(waiting)
         assert goes_on(live)
+
+
+def as_chrome(directory: Path, launched: Path) -> tuple[str, ...]:
+    """A command before another one, for which this host's Chromium is an installed Chrome. Skips, with the reason,
+    where there can be no such namespace."""
+    need("chromium")
+    directory.mkdir()
+    of_its_own = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
+    executable = fit_browser("chromium").executable
+    under = (*of_its_own, "sh", "-euc", WITH_CHROME, "sh", str(directory), str(launched), executable)
+    try:
+        subprocess.run([*under, "true"], check=True, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no mount namespace can be had here: {error.stderr.strip()}")
+    return under
+
+
+async def test_a_pool_with_the_channel_chrome_launches_an_installed_chrome(playwright: Playwright, file: Path) -> None:
+    """Playwright looks for it at /opt/google/chrome/chrome, which only this grid's namespace has."""
+    launched = file.with_name("launched")
+    under = as_chrome(file.with_name("opt"), launched)
+    file.write_text(CHROME)
+    with running_grid("--config", str(file), under=under) as grid:
+        browser = await playwright.chromium.connect(f"{grid.endpoint}/?pool=branded")
+        page = await browser.new_page()
+        await page.set_content("<title>served</title>")
+        assert await page.title() == "served"
+        await browser.close()
+        assert set(launched.read_text().splitlines()) == {"/opt/google/chrome/chrome"}
+        await asyncio.to_thread(counters_are_exact, grid)
+
+
+@pytest.mark.skipif(Path("/opt/microsoft/msedge-dev/msedge").exists(), reason="that Edge is installed here")
+def test_a_channel_that_is_not_installed_is_told_before_and_at_the_start(file: Path) -> None:
+    file.write_text(CHROME.replace('"chrome"', '"msedge-dev"'))
+    sentence = (
+        "the channel of pool branded is msedge-dev, and there is no such browser at /opt/microsoft/msedge-dev/msedge"
+    )
+
+    def told(*command: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pwgrid", *command, "--config", str(file)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    code, text = told("config", "check")
+    assert (code, f"warning: on this host {sentence}: install it there" in text) == (0, True), text
+    code, text = told("serve")
+    assert (code, f"{sentence}: install it there" in text) == (1, True), text
+    code, text = told("doctor")
+    assert (code, sentence in text) == (1, True), text

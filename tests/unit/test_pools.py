@@ -9,14 +9,14 @@ from click.testing import CliRunner, Result
 
 from pwgrid.cli.main import main
 from pwgrid.common import label_keys
-from pwgrid.common.errors import ConfigError
+from pwgrid.common.errors import BrowserMissing, ConfigError
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.workers.pool import Pool
 from pwgrid.settings import load as config
 from pwgrid.settings.load import Loaded, described, load, show
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import name_of_label, read_pool_config
-from pwgrid.worker.browser.find import find_for_pool
+from pwgrid.worker.browser.find import SearchPaths, find_for_pool
 from pwgrid.worker.browser.launch import LaunchSpec
 
 
@@ -289,7 +289,16 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
         + pool('channel = "chrome"\nslots = 2\nheadless = false\nproxy = "http://me:p@proxy:1"\nenv = { TZ = "UTC" }')
     ).settings
     (mine,) = settings.pools_wanted().values()
-    browser = find_for_pool(mine, settings)
+    chrome = tmp_path / "opt/google/chrome/chrome"
+    with pytest.raises(BrowserMissing) as missing:
+        find_for_pool(mine, settings, SearchPaths(root=tmp_path))
+    assert missing.value.sentence == (
+        "the channel of pool appa is chrome, and there is no such browser at /opt/google/chrome/chrome: "
+        "install it there, as its maker's package does, or name an executable instead"
+    )
+    chrome.parent.mkdir(parents=True)
+    chrome.touch(0o755)
+    browser = find_for_pool(mine, settings, SearchPaths(root=tmp_path))
     assert str(browser) == "chromium: channel chrome (setting)"
     spec = LaunchSpec.of(settings.of_pool(mine), browser, tmp_path / "s", tmp_path, pool=mine)
     options = json.loads(spec.options(tmp_path, 1.0))

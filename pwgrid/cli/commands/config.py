@@ -36,10 +36,11 @@ def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
             sys.exit(error.exit_code)
         raise
     found = capacity.capacity(loaded.settings)
+    warnings = [*loaded.warnings, *capacity.missing_browsers(loaded.settings)]
     if as_json:
-        click.echo(output.as_json({"good": True, **found, "warnings": list(loaded.warnings)}))
+        click.echo(output.as_json({"good": True, **found, "warnings": warnings}))
         return
-    for warning in loaded.warnings:
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     click.echo(f"the configuration is good\n\n{capacity.capacity_text(found)}")
 

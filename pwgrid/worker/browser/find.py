@@ -118,6 +118,20 @@ _ON_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "firefox": ("firefox-esr", "firefox"),
 }
 
+_OF_CHANNEL: Final[Mapping[str, str]] = {
+    "chrome": "opt/google/chrome/chrome",
+    "chrome-beta": "opt/google/chrome-beta/chrome",
+    "chrome-dev": "opt/google/chrome-unstable/chrome",
+    "chrome-canary": "opt/google/chrome-canary/chrome",
+    "msedge": "opt/microsoft/msedge/msedge",
+    "msedge-beta": "opt/microsoft/msedge-beta/msedge",
+    "msedge-dev": "opt/microsoft/msedge-dev/msedge",
+    "moz-firefox": "snap/bin/firefox",
+    "moz-firefox-beta": "opt/firefox-beta/firefox",
+    "moz-firefox-nightly": "opt/firefox-nightly/firefox",
+}
+"""Where Playwright looks for the browser of a channel on Linux, and nowhere else."""
+
 _HOW_TO_GET: Final[Mapping[BrowserType, str]] = {
     "chromium": "run `pwgrid setup --chromium 1`, or install the system's chromium, or set CHROMIUM_EXECUTABLE",
     "firefox": "run `pwgrid setup --firefox 1`, or install the system's firefox, or set FIREFOX_EXECUTABLE",
@@ -142,8 +156,15 @@ def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPa
 
 
 def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
-    """What the workers of a pool launch. A channel is found by Playwright itself. Raises BrowserMissing."""
+    """What the workers of a pool launch. A channel is found by Playwright itself, if it is there. Raises
+    BrowserMissing."""
     if pool.channel:
+        path = _OF_CHANNEL.get(pool.channel)
+        if path is not None and not os.access((places or SearchPaths()).root / path, os.X_OK):
+            raise BrowserMissing(
+                f"the channel of pool {pool.name} is {pool.channel}, and there is no such browser at /{path}",
+                "install it there, as its maker's package does, or name an executable instead",
+            )
         return FoundBrowser(pool.browser_type, "", pool.channel, "setting")
     if pool.executable and not pool.is_short_form:
         return _chosen(pool.browser_type, pool.executable, f"the executable of pool {pool.name}")
