@@ -95,7 +95,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         find = finding(registry_of(redis_url, settings), leftovers, ["control.sock"] if kept else [])
         held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
         which = which_redis(loaded)
-        news = StartNews(settings, runtime, extras.ready_fd, None if kept else which)
+        news = StartNews(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)
         if kept or leftovers.paths():
             runtime.keep()  # a start that fails touches nothing that lives there
         elif settings.redis_url:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -14,7 +15,7 @@ import structlog
 
 from pwgrid.cli.address import url_for_others
 from pwgrid.cli.output import printable
-from pwgrid.cli.welcome import is_wanted, welcome
+from pwgrid.cli.welcome import is_wanted, token_query, welcome
 from pwgrid.common import sd_notify
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
@@ -33,8 +34,16 @@ class StartNews:
     A person who started the grid by hand gets lines to paste as well, among them `redis`: what it is in words.
     """
 
-    def __init__(self, settings: Settings, runtime: RuntimeDir, ready_fd: int | None, redis: str | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: RuntimeDir,
+        ready_fd: int | None,
+        redis: str | None,
+        tokens_file: Path | None = None,
+    ) -> None:
         self._settings = settings
+        self._tokens_file = tokens_file
         self._runtime = runtime
         self._ready_fd = ready_fd
         self._redis = redis if ready_fd is None and is_wanted(settings, os.environ) else None
@@ -55,7 +64,7 @@ class StartNews:
             elsewhere = f", from other hosts with {self._call(others)}" if others else ""
             say(f"ready: {endpoint} | {pools} | connect with {self._call(endpoint)}{elsewhere}")
         if self._redis is not None:
-            say("takes clients; to paste:\n" + welcome(self._settings, self._redis))
+            say("takes clients; to paste:\n" + welcome(self._settings, self._redis, has_tokens=self._has_tokens))
             self._redis = None
         sd_notify.ready(pools)
         self._tell_ready_fd(status)
@@ -95,9 +104,14 @@ class StartNews:
             if pool["wanted"] > 0
         )
 
+    @property
+    def _has_tokens(self) -> bool:
+        """Whether those of `pwgrid token create` are asked for: as soon as and as long as there is their file."""
+        return self._tokens_file is not None and self._tokens_file.exists()
+
     def _call(self, url: str) -> str:
-        """What a client's author writes; the token itself is not for logs."""
-        token = "/?token=YOUR_TOKEN" if self._settings.token else ""
+        """What a client's author writes."""
+        token = token_query(self._settings, has_tokens=self._has_tokens)
         return f"{self._settings.default_browser_type}.connect({url + token!r})"
 
     def _tell_ready_fd(self, status: dict[str, Any]) -> None:

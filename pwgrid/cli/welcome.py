@@ -23,17 +23,23 @@ def is_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
     return settings.log_format == "text" and is_by_hand(environ)
 
 
-def welcome(settings: Settings, redis: str) -> str:
-    """A few lines. A token is named, not shown: what a grid says may end up in a log."""
-    url = base_url(settings)
-    if settings.token:
-        url += "/?token=YOUR_TOKEN"
+def token_query(settings: Settings, *, has_tokens: bool) -> str:
+    """What a client's URL needs where the grid asks for a token. That is named, not shown: what a grid says may end up
+    in a log. `has_tokens`: there is a file of those that `pwgrid token create` makes."""
+    return "/?token=YOUR_TOKEN" if settings.token or has_tokens else ""
+
+
+def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
+    """A few lines."""
+    url = base_url(settings) + token_query(settings, has_tokens=has_tokens)
     browser = settings.default_browser_type
     pwgrid = own_command()
     port = "" if settings.port == type(settings).model_fields["port"].default else f" --port {settings.port}"
+    first = "YOUR_TOKEN is PWGRID_TOKEN, or " if settings.token else "YOUR_TOKEN is "
     lines = (
         ("Python", f'browser = p.{browser}.connect("{url}")'),
         ("Node", f"const browser = await {browser}.connect('{url}');"),
+        *([("token", f"{first}what {pwgrid} token create --name NAME{port} prints")] if has_tokens else ()),
         ("Redis", redis),
         ("next", f"{pwgrid} status{port}, {pwgrid} sessions{port}, {pwgrid} doctor; Ctrl-C ends the grid"),
     )

@@ -260,6 +260,7 @@ def test_sessions_begun_without_redis_belong_to_their_token_and_count_once_it_is
         ci, other = (tokens.create(place, name, Role.CLIENT, most, ())[0] for name, most in (("ci", 2), ("other", 0)))
         environment = {"PWGRID_CONFIG": str(config), "REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
         with running_grid(environment={**environment, "WORKER_SELECT_TIMEOUT": "0.5"}, fake=True) as grid:
+            assert f"chromium.connect('{grid.endpoint}/?token=YOUR_TOKEN')" in grid.output()
             own_redis.kill()
             target = f"/?labels=appa:Chromium:UAT&name=Smoke%2012&token={ci}"
             session(grid.port, target).close()

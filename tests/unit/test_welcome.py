@@ -1,0 +1,31 @@
+"""The lines to paste at the end of a start."""
+
+import re
+
+import pytest
+
+from pwgrid.cli.welcome import welcome
+from pwgrid.settings.kinds import Secret
+from pwgrid.settings.model import Settings
+
+
+@pytest.mark.parametrize(
+    ("token", "has_tokens", "query", "said"),
+    [
+        ("", False, "", None),
+        ("s3cret", False, "/?token=YOUR_TOKEN", None),
+        ("", True, "/?token=YOUR_TOKEN", r"YOUR_TOKEN is what \S.* token create --name NAME --port 7 prints"),
+        ("s3cret", True, "/?token=YOUR_TOKEN", r"YOUR_TOKEN is PWGRID_TOKEN, or what \S.* token create --name NAME .*"),
+    ],
+)
+def test_a_token_is_named_wherever_the_grid_asks_for_one(
+    token: str, has_tokens: bool, query: str, said: str | None
+) -> None:
+    settings = Settings().model_copy(update={"token": Secret(token), "port": 7})
+    text = welcome(settings, "a private one", has_tokens=has_tokens)
+    words = dict(re.findall(r"(?m)^  (\w+): +(.+)$", text))
+    assert words["Python"] == f'browser = p.chromium.connect("ws://127.0.0.1:7{query}")'
+    assert words["Node"] == f"const browser = await chromium.connect('ws://127.0.0.1:7{query}');"
+    assert (said is None) == ("token" not in words)
+    assert said is None or re.fullmatch(said, words["token"])
+    assert "s3cret" not in text
