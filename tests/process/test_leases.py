@@ -194,6 +194,7 @@ def test_without_a_grace_a_disconnect_returns_the_lease_and_names_stay_out_of_th
         session(grid.port, lease["target"]).close()
         eventually(lambda: lease_now(grid, lease)["status"] == "returned", "it is returned")
         assert lease_now(grid, lease)["reason"] == "client disconnected"
+        assert answer(grid.port, head(target=lease["target"]))[0] == 404
         assert not give_back(grid, lease)
         assert lease_now(grid, lease)["runName"] == "secret name"
         idle, used = borrow(grid), borrow(grid)

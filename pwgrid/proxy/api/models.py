@@ -12,6 +12,7 @@ from pwgrid.proxy.lender import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
 from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, number
 from pwgrid.registry.registry import RegistrySnapshot, SessionRecord
+from pwgrid.settings.kinds import MAX_WORKERS
 
 
 class _Model(BaseModel):
@@ -344,6 +345,24 @@ class Pools(_Model):
     """All pools, in the order of the configuration."""
 
     pools: list[Pool]
+
+
+class Scale(_Model):
+    """How many workers a pool shall have, until the next reload that changes it."""
+
+    workers: int = Field(ge=0, le=MAX_WORKERS)
+
+
+class Scaled(_Model):
+    """The workers that are wanted now, by pool."""
+
+    wanted: dict[str, int]
+
+
+class DrainedPool(_Model):
+    """The workers that drain now."""
+
+    draining: list[str]
 
 
 class Node(_Model):

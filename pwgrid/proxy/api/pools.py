@@ -5,7 +5,6 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field
 
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -17,7 +16,6 @@ from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.proxy.select.queue import Queue
 from pwgrid.registry.registry import Registry, RegistrySnapshot, Selection
-from pwgrid.settings.kinds import MAX_WORKERS
 from pwgrid.tokens.tokens import Role
 
 
@@ -28,24 +26,6 @@ class Grid(Protocol):
     roster: Roster
     registry: Registry
     queue: Queue[Selection]
-
-
-class Scale(BaseModel):
-    """How many workers a pool shall have, until the next reload that changes it."""
-
-    workers: int = Field(ge=0, le=MAX_WORKERS)
-
-
-class Scaled(BaseModel):
-    """The workers that are wanted now, by pool."""
-
-    wanted: dict[str, int]
-
-
-class DrainedPool(BaseModel):
-    """The workers that drain now."""
-
-    draining: list[str]
 
 
 def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
@@ -102,14 +82,14 @@ def pool_command_routes(grid: Grid) -> APIRouter:
             raise no_capacity(str(gone)) from None
 
     @router.post("/{name}/scale")
-    async def scale(pool: Annotated[str, Path(alias="name")], wanted: Scale) -> Scaled:
+    async def scale(pool: Annotated[str, Path(alias="name")], wanted: models.Scale) -> models.Scaled:
         """The pool has so many workers until the next reload that changes it; those that are too many drain."""
-        return Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
+        return models.Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
 
     @router.post("/{name}/drain", status_code=202)
-    async def drain(pool: Annotated[str, Path(alias="name")]) -> DrainedPool:
+    async def drain(pool: Annotated[str, Path(alias="name")]) -> models.DrainedPool:
         """Each worker of the pool takes no new session and ends once its live ones have; replacements start at once."""
-        return DrainedPool.model_validate(await ask("drain", {"pool": pool, "reason": "operator"}))
+        return models.DrainedPool.model_validate(await ask("drain", {"pool": pool, "reason": "operator"}))
 
     return router
 
