@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support import raw
 from tests.support.grid import Grid, eventually
-from tests.support.raw import goes_on, session
 
 CHROMIUM = "AppA:Chromium:UAT"
 FIREFOX = "AppB:Firefox:UAT"
@@ -93,8 +93,15 @@ def cycles(
     done, lock = Cycles(first_workers={worker["id"] for worker in grid.status()["workers"]}), threading.Lock()
 
     def connect(lease: dict[str, Any]) -> None:
-        with session(grid.port, lease["target"]) as sock:
-            assert goes_on(sock)
+        with raw.connect(grid.port) as sock:
+            sock.sendall(raw.head(target=lease["target"]))
+            first = sock.recv(4096)
+            if (
+                not first
+            ):  # the proxy had read the head, and was killed: the kernel ends its connections without a reset
+                raise ConnectionResetError("no answer")
+            assert first.startswith(b"HTTP/1.1 101 "), first
+            assert raw.goes_on(sock)
 
     def again(call: Callable[[], Any]) -> Any:
         while True:
