@@ -57,9 +57,8 @@ class Reload:
         self._unanswered.append((answer, done))
         if done["changed"]:
             self._proxies.configuration = secrets.token_hex(4)
-            self._late.arm(self._loop.now() + KNOWN_S)
-        else:
-            self.answer_if_known()
+        self._late.arm(min(self._late.when, self._loop.now() + KNOWN_S))
+        self.answer_if_known()
         return answer
 
     def answer_if_known(self) -> None:
