@@ -64,7 +64,7 @@ class RedisClient:
         """How long Redis took for a pipeline, in seconds."""
         self._name = shown(url)
         self._timeout_s = timeout_s
-        self._loads = packed(("SCRIPT", "LOAD", script.source) for script in scripts)
+        self._loads = [script.load for script in scripts]
         self._loop = asyncio.get_running_loop()
         self._redis = open_async(url, timeout_s=timeout_s, step_s=None)
         self._requests: list[_Request] = []

@@ -10,6 +10,7 @@ from redis import asyncio as aredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
+from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
@@ -21,6 +22,8 @@ _OPTIONS: Final = {
     "decode_responses": True,
     "encoding_errors": "replace",  # what other programs write must not end our connection
     "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    # Else each connection looks the version up in the files of the installation: 8 ms, and 1.5 MiB of each worker.
+    "driver_info": DriverInfo(lib_version=redis.__version__),
 }
 _REDIS_CLI: Final = {
     "db": "-n",

@@ -47,20 +47,24 @@ __all__ = [
     "WorkerRecord",
 ]
 
-SCRIPTS: Final = (
-    "selector",
-    "register",
-    "heartbeat",
-    "start",
-    "release",
-    "rollback",
-    "describe_lease",
-    "drain",
-    "viewed",
-    "command",
-    "unregister",
-    "reaper",
-)
+SCRIPTS: Final = {
+    name: load(name)
+    for name in (
+        "selector",
+        "register",
+        "heartbeat",
+        "start",
+        "release",
+        "rollback",
+        "describe_lease",
+        "drain",
+        "viewed",
+        "command",
+        "unregister",
+        "reaper",
+    )
+}
+"""Read with the code that calls them: all processes that are forked later share them, and none gets newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Registry:
         self._timeout_s = timeout_s
         self._lifetimes = lifetimes or Lifetimes()
         self._now = now
-        self._scripts = {name: load(name) for name in SCRIPTS}
+        self._scripts = SCRIPTS
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+import hiredis
+
 from pwgrid.common.shipped_files import resource_dir
 
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
@@ -14,11 +16,12 @@ _NEEDS_LIBRARY: Final = "Needs lib.lua."
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script as Redis gets it. `digest` is what EVALSHA wants."""
+    """A script as Redis gets it. `digest` is what EVALSHA wants, `load` the command SCRIPT LOAD as it is sent."""
 
     name: str
     source: str
     digest: str
+    load: bytes
 
 
 @cache
@@ -28,4 +31,5 @@ def load(name: str) -> Script:
     source = (directory / f"{name}.lua").read_text(encoding="utf-8")
     if _NEEDS_LIBRARY in source.partition("\n")[0]:
         source = (directory / "lib.lua").read_text(encoding="utf-8") + source
-    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, source, digest, hiredis.pack_command(("SCRIPT", "LOAD", source)))  # type: ignore[arg-type]  # its hint is wrong

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import mmap
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -55,7 +56,7 @@ class HandoffServer:
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
         self._links: dict[socket.socket, int] = {}
-        self._buffer = memoryview(bytearray(_PACKET_BYTES))
+        self._buffer = memoryview(mmap.mmap(-1, _PACKET_BYTES))  # takes no memory before it is written
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common import shipped_files
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
@@ -412,3 +413,23 @@ async def test_samples_of_the_page_are_kept_up_to_a_number_and_for_a_time(regist
         await registry.keep_sample(f"[{number}]", at_most=3, ttl_s=3600)
     assert await registry.samples() == ["[2]", "[3]", "[4]"]
     assert 3000 < await registry.client.call("TTL", f"{PREFIX}page:history") <= 3600
+
+
+async def test_a_process_that_connects_reads_neither_scripts_nor_versions_from_the_disk(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installation that is replaced has other scripts than the code of a master that runs on, and forks."""
+
+    def fails(name: str) -> None:
+        raise AssertionError(f"{name} is looked up")
+
+    monkeypatch.setattr(shipped_files, "resource_dir", fails)
+    monkeypatch.setattr("pwgrid.registry.scripts.resource_dir", fails)
+    monkeypatch.setattr("importlib.metadata.version", fails)
+    registry = Registry(own_redis.url, timeout_s=BOUND_S)
+    try:
+        await registry.connected(1, 0)
+        found = await registry.select("chromium", max_concurrent=1, max_lifetime=1, session_id="0123456789abcdef")
+        assert found is None
+    finally:
+        await registry.close()

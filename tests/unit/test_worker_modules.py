@@ -1,0 +1,38 @@
+"""What a worker loads: each of many such processes has it in memory."""
+
+import subprocess
+import sys
+
+NOT_A_WORKERS = {
+    # the proxy's
+    "fastapi",
+    "httptools",
+    "prometheus_client",
+    "starlette",
+    "uvicorn",
+    "websockets",
+    # the command line's and the master's
+    "argparse",
+    "click",
+    "dotenv",
+    "pydantic_settings",
+    "pygments",
+    "rich",
+    "tomllib",
+    "pwgrid.cli",
+    "pwgrid.master",
+    "pwgrid.proxy",
+    "pwgrid.setup",
+    # what runs Playwright's own client, or looks into installations
+    "pip",
+    "playwright.async_api",
+    "playwright.sync_api",
+}
+
+
+def test_a_worker_loads_nothing_that_only_others_need() -> None:
+    # As `pwgrid serve` has it: structlog would take rich wherever there is one.
+    code = "import sys; sys.modules['rich'] = None; import pwgrid.worker.main; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "pwgrid.worker.main" in loaded
+    assert NOT_A_WORKERS.intersection(loaded) == {"rich"}  # which is not there: an import of it fails
