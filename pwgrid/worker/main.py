@@ -189,10 +189,10 @@ class Worker:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
         self.sessions.server = server
         leases = self.sessions.leases
-        leases.adopt(live)
-        for session_id in live:
+        leases.adopt(frozenset(live))
+        for session_id, told in live.items():
             lease_id = lease_of(session_id)
-            self.slots.adopt(session_id, lease_id if lease_id in leases.by_id else "")
+            self.slots.adopt(session_id, lease_id if lease_id in leases.by_id else "", told)
         self._tell_launched(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
         self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)

@@ -92,9 +92,9 @@ class Slots:
             asyncio.get_running_loop().call_later(leases[session_id], self._expect_no_more, session_id)
         self._tell_if_empty()
 
-    def adopt(self, session_id: str, lease_id: str = "") -> None:
+    def adopt(self, session_id: str, lease_id: str = "", told: Mapping[str, str] | None = None) -> None:
         """A session that a worker before us admitted; it has the slot of that lease, if we know it."""
-        self.live[session_id] = LiveSession(session_id, is_served=True, lease_id=lease_id)
+        self.live[session_id] = LiveSession(session_id, is_served=True, told=told or {}, lease_id=lease_id)
         if lease_id:
             self._within_leases += 1
         else:

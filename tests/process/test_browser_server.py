@@ -506,7 +506,7 @@ async def main():
         replace(spec(Path(sys.argv[1])), drain_timeout_s=float(sys.argv[5])), ours, theirs,
         on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=30,
     )
-    await server.hand_over(offer("a" * 16), session.fileno())
+    await server.hand_over(replace(offer("a" * 16), told={"name": "Smoke 12"}), session.fileno())
     session.close()
     print(server.pid, server.browser_pid, flush=True)
     await asyncio.Event().wait()
@@ -550,7 +550,7 @@ async def test_a_successor_adopts_the_browser_server_and_its_sessions() -> None:
             on_gone=lambda _: None,
             timeout_s=BOUND_S,
         )
-        assert live == {"a" * 16}
+        assert live == {"a" * 16: {"name": "Smoke 12"}}
         assert server.browser_pid == orphan.browser_pid
         assert (await server.canary(BOUND_S)).ok
         watched = Watched(server, directory, closed)
@@ -581,7 +581,7 @@ async def test_a_session_that_ended_without_a_worker_is_reported_to_the_successo
             timeout_s=BOUND_S,
         )
         ended_session = await asyncio.wait_for(closed.get(), BOUND_S)
-        assert (live, ended_session.session_id) == (frozenset(), "a" * 16)
+        assert (live, ended_session.session_id) == ({}, "a" * 16)
         await server.stop(10)
 
 
@@ -619,7 +619,7 @@ async def test_half_a_line_of_the_dead_worker_does_not_confuse_node() -> None:
             on_gone=lambda _: None,
             timeout_s=BOUND_S,
         )
-        assert live == {"a" * 16}
+        assert live == {"a" * 16: {"name": "Smoke 12"}}
         await server.stop(10)
         orphan.client.close()
 

@@ -208,9 +208,14 @@ function stop() {
   setInterval(() => { if (!sessions.size) process.exit(0); }, 10);
 }
 
+function told() {
+  return Object.fromEntries([...sessions.values()].filter(each => each.told).map(each => [each.id, each.told]));
+}
+
 function onMessage(message, socket) {
   if (socket) {
     const session = new Session(message.session, socket);
+    session.told = message.told;
     sessions.set(message.session, session);
     taken++;
     if (message.deadline && Number(process.hrtime.bigint()) / 1e9 > message.deadline)
@@ -232,7 +237,7 @@ function onMessage(message, socket) {
   else if (message.do === 'ping')
     say({ say: 'pong', id: message.id });
   else if (message.do === 'sync') {
-    say({ say: 'live', sessions: [...sessions.keys()], ready });
+    say({ say: 'live', sessions: [...sessions.keys()], told: told(), ready });
     unacknowledged.forEach(say);
   } else if (message.do === 'canary') {
     const error = env.FAKE_HANG_CANARY ? 'no context, page and evaluate in time' : env.FAKE_FAIL_CANARY || null;

@@ -63,7 +63,7 @@ function onMessage(message, socket) {
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
-      say({ say: 'live', sessions: [...sessions.keys()], ready });
+      say({ say: 'live', sessions: [...sessions.keys()], told: told(), ready });
       for (const closed of unacknowledged.values())
         say(closed);
       if (browserGone)
@@ -86,8 +86,14 @@ function forgetHalfLine() {
 
 // ----------------------------------------------------------------------------------------------------------- sessions
 
-function takeSession({ session: id, deadline, headers, early }, socket) {
+// What the worker was told of its sessions, by their ids, for its successor; it has not been told of all.
+function told() {
+  return Object.fromEntries([...sessions.values()].filter(each => each.told).map(each => [each.id, each.told]));
+}
+
+function takeSession({ session: id, deadline, headers, early, told }, socket) {
   const session = new Session(id, socket, home);
+  session.told = told;
   sessions.set(id, session);
   // We were frozen for too long: another worker has this client by now, and the connection is its alone. Closing our copy
   // sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.

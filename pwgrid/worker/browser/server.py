@@ -157,8 +157,9 @@ class BrowserServer:
     @classmethod
     async def adopt(
         cls, ipc: socket.socket, node_pid: int, tmpdir: Path, *, on_closed: OnClosed, on_gone: OnGone, timeout_s: float
-    ) -> tuple[BrowserServer, frozenset[str]]:
-        """Takes over the running browser server of a dead worker: returns it and the ids of its live sessions.
+    ) -> tuple[BrowserServer, dict[str, dict[str, str]]]:
+        """Takes over the running browser server of a dead worker: returns it, and by the ids of its live sessions what
+        that worker was told of them.
 
         Sessions that ended meanwhile are reported to `on_closed` at the caller's next await. Raises BrowserServerGone
         when it does not answer within `timeout_s`; it still runs then, unless it had ended.
@@ -180,7 +181,8 @@ class BrowserServer:
             server._release()
             raise
         server._set_ready(message["ready"])
-        return server, frozenset(message["sessions"])
+        told = message.get("told", {})  # one of an earlier version has kept none
+        return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
     def hand_over(self, offer: Offer, fd: int) -> asyncio.Future[None]:
         """Gives the client's socket to the browser server; done when that has it. `fd` may be closed at once.
@@ -198,6 +200,8 @@ class BrowserServer:
             "headers": offer.headers,
             "early": offer.early,
         }
+        if offer.told:
+            message["told"] = offer.told  # for a successor of this worker
         return self._link.send_handle(message, fd)
 
     def close_session(self, session_id: str, code: int, reason: str, text: str | None = None) -> None:

@@ -19,6 +19,7 @@ class Session {
     this.home = home;
     this.socket = socket;
     this.ws = null;
+    this.told = undefined; // to our worker, of the client
     this.client = null; // at Playwright's dispatcher: see clients.cjs
     this.by = '';
     this.reason = ''; // set once: the first reason is the one that is recorded
