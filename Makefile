@@ -11,7 +11,7 @@ TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
 # Python's caches are written, whatever a container says: else each process of each grid compiles all of the code again.
 test: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help set-up set-up-dev up link test check format lock bench soak chaos faults clean
+.PHONY: help set-up set-up-dev up link test check format lock bench soak chaos faults container-check clean
 
 help:  ## says what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -75,6 +75,9 @@ chaos: set-up-dev  ## kills and stops processes at random under load (make chaos
 faults: set-up-dev  ## the kill table of docs/faults.md in figures (make faults ARGS="--rounds 5 proxy master")
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench.faults $(ARGS)
+
+container-check: set-up-dev  ## builds Containerfile with podman or docker and runs it as docs/container.md says
+	@$(BIN)/python -m pytest tests/container $(ARGS)
 
 clean:  ## removes .venv, the link to its command, and the caches of the tools
 	@$(PYTHON) tools/link.py --remove

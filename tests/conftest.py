@@ -89,7 +89,7 @@ def counters_are_exact(grid: Grid, *, repaired: bool = False) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One event loop for all tests with real browsers, because they share one Playwright."""
     for item in items:
-        here = item.path.parent.name in ("e2e", "faults", "hostile") and isinstance(item, pytest.Function)
+        here = item.path.parent.name in ("container", "e2e", "faults", "hostile") and isinstance(item, pytest.Function)
         if here and inspect.iscoroutinefunction(item.obj):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 

@@ -1,8 +1,9 @@
-"""The container file names what is there: files, commands and settings. (No test builds it: that takes an engine.)"""
+"""The container file names what is there: files, commands and settings. tests/container builds and runs it."""
 
 import json
 import re
 import shlex
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
     assert all((ROOT / name).exists() for name in kept)
     assert [each for each in arguments("COPY") if not each.startswith("--from")] == ["requirements.txt ./", ". ."]
     # What the wheel is built of, by pyproject.toml, and the lock.
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert kept >= {*wheel["packages"], *wheel["force-include"], "docs"}
     assert kept >= {"pwgrid", "lua", "config", "systemd", "tools", "pyproject.toml", "README.md", "requirements.txt"}
     assert not any(fnmatch(".git", each) for each in kept)
 
@@ -39,6 +42,7 @@ def test_its_commands_and_settings_exist() -> None:
     assert isinstance(main, click.Group)
     assert set(called) <= main.commands.keys()
     variables = {each.partition("=")[0] for line in arguments("ENV") for each in shlex.split(line)}
+    variables.remove("PLAYWRIGHT_BROWSERS_PATH")  # Playwright's own: where ffmpeg is for whichever user
     assert variables <= {name for each in SETTINGS.values() for name in (each.environment, each.name.upper())}
 
 
