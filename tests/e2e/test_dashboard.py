@@ -1,6 +1,7 @@
 """The page that shows the grid, in a real browser of that very grid: what it shows is compared with the truth."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -14,7 +15,11 @@ import psutil
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Playwright, expect
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
+from pwgrid.cli import token as tokens
+from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact, need
 from tests.e2e.test_api import api
 from tests.support import raw
@@ -231,6 +236,36 @@ def live_sockets(pid: int | None) -> int:
         names = [each.laddr for each in psutil.Process(pid).net_connections("unix")] if pid else []
         return sum(str(name).endswith("live.sock") for name in names)
     return 0
+
+
+async def test_a_client_s_token_sees_its_own_session_and_no_other(tmp_path: Path, playwright: Playwright) -> None:
+    need("chromium")
+    place = tokens.Place(tmp_path / "tokens.json")
+    mine, other = (tokens.create(place, name, Role.CLIENT, 0, ())[0] for name in ("mine", "other"))
+    (tmp_path / "grid.toml").write_text("")
+    environment = {"PWGRID_CONFIG": str(tmp_path / "grid.toml")}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        async with (
+            await playwright.chromium.connect(f"{grid.endpoint}/?token={mine}") as browser,
+            await playwright.chromium.connect(f"{grid.endpoint}/?token={other}"),
+        ):
+            page = await browser.new_page()
+            await page.set_content("<body style='margin:0;background:rgb(200, 0, 0)'>")
+            bearer = {"Authorization": f"Bearer {mine}"}
+            path = "/v1/sessions?status=running"
+            (own,) = await eventually_async(lambda: api(grid, path, **bearer)[1]["sessions"], "its start is on record")
+            view = f"{grid.endpoint}/v1/live/{own['id']}"
+            async with connect(view, additional_headers=bearer) as socket, asyncio.timeout(30):
+                while isinstance(frame := await socket.recv(), str):  # what pages there are
+                    assert [each["url"] for each in json.loads(frame)["pages"]] == ["about:blank"]
+            red = "src => { const it = new Image(); it.id = 'viewer-picture'; it.src = src; document.body.append(it); }"
+            await page.evaluate(red, f"data:image/jpeg;base64,{base64.b64encode(frame).decode()}")
+            await page.wait_for_function(IS_COLOURED, arg="rgb(200, 0, 0)")
+            for token, status in ((other, 404), ("", 401)):
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(f"{view}?token={token}" if token else view).__aenter__()
+                assert refused.value.response.status_code == status
+        assert grid.output().count("session_viewed") == 1
 
 
 async def test_everybody_can_use_it(own_grid: Grid, page: Page) -> None:

@@ -152,6 +152,31 @@ def test_pytest_takes_a_grid_that_its_command_line_names_and_shows_no_token(
     assert served(grid) == before + 1
 
 
+LOOK = """
+import asyncio, json, sys
+from pathlib import Path
+from playwright.async_api import async_playwright
+from tests.support.front_door import browser_server
+
+async def look(path):
+    async with (
+        browser_server("chromium", live_view=path) as server,
+        async_playwright() as playwright,
+        await playwright.chromium.connect(server.endpoint) as browser,
+    ):
+        page = await browser.new_page()
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        said = json.dumps({"session": f"{1:016x}"}).encode()
+        writer.write(len(said).to_bytes(4, "big") + b"\\0" + said)
+        header = await reader.readexactly(5)
+        told = json.loads(await reader.readexactly(int.from_bytes(header[:4], "big")))
+        print(json.dumps([told["why"], await page.evaluate("6 * 7")]))
+        writer.close()
+
+asyncio.run(look(Path(sys.argv[1])))
+"""
+
+
 def test_the_oldest_playwright_connects_too(
     runner: Path, pytest_project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -166,6 +191,12 @@ def test_the_oldest_playwright_connects_too(
     done = run(line, pytest_project, PYTHONPATH=str(runner))
     assert done.returncode == 0, done.stdout + done.stderr
     assert (sessions(done), "12 passed" in done.stdout) == (1, True)
+    # Its driver has no screencast that the live view could share: a viewer hears that, and the session goes on.
+    look = subprocess.run(
+        [python, "-c", LOOK, str(oldest / "live")], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert look.returncode == 0, look.stderr
+    assert json.loads(look.stdout) == ["this version of Playwright shows nobody a page: 1.59 or later does", 42]
 
 
 def test_the_plugin_does_nothing_without_an_endpoint(runner: Path, pytest_project: Path, grid: Grid) -> None:
