@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import zipfile
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -32,6 +33,27 @@ DOWNLOAD = """(() => {
     document.body.append(link);
     link.click();
 })()"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shared(request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    """One browser server for all tests with the same parameter: those that end nothing, and count neither processes
+    nor targets, of which some of an earlier test may be on their way out."""
+    async with browser_server(**request.param) as watched:
+        yield watched
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def watched(shared: Watched) -> AsyncIterator[Watched]:
+    """The shared one; after the test it has no session, and lives."""
+    yield shared
+    await shared.all_closed()
+    assert not shared.gone.done()
+
+
+def with_shared(*changes: dict[str, Any]) -> pytest.MarkDecorator:
+    """For tests that take the fixture `watched`: a browser server with each of these settings in turn."""
+    return pytest.mark.parametrize("shared", changes, indirect=True, ids=str)
 
 
 async def refused(call: Awaitable[Any], why: str) -> None:
@@ -130,10 +152,13 @@ async def test_without_a_guard_the_processes_that_a_session_started_end_with_it(
 # Files of the host
 
 
-async def test_saving_a_download_on_the_host_is_refused_and_as_a_stream_it_arrives(tmp_path: Path) -> None:
+@with_shared({})
+async def test_saving_a_download_on_the_host_is_refused_and_as_a_stream_it_arrives(
+    watched: Watched, tmp_path: Path
+) -> None:
     lock = tmp_path / "lock"
     lock.write_text("the grid's own")
-    async with browser_server() as watched, protocol_client(watched.endpoint) as client:
+    async with protocol_client(watched.endpoint) as client:
         artifact = await downloaded(client)
         await refused(client.send(artifact, "saveAs", path=str(lock)), "it writes a file of the host, and saveAsStream")
         await refused(client.send(artifact, "pathAfterFinished"), "it tells a path of the host")
@@ -144,8 +169,11 @@ async def test_saving_a_download_on_the_host_is_refused_and_as_a_stream_it_arriv
 
 @pytest.mark.parametrize("method", ["tracingStart", "tracingStartChunk"])
 @pytest.mark.parametrize("name", ["../../../escaped", "a/../../escaped", "a/b/../../../escaped"])
-async def test_the_name_of_a_trace_does_not_lead_out_of_the_sessions_directory(method: str, name: str) -> None:
-    async with browser_server() as watched, protocol_client(watched.endpoint) as client:
+@with_shared({})
+async def test_the_name_of_a_trace_does_not_lead_out_of_the_sessions_directory(
+    watched: Watched, method: str, name: str
+) -> None:
+    async with protocol_client(watched.endpoint) as client:
         tracing = await tracing_of(client, await client.new_context())
         if method == "tracingStartChunk":
             await client.send(tracing, "tracingStart")
@@ -164,8 +192,9 @@ async def test_a_trace_with_a_name_stays_in_the_sessions_directory() -> None:
         assert "trace.trace" in zipfile.ZipFile(BytesIO(await read_stream(client, stream))).namelist()
 
 
-async def test_paths_in_har_and_video_options_are_of_the_clients_host(tmp_path: Path) -> None:
-    async with browser_server() as watched, protocol_client(watched.endpoint) as client:
+@with_shared({})
+async def test_paths_in_har_and_video_options_are_of_the_clients_host(watched: Watched, tmp_path: Path) -> None:
+    async with protocol_client(watched.endpoint) as client:
         context = await client.new_context()
         tracing = await tracing_of(client, context)
         options = {"harPath": str(tmp_path / "x.har"), "resourcesDir": str(tmp_path / "resources")}
@@ -182,8 +211,9 @@ async def test_paths_in_har_and_video_options_are_of_the_clients_host(tmp_path: 
 
 
 @pytest.mark.parametrize("files", [{"localDirectory": "/etc"}, {"localPaths": ["/etc/hostname"]}])
-async def test_files_of_the_host_are_no_upload(files: dict[str, Any]) -> None:
-    async with browser_server() as watched, protocol_client(watched.endpoint) as client:
+@with_shared({})
+async def test_files_of_the_host_are_no_upload(watched: Watched, files: dict[str, Any]) -> None:
+    async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
         await client.send(client.frame(page), "setContent", html="<input type=file webkitdirectory>", timeout=5000)
         frame = client.frame(page)
@@ -276,8 +306,9 @@ TRAVERSAL = {"id": "../../../escaped", "guid": "", "method": "initialize", "para
     ],
     ids=str,
 )
-async def test_what_is_no_call_ends_the_connection_and_is_not_logged(message: Any) -> None:
-    async with browser_server(slots=SHARED) as watched, protocol_client(watched.endpoint) as other:
+@with_shared({"slots": SHARED})
+async def test_what_is_no_call_ends_the_connection_and_is_not_logged(watched: Watched, message: Any) -> None:
+    async with protocol_client(watched.endpoint) as other:
         async with connect(watched.endpoint) as websocket:
             await websocket.send(json.dumps(message))
             with pytest.raises(ConnectionClosed) as caught:
@@ -319,8 +350,11 @@ async def test_a_client_that_ends_a_shared_browser_ends_its_own_session(guard: s
 
 
 @pytest.mark.parametrize("method", ENDINGS)
-async def test_in_compatible_also_over_the_browsers_own_session_and_through_a_tunnel(method: str) -> None:
-    async with browser_server(slots=SHARED) as watched, protocol_client(watched.endpoint) as other:
+@with_shared({"slots": SHARED})
+async def test_in_compatible_also_over_the_browsers_own_session_and_through_a_tunnel(
+    watched: Watched, method: str
+) -> None:
+    async with protocol_client(watched.endpoint) as other:
         page = await other.new_page()
         for tunnelled in (False, True):
             async with protocol_client(watched.endpoint) as client:
@@ -492,9 +526,9 @@ async def test_without_a_guard_a_page_may_have_the_protocol() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("slots", [1, SHARED])
-async def test_paths_of_the_host_are_refused_over_cdp(method: str, params: dict[str, Any], slots: int) -> None:
-    async with browser_server(slots=slots) as watched, protocol_client(watched.endpoint) as client:
+@with_shared({"slots": 1}, {"slots": SHARED})
+async def test_paths_of_the_host_are_refused_over_cdp(watched: Watched, method: str, params: dict[str, Any]) -> None:
+    async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
         session = await page_session(client, client.one("BrowserContext"), page)
         await refused(client.cdp(session, method, **params), f"of the host ({GUARDED})")
@@ -584,11 +618,9 @@ async def test_what_a_shared_browser_has_logged_goes_to_no_client(slots: int, to
         "view-source:view-source:file:///etc/hostname",
     ],
 )
-async def test_blocked_file_urls_are_no_place_to_go(url: str) -> None:
-    async with (
-        browser_server(block_file_urls=True, client_guard="off") as watched,
-        protocol_client(watched.endpoint) as client,
-    ):
+@with_shared({"block_file_urls": True, "client_guard": "off"})
+async def test_blocked_file_urls_are_no_place_to_go(watched: Watched, url: str) -> None:
+    async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
         await refused(goto(client, page, url), "it reads files of the host (BLOCK_FILE_URLS=false allows it)")
         session = await page_session(client, client.one("BrowserContext"), page)
@@ -612,9 +644,10 @@ async def test_blocked_file_urls_stay_so_behind_a_base_url_and_within_pages() ->
         assert Path("/etc/hostname").read_text().strip() not in str(await evaluate(client, page, text))
 
 
-async def test_file_urls_work_where_they_are_not_blocked(tmp_path: Path) -> None:
+@with_shared({})
+async def test_file_urls_work_where_they_are_not_blocked(watched: Watched, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("<title>of the host</title>")
-    async with browser_server() as watched, protocol_client(watched.endpoint) as client:
+    async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
         await goto(client, page, f"file://{tmp_path}/page.html")
         assert await title(client, page) == "of the host"

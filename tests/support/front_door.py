@@ -37,10 +37,19 @@ class Watched:
     endpoint: str = ""
     port: int = 0
     handed_over: int = 0
+    told: int = 0
+    """Ends of sessions that a test has heard of."""
 
     async def next_closed(self) -> SessionClosed:
         async with asyncio.timeout(BOUND_S):
-            return await self.closed.get()
+            closed = await self.closed.get()
+        self.told += 1
+        return closed
+
+    async def all_closed(self) -> None:
+        """Returns when every session of the TCP endpoint has been reported as ended."""
+        while self.told < self.handed_over:
+            await self.next_closed()
 
     async def why_gone(self) -> str:
         async with asyncio.timeout(BOUND_S):
