@@ -47,6 +47,12 @@ serverurl=unix:///run/supervisor.sock
 [include]
 files=/etc/supervisor/conf.d/*.conf
 """
+MEMORY_MIB = 400
+EAT = """() => {
+    const kept = [];
+    const eat = () => { for (let n = 0; n < 8; n++) kept.push(new Uint8Array(8 << 20).fill(1)); setTimeout(eat, 20); };
+    setTimeout(eat, 20);
+}"""
 DRAIN = "the grid was stopping and DRAIN_TIMEOUT="
 
 
@@ -351,6 +357,76 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
     assert (load.lost, load.refused) == ({}, [])
     # One after the other: the one with the sessions has kept the rest waiting.
     await eventually_async(lambda: running.are_all_new(workers, 3), "every worker is new")
+
+
+@contextlib.contextmanager
+def limited(service: Service, controller: str) -> Iterator[Path]:
+    """A cgroup in which all of the service is for the length of the block.
+
+    systemd sets TasksMax and MemoryMax on the service's own one, where cgroups are of version 2 alone. Where version 1
+    has the controllers, this systemd can set neither, and the kernel's same limits are set here.
+    """
+    top = Path("/sys/fs/cgroup") / controller
+    group = top / f"pwgrid-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroups of version 1 for {controller}: {error}")
+    try:
+        for pid in service.manager.processes("pwgrid.service"):
+            with contextlib.suppress(ProcessLookupError):
+                (group / "cgroup.procs").write_text(str(pid))
+        yield group
+    finally:
+        while left := (group / "cgroup.procs").read_text().split():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    (top / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
+async def test_at_the_limit_of_tasks_sessions_go_on_no_worker_starts_and_both_is_over_once_there_is_room(
+    running: Service, playwright: Playwright
+) -> None:
+    browser = await playwright.chromium.connect(running.endpoint)
+    page = await browser.new_page()
+    said = "cannot start a worker: Resource temporarily unavailable (no more processes may be started: raise TasksMax="
+
+    def reason() -> str:
+        return next(each["reason"] or "" for each in running.status()["pools"] if each["name"] == "chromium")
+
+    with limited(running, "pids") as group:
+        (group / "pids.max").write_text((group / "pids.current").read_text())
+        running.configure(workers=WORKERS + 1)
+        running.manager.systemctl("kill", "--kill-who=main", "--signal=HUP", "pwgrid.service")
+        await eventually_async(lambda: reason().startswith(said), "status says why")
+        assert await page.evaluate("6 * 7") == 42
+        assert len(running.available()) == WORKERS
+        assert any(said in str(each["MESSAGE"]) for each in running.manager.journal("pwgrid.service"))
+        (group / "pids.max").write_text("max")
+        await eventually_async(lambda: len(running.available()) == WORKERS + 1, "the third worker serves")
+    assert await page.evaluate("6 * 7") == 42
+    await browser.close()
+
+
+async def test_at_the_limit_of_memory_the_page_that_eats_it_dies_and_all_others_go_on(
+    running: Service, playwright: Playwright
+) -> None:
+    workers, main = running.available(), running.main()
+    eater, other = [await playwright.chromium.connect(running.endpoint) for _ in range(2)]
+    page, its_page = await eater.new_page(), await other.new_page()
+    with limited(running, "memory") as group:
+        (group / "memory.limit_in_bytes").write_text(str(MEMORY_MIB * 1024 * 1024))
+        async with page.expect_event("crash"):
+            await page.evaluate(EAT)
+        assert "oom_kill 0" not in (group / "memory.oom_control").read_text().splitlines()
+        with pytest.raises(Error, match="Target crashed"):
+            await page.evaluate("6 * 7")
+        assert await its_page.evaluate("6 * 7") == 42
+        assert await (await eater.new_page()).evaluate("6 * 7") == 42
+        assert (running.available(), running.main()) == (workers, main)
+    await eater.close()
+    await other.close()
 
 
 async def test_the_journal_has_fields_and_the_level_of_each_line(running: Service, playwright: Playwright) -> None:

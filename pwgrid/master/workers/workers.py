@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import socket
 from collections import deque
@@ -37,6 +38,9 @@ from pwgrid.runtime.process_tree import Table, process_table
 from pwgrid.settings.pools import short_form
 
 log = structlog.get_logger()
+
+_NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=, --pids-limit or ulimit -u)"
+"""By the unit, the container or the user, of whichever limit is met."""
 
 CLEAN_UP_AGAIN_S: Final = 0.02
 DRAINED_KEPT: Final = 256
@@ -95,6 +99,8 @@ class Workers:
             )
         except OSError as error:
             now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"
+            if error.errno == errno.EAGAIN:
+                reason += _NO_MORE_PROCESSES
             pool.died(reason, now, Run(now))
             log.error("worker_not_started", pool=name, reason=reason)
             return
