@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from playwright.async_api import Page, Playwright, async_playwright
 
 from pwgrid.common.types import BrowserType
+from pwgrid.worker.browser.launch import LAUNCHER
 from tests.conftest import need
 from tests.support.front_door import BOUND_S, browser_server
 
@@ -232,6 +234,36 @@ async def test_the_end_of_the_session_is_told_and_what_makes_no_sense_ends_that_
                 pass
             assert told == {"ended": True}
             assert await looking.ended()
+
+
+OF_AN_OLDER_PLAYWRIGHT = """
+const page = {
+  screencast: { addClient() { throw new Error('it is of no use'); } },
+  delegate: { startScreencast(options) {
+  } },
+  mainFrame: () => ({ url: () => 'about:blank' }),
+};
+require(process.argv[1]).serveLiveView(process.argv[2], 'firefox', () => new Map([['1', page]]));
+console.log('listening');
+process.stdin.once('end', () => process.exit()).resume();
+"""
+
+
+async def test_a_viewer_hears_that_an_older_playwright_cannot_show_this_browser(
+    node: tuple[str, Path], tmp_path: Path
+) -> None:
+    """As Playwright 1.59 to 1.61 are with a stock Firefox."""
+    path = tmp_path / "live"
+    argv = (node[0], "-e", OF_AN_OLDER_PLAYWRIGHT, str(LAUNCHER.with_name("live_view.cjs")), str(path))
+    running = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert await running.stdout.readline() == b"listening\n"
+    async with viewer(path) as looking:
+        why = (await looking.told())["why"]
+        assert why == "this version of Playwright shows nobody a page of this browser: 1.63 or later does"
+    running.stdin.close()
+    assert await running.wait() == 0
 
 
 async def test_a_browser_without_a_screencast_is_shown_by_screenshots(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ const SETTLED = 3; // frame times without a frame: the browser may have left out
 const SIZE = { width: 1280, height: 800 };
 const QUALITY = 60;
 const TOO_OLD = 'this version of Playwright shows nobody a page: 1.59 or later does';
+const TOO_OLD_HERE = 'this version of Playwright shows nobody a page of this browser: 1.63 or later does';
 
 // `pagesOf(sessionId)`: that session's pages by id; null when there is no such session (any more).
 function serveLiveView(socketPath, browserType, pagesOf) {
@@ -110,7 +111,7 @@ class Viewer {
       this.chosen = '';
     const id = this.chosen || [...pages.keys()].at(-1) || '';
     const page = pages.get(id) ?? null;
-    const why = page && typeof page.screencast?.addClient !== 'function' ? TOO_OLD : '';
+    const why = page ? whyNot(page) : '';
     const list = JSON.stringify({ pages: [...pages].map(([key, each]) => ({ id: key, url: urlOf(each) })), page: id, why });
     if (list !== this.listed)
       this.say(JSON_KIND, this.listed = list);
@@ -247,6 +248,13 @@ class Cast {
     this.page.screencast.removeClient(this.client);
     this.begin();
   }
+}
+
+// Why nobody can be shown the page; empty when it can be. Until 1.61 a stock Firefox had a `startScreencast() {}`.
+function whyNot({ screencast, delegate }) {
+  if (typeof screencast?.addClient !== 'function')
+    return TOO_OLD;
+  return /\{\s*\}$/.test(delegate.startScreencast) ? TOO_OLD_HERE : '';
 }
 
 function urlOf(page) {
