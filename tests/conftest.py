@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -36,6 +37,14 @@ def need(browser_type: BrowserType) -> None:
         fit_browser(browser_type)
     except BrowserMissing as missing:
         pytest.skip(f"{browser_type}: {missing.what}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Which process of pytest-xdist runs which file."""
+    from tests.support.lanes import scheduler
+
+    return scheduler(config, log)
 
 
 @pytest.fixture

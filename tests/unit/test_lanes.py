@@ -1,0 +1,80 @@
+"""How the files of tests are shared out: who gets which, and that none is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.support.lanes import MOSTLY_WAIT, Lanes, scheduler
+
+ROOT = Path(__file__).resolve().parents[2]
+WAITING, BUSY = MOSTLY_WAIT[:3], tuple(f"tests/unit/test_{number}.py" for number in range(4))
+
+
+@dataclass(eq=False)
+class Process:
+    """A process of xdist, as its scheduler sees it."""
+
+    number: int
+    asked: list[int] = field(default_factory=list)
+    shutting_down: bool = False
+
+    @property
+    def gateway(self) -> Any:
+        return SimpleNamespace(id=f"gw{self.number}")
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.asked += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def config(processes: int, dist: str = "loadfile") -> Any:
+    values = {"tx": ["popen"] * processes, "dist": dist}
+    return SimpleNamespace(getvalue=values.__getitem__, option=SimpleNamespace(loadscopereorder=False, tx=values["tx"]))
+
+
+def run(files: tuple[str, ...], order: tuple[int, ...]) -> list[set[str]]:
+    """The files of each of three processes, which do all of their work one after the other, in this order."""
+    collection = [f"{name}::test_{number}" for name in files for number in range(3)]
+    lanes, processes = Lanes(config(3)), [Process(number) for number in range(3)]
+    for process in processes:
+        lanes.add_node(cast(Any, process))
+        lanes.add_node_collection(cast(Any, process), collection)
+    lanes.schedule()
+    for process in (processes[number] for number in order):
+        for index in process.asked:  # which grows meanwhile
+            lanes.mark_test_complete(cast(Any, process), index)
+    assert all(process.shutting_down for process in processes)
+    assert not lanes.has_pending
+    assert sorted(index for process in processes for index in process.asked) == list(range(len(collection)))
+    return [{collection[index].partition("::")[0] for index in process.asked} for process in processes]
+
+
+def test_what_mostly_waits_is_there() -> None:
+    assert [name for name in MOSTLY_WAIT if not (ROOT / name).is_file()] == []
+
+
+def test_the_last_process_takes_what_waits_and_nothing_else() -> None:
+    for order in ((2, 0, 1), (0, 2, 1)):
+        assert run((*BUSY, *WAITING), order)[2] <= {*WAITING}
+    assert run((*BUSY, *WAITING), (2, 0, 1))[2] == {*WAITING}
+
+
+def test_the_others_help_with_what_waits_once_there_is_nothing_else() -> None:
+    first, second, last = run((*BUSY, *WAITING, *MOSTLY_WAIT[3:6]), (0, 1, 2))
+    assert first > {*MOSTLY_WAIT[3:6]}
+    assert first | second | last == {*BUSY, *WAITING, *MOSTLY_WAIT[3:6]}
+
+
+def test_without_what_waits_the_last_process_has_nothing_to_do() -> None:
+    assert run(BUSY, (0, 1, 2))[2] == set()
+
+
+def test_two_processes_or_another_way_to_share_are_left_to_xdist() -> None:
+    assert scheduler(config(2), cast(Any, None)) is None
+    assert scheduler(config(3, "load"), cast(Any, None)) is None
+    assert scheduler(config(3), cast(Any, None)) is not None
