@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
 from typing import Final, NoReturn
 
 import structlog
@@ -22,7 +20,7 @@ from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_url import shown
 from pwgrid.common.waiting import end_task
 from pwgrid.registry.connect import close_async, open_async
-from pwgrid.registry.pipelined_connection import Argument, Command, PipelinedConnection, Reply, packed
+from pwgrid.registry.pipelined_connection import Argument, Command, Pipeline, PipelinedConnection, Reply, packed
 from pwgrid.registry.reconnect import keep_connected
 from pwgrid.registry.scripts import Script
 
@@ -47,13 +45,6 @@ _PASSING_CODES: Final = (
 EXCHANGE_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    commands: list[bytes]
-    replies: asyncio.Future[list[Reply]]
-    deadline: float
-
-
 class RedisClient:
     """Connects at once, and again after each loss. To be made while a loop runs."""
 
@@ -67,8 +58,10 @@ class RedisClient:
         self._loads = [script.load for script in scripts]
         self._loop = asyncio.get_running_loop()
         self._redis = open_async(url, timeout_s=timeout_s, step_s=None)
-        self._requests: list[_Request] = []
-        self._under_way: list[_Request] = []
+        self._waiting: list[Pipeline] = []
+        self._under_way: list[Pipeline] = []
+        self._are_sent_again = False
+        """Whether one of those that wait has the scripts with it."""
         self._asked = asyncio.Event()
         self._tried = asyncio.Event()
         self._connected = asyncio.Event()
@@ -104,12 +97,9 @@ class RedisClient:
         texts = packed(commands)
         if not texts:
             return []
-        if not self.connected:
-            await self._first_attempt()
-        request = _Request(texts, self._loop.create_future(), self._loop.time() + self._timeout_s)
-        self._requests.append(request)
-        self._asked.set()
-        replies = await request.replies
+        replies = await self._ask(texts)
+        if any(isinstance(reply, NoScriptError) for reply in replies):
+            replies = await self._again(texts, replies)
         _check(replies)
         return replies
 
@@ -119,6 +109,25 @@ class RedisClient:
         await close_async(self._redis)
         self._connected.clear()
         self._lost("the client is closed")
+
+    async def _again(self, texts: list[bytes], replies: list[Reply]) -> list[Reply]:
+        """The replies once more, where Redis has lost the scripts: redis-py's own pipelines ask before each run whether
+        they are there; here that costs nothing."""
+        failed = [text for text, reply in zip(texts, replies, strict=True) if isinstance(reply, NoScriptError)]
+        loads, self._are_sent_again = ([] if self._are_sent_again else self._loads), True
+        again = iter((await self._ask(loads + failed))[len(loads) :])
+        return [next(again) if isinstance(reply, NoScriptError) else reply for reply in replies]
+
+    async def _ask(self, texts: list[bytes]) -> list[Reply]:
+        if not self.connected:
+            await self._first_attempt()
+        asked = self._pipeline(texts)
+        self._waiting.append(asked)
+        self._asked.set()
+        return await asked.all_replies
+
+    def _pipeline(self, texts: list[bytes]) -> Pipeline:
+        return Pipeline(texts, self._loop.time() + self._timeout_s, self._loop.create_future())
 
     async def _first_attempt(self) -> None:
         # Only the very first attempt is waited for. Later, while Redis is away, callers are told at once.
@@ -157,14 +166,18 @@ class RedisClient:
         self.reason = reason
         self._connected.clear()
         self._tried.set()
-        unanswered, self._under_way, self._requests = self._under_way + self._requests, [], []
-        for request in unanswered:
-            if not request.replies.done():
-                request.replies.set_exception(RegistryUnavailable(f"Redis did not answer: {reason}"))
+        unanswered, self._under_way, self._waiting = self._under_way + self._waiting, [], []
+        self._are_sent_again = False
+        for each in unanswered:
+            if not each.all_replies.done():
+                each.all_replies.set_exception(RegistryUnavailable(f"Redis did not answer: {reason}"))
 
     async def _serve(self, pipelines: PipelinedConnection) -> NoReturn:
         # Redis refuses the scripts, for example, while it loads its data: that is as good as away.
-        _check(await pipelines.exchange(self._loads, self._loop.time() + self._timeout_s))
+        if self._loads:
+            loads = self._pipeline(self._loads)
+            await pipelines.exchange([loads])
+            _check(loads.replies)
         self._connected.set()
         self._tried.set()
         for callback in self._on_connect:
@@ -172,27 +185,12 @@ class RedisClient:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            while self._requests:
-                self._under_way, self._requests = self._requests, []
-                await self._answer(pipelines)
-
-    async def _answer(self, pipelines: PipelinedConnection) -> None:
-        commands = [each for request in self._under_way for each in request.commands]
-        deadline = self._under_way[0].deadline
-        since = time.monotonic()
-        replies = await pipelines.exchange(commands, deadline)
-        self.exchanges.observe(time.monotonic() - since)
-        if any(isinstance(reply, NoScriptError) for reply in replies):
-            # redis-py's pipelines ask before each run whether their scripts are there; here that costs nothing.
-            failed = [each for each, reply in zip(commands, replies, strict=True) if isinstance(reply, NoScriptError)]
-            again = iter((await pipelines.exchange(self._loads + failed, deadline))[len(self._loads) :])
-            replies = [next(again) if isinstance(reply, NoScriptError) else reply for reply in replies]
-        rest = iter(replies)
-        for request in self._under_way:
-            own = list(islice(rest, len(request.commands)))
-            if not request.replies.done():  # else its caller was cancelled
-                request.replies.set_result(own)
-        self._under_way = []
+            while self._waiting:
+                self._under_way, self._waiting, self._are_sent_again = self._waiting, [], False
+                since = time.monotonic()
+                await pipelines.exchange(self._under_way)
+                self.exchanges.observe(time.monotonic() - since)
+                self._under_way = []
 
 
 def _check(replies: list[Reply]) -> None:

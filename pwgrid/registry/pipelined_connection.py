@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
+import hiredis
 from redis.asyncio.connection import AbstractConnection
-from redis.connection import HiredisRespSerializer
 from redis.exceptions import ResponseError
 
 Argument = str | bytes | int | float
@@ -16,13 +18,29 @@ Command = tuple[Argument, ...]
 Reply = Any
 """What hiredis makes of RESP3: text, a number, None, a list, a dictionary; a ResponseError for a refusal."""
 
-_SERIALIZER: Final = HiredisRespSerializer()
-"""redis-py uses it in its blocking client only; its asyncio connections pack in Python, which takes 4 times as long."""
-
 
 def packed(commands: Iterable[Command]) -> list[bytes]:
-    """The commands as they go over the wire."""
-    return [b"".join(_SERIALIZER.pack(*command)) for command in commands]  # type: ignore[arg-type] # its hint is wrong
+    """The commands as they go over the wire, by the function that redis-py's blocking connections pack with. Its
+    asyncio ones do it in Python, which takes 4 times as long."""
+    return [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type] # its hint is too narrow
+
+
+@dataclass(slots=True, eq=False)
+class Pipeline:
+    """Commands as they go over the wire, at least one, and their replies. `deadline` is of the loop's clock."""
+
+    commands: list[bytes]
+    deadline: float
+    all_replies: asyncio.Future[list[Reply]]
+    replies: list[Reply] = field(default_factory=list)
+
+    def take(self, reply: Reply) -> bool:
+        """Whether this was the last one."""
+        self.replies.append(reply)
+        is_complete = len(self.replies) == len(self.commands)
+        if is_complete and not self.all_replies.done():  # else its caller was cancelled
+            self.all_replies.set_result(self.replies)
+        return is_complete
 
 
 class PipelinedConnection:
@@ -32,21 +50,18 @@ class PipelinedConnection:
         self._connection = connection
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._replies: list[Reply] = []
-        self._missing = 0
-        self._complete = self._loop.create_future()
+        self._under_way: deque[Pipeline] = deque()
+        self._all_answered = self._loop.create_future()
         self._deadline = math.inf
 
-    async def exchange(self, commands: list[bytes], deadline: float) -> list[Reply]:
-        """One pipeline. `deadline` is at most `timeout_s` away, in seconds of the loop's clock."""
-        if not commands:
-            return []
-        self._replies, self._missing, self._complete = [], len(commands), self._loop.create_future()
-        self._deadline = deadline
-        await self._connection.send_packed_command(b"".join(commands))
-        await self._complete
+    async def exchange(self, pipelines: list[Pipeline]) -> None:
+        """Sends them as one, and returns when each has its replies. Their deadlines are at most `timeout_s` away."""
+        self._under_way.extend(pipelines)
+        self._all_answered = self._loop.create_future()
+        self._deadline = pipelines[0].deadline
+        await self._connection.send_packed_command(b"".join(text for each in pipelines for text in each.commands))
+        await self._all_answered
         self._deadline = math.inf
-        return self._replies
 
     async def read(self) -> NoReturn:
         """Reads also while nothing is asked, so that a loss is noticed at once. Raises TimeoutError for a late reply:
@@ -68,9 +83,9 @@ class PipelinedConnection:
                 reply = await self._connection.read_response(timeout=math.inf, disconnect_on_error=False)
             except ResponseError as error:
                 reply = error
-            if not self._missing:
+            if not self._under_way:
                 raise ConnectionError("it sent a reply that nobody asked for")
-            self._replies.append(reply)
-            self._missing -= 1
-            if not self._missing:
-                self._complete.set_result(None)
+            if self._under_way[0].take(reply):
+                self._under_way.popleft()
+                if not self._under_way:
+                    self._all_answered.set_result(None)

@@ -27,13 +27,14 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._name = str(path)  # for stat(), which would make it anew for each client
         self._seen: tuple[int, ...] | None = None
         self._tokens = NO_TOKENS
 
     def tokens(self) -> Tokens:
         """As the file is at this moment: asked for each client, it costs one stat()."""
         try:
-            status = os.stat(self._path)
+            status = os.stat(self._name)
         except FileNotFoundError:
             self._seen, self._tokens = None, NO_TOKENS
             return NO_TOKENS

@@ -125,7 +125,8 @@ class HandoffServer:
                 *(said.get("told", {}), *said.get("lease", ("", ""))),
             )
             (fd,) = fds
-            sock = socket.socket(fileno=fd)
+            # Named so that it is not asked for: three system calls. What a Unix socket is called wrongly nobody uses.
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:
                 os.close(each)

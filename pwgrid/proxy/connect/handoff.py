@@ -301,8 +301,13 @@ def clear_marks(sock: socket.socket) -> None:
     """Takes away the marks that `is_passed_on` and `is_served` look for. They belong to the connection itself and not
     to a process's copy of it, so they outlive any worker; a Unix socket has none."""
     if sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)
+        # uvloop's socket objects make one of these for each call.
+        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=sock.fileno())
+        try:
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)
+        finally:
+            own.detach()
 
 
 def is_passed_on(sock: socket.socket) -> bool:

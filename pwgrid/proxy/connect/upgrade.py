@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import structlog
 from uvicorn.config import Config
-from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
@@ -27,6 +26,7 @@ from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
 from pwgrid.proxy.policy.upgrade_request import (
     Access,
+    Address,
     LeasePath,
     Offer,
     Policy,
@@ -138,7 +138,6 @@ class Gateway:
         try:
             selection = await self.selector.queue.acquire(ticket)
             waited = Waited.SERVED
-            self.on_slot_taken()
             return selection
         except ClientGone:
             waited = Waited.ABANDONED
@@ -150,13 +149,16 @@ class Gateway:
                 raise refusals.no_capacity(reason) from None
             raise refusals.no_place(ticket, self.settings, why) from None
         finally:
-            self._note_wait(ticket, time.monotonic() - since, waited)
+            # In the next turn: a client that has its slot is handed over in this one.
+            waited_s = time.monotonic() - since
+            asyncio.get_running_loop().call_soon(self._note_wait, ticket, waited_s, waited)
 
     def _note_wait(self, ticket: Ticket[Selection], waited_s: float, waited: Waited) -> None:
         self.counts.waited(waited_s)
         if ticket.granted is not None:  # it stood in line
             self.figures.waits[_pool(ticket), waited].observe(waited_s)
         if waited is Waited.SERVED:
+            self.on_slot_taken()
             phases = self.figures.phases[_pool(ticket)]
             phases.queue.observe(max(0.0, waited_s - ticket.selection_s))
             phases.selection.observe(ticket.selection_s)
@@ -241,7 +243,7 @@ class Upgrade(asyncio.Protocol):
         try:
             request = upgrade_head.parse(whole_head)
             peer = self._peer[0] if self._peer else ""
-            wanted = decide(request, self._gateway.policy(), get_local_addr(self._transport), peer)
+            wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
             if wanted.lease is not None:  # its worker decides, also while the grid takes nobody else
                 await self._serve_with_lease(wanted.lease, request.headers)
                 return
@@ -394,6 +396,13 @@ def _fields(wanted: Wanted) -> dict[str, str]:
 def told(ticket: Ticket[Selection]) -> dict[str, str]:
     """What the worker is told of this client, for a record that Redis does not have: it may be away, or lose it."""
     return {**ticket.fields, records.CAPS: ",".join(ticket.caps)} if ticket.caps else {**ticket.fields}
+
+
+def _address(name: tuple[str, int] | tuple[str, int, int, int] | str | None) -> Address:
+    """What the access policy knows a listener by; a Unix socket is known by its path."""
+    if isinstance(name, tuple):
+        return name[0], name[1]
+    return (name, None) if name else None
 
 
 def _text(peer: Peer) -> str:

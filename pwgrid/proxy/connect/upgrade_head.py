@@ -1,7 +1,5 @@
 """Reads the head of an upgrade with httptools, the parser that uvicorn reads all else with. Judges nothing."""
 
-import contextlib
-
 import httptools
 from websockets.datastructures import Headers
 from websockets.http11 import Request
@@ -17,8 +15,9 @@ def parse(head: bytes) -> Request:
     fields = _Fields()
     parser = httptools.HttpRequestParser(fields)
     try:
-        with contextlib.suppress(httptools.HttpParserUpgrade):
-            parser.feed_data(head)
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass
     except httptools.HttpParserError as error:
         raise Refusal(400, f"bad WebSocket handshake: {error}") from None
     if parser.get_http_version() != "1.1":

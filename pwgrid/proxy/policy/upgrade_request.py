@@ -50,6 +50,8 @@ _COMPRESSION: Final = "sec-websocket-extensions"
 _HANDSHAKE: Final = ServerProtocol()
 """One judges all requests: to make one takes as long as to judge. What it remembers of the last one is not read."""
 
+_KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -169,8 +171,26 @@ def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, 
     return passed_on
 
 
+def is_usual_handshake(request: Request) -> bool:
+    """Whether it is written as every known client writes it. To read all that RFC 6455 allows takes five times as long,
+    0.08 ms of a client's first answer."""
+    get = request.headers.get_all
+    keys = get("sec-websocket-key")
+    return (
+        get("upgrade") == ["websocket"]
+        and get("connection") == ["Upgrade"]
+        and get("sec-websocket-version") == ["13"]
+        and len(keys) == 1
+        and _KEY.fullmatch(keys[0]) is not None
+        and request.method == "GET"
+        and "sec-websocket-protocol" not in request.headers
+    )
+
+
 def _check_handshake(request: Request) -> None:
     """Raises Refusal for what RFC 6455, section 4.2.1, does not allow."""
+    if is_usual_handshake(request):
+        return
     if len(request.headers.get_all("upgrade")) > 1:
         raise Refusal(
             400, "bad WebSocket handshake: there is more than one Upgrade header", reason=RefusalReason.BAD_HANDSHAKE
@@ -205,12 +225,11 @@ def _client_version(headers: Headers) -> str | None:
 
 def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) -> str:
     """What `?{what}=` or the header x-pwgrid-{what} says; empty if neither does. They may not contradict each other."""
-    said = [value.strip() for name, value in parameters if name == what]
-    said += [value.strip() for value in headers.get_all(f"x-pwgrid-{what}")]
-    said = [value for value in said if value]
-    if len(set(said)) > 1:
+    given = [value for name, value in parameters if name == what] + headers.get_all(f"x-pwgrid-{what}")
+    said = {value.strip() for value in given} - {""}
+    if len(said) > 1:
         raise Refusal(400, f"?{what}= and x-pwgrid-{what} say different things: make them agree, or leave one out")
-    return said[0] if said else ""
+    return min(said, default="")
 
 
 def _client_browser(headers: Headers) -> BrowserType | None:
