@@ -98,8 +98,10 @@ class RedisClient:
         if not texts:
             return []
         replies = await self._ask(texts)
-        if any(isinstance(reply, NoScriptError) for reply in replies):
-            replies = await self._again(texts, replies)
+        for reply in replies:
+            if isinstance(reply, NoScriptError):
+                replies = await self._again(texts, replies)
+                break
         _check(replies)
         return replies
 

@@ -59,7 +59,7 @@ class PipelinedConnection:
         self._under_way.extend(pipelines)
         self._all_answered = self._loop.create_future()
         self._deadline = pipelines[0].deadline
-        await self._connection.send_packed_command(b"".join(text for each in pipelines for text in each.commands))
+        await self._connection.send_packed_command(b"".join([text for each in pipelines for text in each.commands]))
         await self._all_answered
         self._deadline = math.inf
 
@@ -89,3 +89,4 @@ class PipelinedConnection:
                 self._under_way.popleft()
                 if not self._under_way:
                     self._all_answered.set_result(None)
+                    await asyncio.sleep(0)  # who waited for it goes on before we look for more

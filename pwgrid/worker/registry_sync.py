@@ -23,6 +23,9 @@ log = structlog.get_logger()
 SETTLE_S: Final = 1.0
 """How long a leaving worker waits for a Redis that is away; the proxy has more patience."""
 
+LOG_DELAY_S: Final = 0.01
+"""The line of a session that ended waits for so long: Redis is told first, since somebody may wait for the slot."""
+
 _AGAIN_S: Final = 0.1
 
 
@@ -46,6 +49,9 @@ class RegistrySync:
         self._is_due = asyncio.Event()
         self._is_known = False
         self._drain_at: float | None = None
+        self._unlogged: list[dict[str, str]] = []
+        """Sessions that have ended, and whose line is not written yet."""
+        self._log_timer: asyncio.TimerHandle | None = None
         registry.client.on_connect(self._is_due.set)
 
     async def open(self) -> None:
@@ -98,7 +104,9 @@ class RegistrySync:
         status = how_ended(closed.by, closed.reason).value
         end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out, self._drain_at)
         self._writer.note(_update(session or LiveSession(closed.session_id), end), on_record)
-        log.info("session_ended", session=closed.session_id, status=status, reason=closed.reason)
+        self._unlogged.append({"session": closed.session_id, "status": status, "reason": closed.reason})
+        if self._log_timer is None:
+            self._log_timer = asyncio.get_running_loop().call_later(LOG_DELAY_S, self._log_ends)
 
     def lease_started(self, lease: Lease) -> None:
         """Puts on record that somebody has it."""
@@ -172,8 +180,17 @@ class RegistrySync:
             except OSError as problem:
                 log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
 
+    def _log_ends(self) -> None:
+        if self._log_timer is not None:
+            self._log_timer.cancel()
+            self._log_timer = None
+        unlogged, self._unlogged = self._unlogged, []
+        for each in unlogged:
+            log.info("session_ended", **each)
+
     async def close(self) -> None:
         """Ends the connection. Idempotent."""
+        self._log_ends()
         await self._registry.close()
 
     async def _register(self) -> None:
