@@ -5,8 +5,12 @@ import contextlib
 import re
 
 import pytest
+from hypothesis import given as examples
+from hypothesis import settings
+from hypothesis import strategies as st
 from websockets.datastructures import Headers
 from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
 from pwgrid.proxy.policy.label_and_run import Offered
@@ -20,6 +24,7 @@ from pwgrid.proxy.policy.upgrade_request import (
     Wanted,
     browser_server_headers,
     decide,
+    is_usual_handshake,
 )
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
@@ -49,6 +54,39 @@ def headers(*more: tuple[str, str], without: str = "") -> Pairs:
 
 def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> Wanted:
     return decide(Request(target, Headers(given)), policy, local)
+
+
+def test_the_handshake_of_playwright_s_client_is_a_usual_one() -> None:
+    extensions = ("sec-websocket-extensions", "permessage-deflate; client_max_window_bits")
+    agent = ("user-agent", "Playwright/1.65.2 (x64; debian 12) node/20.20")
+    assert is_usual_handshake(Request("/", Headers(headers(extensions, agent))))
+
+
+VALUES = {
+    "upgrade": ["websocket", "WebSocket", "h2c", "websocket, h2c", ""],
+    "connection": ["Upgrade", "upgrade", "keep-alive", "keep-alive, Upgrade", ""],
+    "sec-websocket-key": [KEY, KEY[:-1], KEY + "=", KEY[:-3] + "===", "A" * 24, "", "ä" + KEY[1:]],
+    "sec-websocket-version": ["13", "8", "13, 8", " 13", ""],
+    "sec-websocket-protocol": ["chat", "a b", ""],
+    "sec-websocket-extensions": ["permessage-deflate", ";", ""],
+    "origin": ["null", "https://a.example", ""],
+}
+
+
+@st.composite
+def one_odd_header(draw: st.DrawFn) -> Pairs:
+    """A usual handshake but for one of its headers: missing, another value, or two of them."""
+    name = draw(st.sampled_from(sorted(VALUES)))
+    odd = draw(st.lists(st.sampled_from(VALUES[name]), max_size=2))
+    return draw(st.permutations(headers(*((name, value) for value in odd), without=name)))
+
+
+@examples(given=one_odd_header(), method=st.sampled_from(["GET", "POST"]))
+@settings(max_examples=500)
+def test_what_looks_like_a_usual_handshake_is_one_that_websockets_accepts(given: Pairs, method: str) -> None:
+    request = Request("/", Headers(given), method)
+    if is_usual_handshake(request):
+        ServerProtocol().process_request(request)
 
 
 FIREFOX_CLIENT = ("x-playwright-browser", "firefox")

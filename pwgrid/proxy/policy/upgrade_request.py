@@ -184,6 +184,7 @@ def is_usual_handshake(request: Request) -> bool:
         and _KEY.fullmatch(keys[0]) is not None
         and request.method == "GET"
         and "sec-websocket-protocol" not in request.headers
+        and len(get("origin")) <= 1
     )
 
 

@@ -112,11 +112,11 @@ class Selector:
         self._without_process.add(worker_id)
 
     def freed(self, worker_id: str) -> None:
-        """A full worker says that it has a slot again. It tells Redis in the same moment, whose own word comes later;
-        where we ask before Redis knows, that word wakes the next in line."""
+        """A full worker says that it has a slot again."""
         self.local.freed(worker_id)
-        self.queue.wake(None if self._without_redis else self._roster.pool_of(worker_id))
-        if self._look is None and self.queue.waiting() and not self._without_redis:
+        if self._without_redis:
+            self.queue.wake()
+        elif self._look is None and self.queue.waiting():
             self._look = self._loop.call_later(FREED_S, self._wake_queue)
 
     def silent(self, worker_id: str) -> None:
