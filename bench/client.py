@@ -350,21 +350,23 @@ def join(target: Target, served: int, waiting: int) -> None:
         line.join()
 
 
-def free(targets: list[Target], free_target: Target, count: int, pauses_ms: list[float]) -> list[list[float]]:
+def free(
+    targets: list[Target], free_target: Target, count: int, pauses_ms: list[float]
+) -> list[list[tuple[float, float]]]:
     """In turns between the targets, with random pauses: a session ends, the next in line gets its slot, and another
-    client comes. For each target the milliseconds from the close to the 101; last those of a plain connect to
-    `free_target`, which has free slots."""
-    found: list[list[float]] = [[] for _ in (*targets, free_target)]
+    client comes. For each target the milliseconds from the close to the 101, and when that had come, in Unix seconds;
+    last those of a plain connect to `free_target`, which has free slots."""
+    found: list[list[tuple[float, float]]] = [[] for _ in (*targets, free_target)]
     request = head(free_target, sys.argv[1], compression=False)
     for _ in range(count):
         for each, target in enumerate(targets):
             time.sleep(random.uniform(*pauses_ms) / 1000)
-            found[each].append(_lines[target].free())
+            found[each].append((_lines[target].free(), time.time()))
             _lines[target].join()
         time.sleep(random.uniform(*pauses_ms) / 1000)
         started = time.perf_counter()
         sock = upgrade(free_target, request)
-        found[-1].append((time.perf_counter() - started) * 1000)
+        found[-1].append(((time.perf_counter() - started) * 1000, time.time()))
         sock.close()
     return found
 
