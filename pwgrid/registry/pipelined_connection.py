@@ -89,4 +89,3 @@ class PipelinedConnection:
                 self._under_way.popleft()
                 if not self._under_way:
                     self._all_answered.set_result(None)
-                    await asyncio.sleep(0)  # who waited for it goes on before we look for more
