@@ -62,10 +62,8 @@ def _freed_at(grid: Grid, number: int) -> list[float]:
     """When each of so many slots was free again, in Unix seconds by the worker, to the millisecond, in order."""
 
     def ends() -> list[float]:
-        records = (
-            grid.redis("HGET", f"session:{each}", "endedAt") for each in grid.redis("ZRANGE", "sessions:index", 0, -1)
-        )
-        return sorted(float(ended_at) for ended_at in records if ended_at)
+        ids = [each.decode() for each in grid.redis("ZRANGE", "sessions:index", 0, -1)]
+        return sorted(float(at) for each in ids if (at := grid.redis("HGET", f"session:{each}", "endedAt")))
 
     eventually(lambda: len(ends()) == number, f"{number} ends are on record")
     return ends()
