@@ -60,7 +60,7 @@ class RedisClient:
         self._redis = open_async(url, timeout_s=timeout_s, step_s=None)
         self._waiting: list[Pipeline] = []
         self._under_way: list[Pipeline] = []
-        self._are_sent_again = False
+        self._scripts_wait = False
         """Whether one of those that wait has the scripts with it."""
         self._asked = asyncio.Event()
         self._tried = asyncio.Event()
@@ -116,7 +116,7 @@ class RedisClient:
         """The replies once more, where Redis has lost the scripts: redis-py's own pipelines ask before each run whether
         they are there; here that costs nothing."""
         failed = [text for text, reply in zip(texts, replies, strict=True) if isinstance(reply, NoScriptError)]
-        loads, self._are_sent_again = ([] if self._are_sent_again else self._loads), True
+        loads, self._scripts_wait = ([] if self._scripts_wait else self._loads), True
         again = iter((await self._ask(loads + failed))[len(loads) :])
         return [next(again) if isinstance(reply, NoScriptError) else reply for reply in replies]
 
@@ -169,7 +169,7 @@ class RedisClient:
         self._connected.clear()
         self._tried.set()
         unanswered, self._under_way, self._waiting = self._under_way + self._waiting, [], []
-        self._are_sent_again = False
+        self._scripts_wait = False
         for each in unanswered:
             if not each.all_replies.done():
                 each.all_replies.set_exception(RegistryUnavailable(f"Redis did not answer: {reason}"))
@@ -188,7 +188,7 @@ class RedisClient:
             await self._asked.wait()
             self._asked.clear()
             while self._waiting:
-                self._under_way, self._waiting, self._are_sent_again = self._waiting, [], False
+                self._under_way, self._waiting, self._scripts_wait = self._waiting, [], False
                 since = time.monotonic()
                 await pipelines.exchange(self._under_way)
                 self.exchanges.observe(time.monotonic() - since)

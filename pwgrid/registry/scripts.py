@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-import hiredis
-
 from pwgrid.common.shipped_files import resource_dir
+from pwgrid.registry.pipelined_connection import packed
 
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
 
@@ -32,4 +31,4 @@ def load(name: str) -> Script:
     if _NEEDS_LIBRARY in source.partition("\n")[0]:
         source = (directory / "lib.lua").read_text(encoding="utf-8") + source
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, source, digest, hiredis.pack_command(("SCRIPT", "LOAD", source)))  # type: ignore[arg-type]  # its hint is wrong
+    return Script(name, source, digest, *packed([("SCRIPT", "LOAD", source)]))

@@ -125,7 +125,7 @@ class HandoffServer:
                 *(said.get("told", {}), *said.get("lease", ("", ""))),
             )
             (fd,) = fds
-            # Named so that it is not asked for: three system calls. What a Unix socket is called wrongly nobody uses.
+            # Named, or Python asks the kernel for all three; nobody here looks at them, whatever they are.
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:

@@ -23,8 +23,10 @@ log = structlog.get_logger()
 SETTLE_S: Final = 1.0
 """How long a leaving worker waits for a Redis that is away; the proxy has more patience."""
 
-LOG_DELAY_S: Final = 0.01
-"""The line of a session that ended waits for so long: Redis is told first, since somebody may wait for the slot."""
+RECORD_DELAY_S: Final = 0.01
+"""What only keeps records waits for so long, since every process that is awake takes time from a client: the answer to
+the proxy and the session's record from one that gets its first answer, the log's line of an end from the next one that
+waits for the slot."""
 
 _AGAIN_S: Final = 0.1
 
@@ -106,7 +108,7 @@ class RegistrySync:
         self._writer.note(_update(session or LiveSession(closed.session_id), end), on_record)
         self._unlogged.append({"session": closed.session_id, "status": status, "reason": closed.reason})
         if self._log_timer is None:
-            self._log_timer = asyncio.get_running_loop().call_later(LOG_DELAY_S, self._log_ends)
+            self._log_timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._log_ends)
 
     def lease_started(self, lease: Lease) -> None:
         """Puts on record that somebody has it."""
@@ -180,6 +182,11 @@ class RegistrySync:
             except OSError as problem:
                 log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
 
+    async def close(self) -> None:
+        """Ends the connection. Idempotent."""
+        self._log_ends()
+        await self._registry.close()
+
     def _log_ends(self) -> None:
         if self._log_timer is not None:
             self._log_timer.cancel()
@@ -187,11 +194,6 @@ class RegistrySync:
         unlogged, self._unlogged = self._unlogged, []
         for each in unlogged:
             log.info("session_ended", **each)
-
-    async def close(self) -> None:
-        """Ends the connection. Idempotent."""
-        self._log_ends()
-        await self._registry.close()
 
     async def _register(self) -> None:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())

@@ -16,7 +16,7 @@ from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff import Answer, HandoffServer
 from pwgrid.worker.leases import Deeds, End, Lease, Leases
 from pwgrid.worker.policy.admission import Offer
-from pwgrid.worker.registry_sync import RegistrySync
+from pwgrid.worker.registry_sync import RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
 
 log = structlog.get_logger()
@@ -24,10 +24,6 @@ log = structlog.get_logger()
 GOING_AWAY: Final = 1001
 CLOSE_GRACE_S: Final = 5.0
 """For closed sessions to be reported before the browser server is ended."""
-
-RECORD_DELAY_S: Final = 0.01
-"""What only keeps records (the answer to the proxy, the session's record) waits for so long: meanwhile the client gets
-its first answer, and every process that is awake then takes time from that."""
 
 
 class Sessions:
