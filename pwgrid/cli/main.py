@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pwgrid import __version__
-from pwgrid.cli.commands import change, config, help, host, look, token
+from pwgrid.cli.commands import change_grid, config, help, host, show_grid, token
 from pwgrid.cli.install.commands import install, uninstall
 from pwgrid.common.errors import GridError
 
@@ -36,8 +36,15 @@ def main() -> None:
 
 for command in (
     *(host.serve, host.run, host.setup, host.doctor, host.calibrate),
-    *(look.status, look.top, look.sessions, look.logs, look.version, look.redis_cli),
-    *(change.drain, change.reload, change.scale, change.upgrade, change.restart, change.stop),
+    *(show_grid.status, show_grid.top, show_grid.sessions, show_grid.logs, show_grid.version, show_grid.redis_cli),
+    *(
+        change_grid.drain,
+        change_grid.reload,
+        change_grid.scale,
+        change_grid.upgrade,
+        change_grid.restart,
+        change_grid.stop,
+    ),
     *(config.config, token.token, help.completion_group, help.help_command),
     *(install, uninstall),
 ):

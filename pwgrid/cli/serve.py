@@ -23,7 +23,7 @@ from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
-from pwgrid.master.restart.leftovers import Leftovers, finding
+from pwgrid.master.restart.earlier_children import Leftovers, finding
 from pwgrid.master.restart.reexec import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded

@@ -8,7 +8,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from pwgrid.master.restart.leftovers import Leftovers
+from pwgrid.master.restart.earlier_children import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir

@@ -23,7 +23,7 @@ from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis_child import RedisChild
 from pwgrid.master.requests import Requests
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.leftovers import Leftovers
+from pwgrid.master.restart.earlier_children import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute
 from pwgrid.master.restart.reload import CONFIGURATION, Reload
 from pwgrid.master.restart.version_change import VersionChange
@@ -34,7 +34,7 @@ from pwgrid.master.status import Reporter
 from pwgrid.master.stop_report import StopReport
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
-from pwgrid.runtime.process_tree import reap_orphans
+from pwgrid.runtime.browser_processes import reap_orphans
 
 __all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 

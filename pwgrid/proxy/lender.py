@@ -15,8 +15,8 @@ import structlog
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect import refusals
+from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
-from pwgrid.proxy.connect.upgrade import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records

@@ -26,11 +26,11 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.api.models import WaitingRun
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.connect_figures import Figures
+from pwgrid.proxy.connect.connecting_client import Counts, Gateway
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusals import no_capacity, stopping
-from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.dead_workers import DeadWorkers, report
@@ -43,7 +43,7 @@ from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
-from pwgrid.runtime.last_child import end_grid_if_last, workers_end
+from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.file import TokenFile
 from pwgrid.tokens.tokens import NO_TOKENS

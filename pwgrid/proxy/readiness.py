@@ -6,7 +6,7 @@ import asyncio
 import math
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.policy.eligibility import Candidate, Rule, why_none
+from pwgrid.proxy.policy.why_no_worker import Candidate, Rule, why_none
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.settings.model import Settings

@@ -26,7 +26,7 @@ from pwgrid.registry.records import lease_of
 from pwgrid.registry.registry import Registry, WorkerRecord
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
-from pwgrid.runtime.last_child import end_grid_if_last
+from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.settings.endpoint import base_url
 from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser

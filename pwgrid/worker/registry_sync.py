@@ -9,7 +9,7 @@ import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
-from pwgrid.registry import outage_spool
+from pwgrid.registry import kept_while_redis_is_away
 from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from pwgrid.registry.session_writer import SessionWriter
@@ -178,7 +178,7 @@ class RegistrySync:
             unwritten = self._writer.unwritten()
             log.warning("left_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))
             try:
-                outage_spool.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
+                kept_while_redis_is_away.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
             except OSError as problem:
                 log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.proxy import dead_workers
 from pwgrid.proxy.dead_workers import DeadWorkers
-from pwgrid.registry import outage_spool
+from pwgrid.registry import kept_while_redis_is_away
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from tests.lua.test_registry import WORKER, select
@@ -29,7 +29,7 @@ async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
 def left_by_the_worker(runtime: Path) -> None:
     end = SessionEnd("completed", "client disconnected", AT, 7, 9)
     updates = [SessionUpdate("s1", AT, "c:1", end), SessionUpdate("local", AT, "c:2", end)]
-    outage_spool.write(runtime, "chromium", "aabbccdd", updates)
+    kept_while_redis_is_away.write(runtime, "chromium", "aabbccdd", updates)
 
 
 async def test_what_a_worker_left_is_written_before_the_worker_is_removed(registry: Registry, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pwgrid.common.errors import Refused, RegistryUnavailable
 from pwgrid.proxy.ask_master import AskMaster, MasterGone
-from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.dashboard import feed as module
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.feed import Feed, Page

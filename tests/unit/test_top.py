@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pwgrid.cli.top.draw import _age, draw
-from pwgrid.cli.top.keys import Keys
+from pwgrid.cli.top.key_bytes import Keys
+from pwgrid.cli.top.key_presses import Mode, Pane, Quit, Request, State, press, rows
 from pwgrid.cli.top.picture import Event, Picture, events
-from pwgrid.cli.top.state import Mode, Pane, Quit, Request, State, press, rows
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e\n"
 

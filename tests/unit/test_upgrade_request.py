@@ -13,7 +13,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
-from pwgrid.proxy.policy.label_and_run import Offered
+from pwgrid.proxy.policy.session_names import Offered
 from pwgrid.proxy.policy.upgrade_request import (
     Access,
     Address,

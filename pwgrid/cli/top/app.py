@@ -13,8 +13,8 @@ from rich.console import Console
 
 from pwgrid.cli import exit_codes
 from pwgrid.cli.top.draw import draw
+from pwgrid.cli.top.key_presses import Quit, State, press, rows
 from pwgrid.cli.top.picture import Event, Picture
-from pwgrid.cli.top.state import Quit, State, press, rows
 from pwgrid.cli.top.terminal import Ended, Terminal, open_terminal
 from pwgrid.cli.top.watcher import Watcher
 from pwgrid.common.errors import GridError

@@ -12,8 +12,8 @@ from typing import Final
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from pwgrid.cli.top.key_presses import Mode, Pane, Rows, State, chosen
 from pwgrid.cli.top.picture import Event, Found, Picture, pool_name, pool_of
-from pwgrid.cli.top.state import Mode, Pane, Rows, State, chosen
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 HELP: Final = """\

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pwgrid.cli import grid_queries
 from pwgrid.cli.running_grid import ask, find_grid
+from pwgrid.cli.top.key_presses import Request
 from pwgrid.cli.top.picture import Event, Picture, events
-from pwgrid.cli.top.state import Request
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch
 from pwgrid.runtime.find_grids import RunningGrid

@@ -27,7 +27,7 @@ from pwgrid.master.policy.recycle import (
 )
 from pwgrid.master.workers.record import WorkerRecord
 from pwgrid.master.workers.workers import Workers
-from pwgrid.runtime.process_tree import Table
+from pwgrid.runtime.browser_processes import Table
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()

@@ -16,7 +16,7 @@ from pwgrid.master.child import Child
 from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.recycle import Footprint
 from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
-from pwgrid.runtime.process_tree import Tree
+from pwgrid.runtime.browser_processes import Tree
 
 WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 

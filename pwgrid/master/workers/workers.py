@@ -33,8 +33,8 @@ from pwgrid.master.workers.worker_process import (
     fork_worker,
     times_of,
 )
+from pwgrid.runtime.browser_processes import Table, process_table
 from pwgrid.runtime.child_files import ChildState
-from pwgrid.runtime.process_tree import Table, process_table
 from pwgrid.settings.pools import short_form
 
 log = structlog.get_logger()

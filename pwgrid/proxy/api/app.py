@@ -30,8 +30,8 @@ from pwgrid.proxy.api.request_counts import RequestCounts, Requests
 from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.connect_figures import Figures
+from pwgrid.proxy.connect.connecting_client import Counts, Gateway
 from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
-from pwgrid.proxy.connect.upgrade import Counts, Gateway
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity

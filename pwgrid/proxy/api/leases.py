@@ -13,11 +13,11 @@ from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bodies import BoundedBody
 from pwgrid.proxy.api.roles import needs
-from pwgrid.proxy.connect.upgrade import Gateway
+from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.label_and_run import run_name
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.session_names import run_name
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records
 from pwgrid.registry.registry import Registry, Selection

@@ -19,7 +19,7 @@ from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.ask_master import AskMaster
-from pwgrid.proxy.connect.upgrade import Counts
+from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.sessions import ShownSessions

@@ -28,18 +28,18 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away, another problem), 4 when none is running, 1 when it does not answer.
     """
-    from pwgrid.cli import exit_codes, grid_queries, output, watch
+    from pwgrid.cli import exit_codes, grid_queries, output, watch_and_follow
 
     if every_s is not None:
         with until_ctrl_c():
-            watch.watch_status(lambda: watch.status(port, runtime_dir), every_s, as_json=as_json)
+            watch_and_follow.watch_status(lambda: watch_and_follow.status(port, runtime_dir), every_s, as_json=as_json)
     try:
-        found = watch.status(port, runtime_dir)
+        found = watch_and_follow.status(port, runtime_dir)
     except NoGridError as none:
         none.exit_code = exit_codes.NONE_RUNNING
         raise
     for each in found:
-        click.echo(output.as_json(each) if as_json else watch.status_text([each]))
+        click.echo(output.as_json(each) if as_json else watch_and_follow.status_text([each]))
     sys.exit(max(map(grid_queries.exit_code, found)))
 
 
@@ -66,7 +66,7 @@ def sessions(
     port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, follow: bool, as_json: bool
 ) -> None:
     """Shows the latest sessions, with the reason of each end; with --follow the newest last."""
-    from pwgrid.cli import grid_queries, output, tables, watch
+    from pwgrid.cli import grid_queries, output, tables, watch_and_follow
     from pwgrid.cli.running_grid import find_grid
 
     grid = find_grid(port, runtime_dir)
@@ -74,7 +74,7 @@ def sessions(
         with until_ctrl_c():
             news = grid_queries.follow_sessions(grid)
             latest = grid_queries.sessions(grid, wanted, limit)
-            watch.follow_sessions(latest, news, status=wanted, as_json=as_json)
+            watch_and_follow.follow_sessions(latest, news, status=wanted, as_json=as_json)
     found = grid_queries.sessions(grid, wanted, limit)
     click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
 

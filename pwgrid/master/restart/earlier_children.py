@@ -17,9 +17,9 @@ from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Found, Verdict, judge
+from pwgrid.runtime.browser_processes import kill_below
 from pwgrid.runtime.child_files import ChildState, read_states, state_path
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
-from pwgrid.runtime.process_tree import kill_below
 from pwgrid.runtime.processes import end
 
 log = structlog.get_logger()

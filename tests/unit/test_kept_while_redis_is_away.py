@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.registry.outage_spool import read_all, write
+from pwgrid.registry.kept_while_redis_is_away import read_all, write
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 
 END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)

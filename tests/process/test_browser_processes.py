@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pwgrid.runtime import process_tree, processes
-from pwgrid.runtime.process_tree import Tree, kill_below, process_table
+from pwgrid.runtime import browser_processes, processes
+from pwgrid.runtime.browser_processes import Tree, kill_below, process_table
 from pwgrid.runtime.processes import create_time, end, find_process, is_alive, kill
 
 BOUND_S = 20.0
@@ -260,7 +260,7 @@ def test_only_below_the_directories_that_are_named_is_killed(
 
 
 def test_this_process_does_not_kill_itself(directory: Path) -> None:
-    code = "import os, sys; from pathlib import Path; from pwgrid.runtime.process_tree import kill_below; "
+    code = "import os, sys; from pathlib import Path; from pwgrid.runtime.browser_processes import kill_below; "
     code += "print(kill_below([Path(os.environ['TMPDIR'])]))"
     environment = {**os.environ, "TMPDIR": str(directory)}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout
@@ -282,7 +282,7 @@ def test_who_forks_another_just_before_its_end_does_not_save_it(
             victim.wait()
         return kill(process)
 
-    monkeypatch.setattr(process_tree, "kill", late)
+    monkeypatch.setattr(browser_processes, "kill", late)
     if how == "tree":
         assert kill_until_gone(Tree(0, directory, anywhere=True)) == 1
     else:
@@ -296,7 +296,7 @@ def test_a_new_process_and_a_new_parent_are_seen_at_once(
     spawn: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose child a process is is remembered, but not where that may have changed."""
-    monkeypatch.setattr(process_tree._remembered, "recheck_at", time.monotonic() + 1000)
+    monkeypatch.setattr(browser_processes._remembered, "recheck_at", time.monotonic() + 1000)
     process_table()
     parent = spawn(DETACHED)
     child = said_pid(parent)
@@ -315,15 +315,15 @@ def test_a_pid_that_was_given_away_unnoticed_is_noticed_within_a_minute(
     parent = spawn(DETACHED)
     child = said_pid(parent)
     former = another(child)
-    process_tree._remembered.parents[former] = process_table().processes[parent.pid]
+    browser_processes._remembered.parents[former] = process_table().processes[parent.pid]
     monkeypatch.setitem(psutil._pmap, child.pid, former)
-    monkeypatch.setattr(process_tree._remembered, "recheck_at", time.monotonic() + 1000)
+    monkeypatch.setattr(browser_processes._remembered, "recheck_at", time.monotonic() + 1000)
     assert process_table().processes[child.pid] == former
-    monkeypatch.setattr(process_tree._remembered, "recheck_at", 0.0)
+    monkeypatch.setattr(browser_processes._remembered, "recheck_at", 0.0)
     table = process_table()
     assert table.processes[child.pid] == child
     assert child in table.children[parent.pid]
-    assert process_tree._remembered.recheck_at > time.monotonic()
+    assert browser_processes._remembered.recheck_at > time.monotonic()
     child.kill()
 
 
@@ -333,9 +333,9 @@ def test_children_of_a_process_that_has_the_pid_of_a_known_one_are_not_killed(
     stranger = spawn(DETACHED)
     child = said_pid(stranger)
     former = another(psutil.Process(stranger.pid))
-    process_tree._remembered.parents[former] = process_table().processes[os.getpid()]
+    browser_processes._remembered.parents[former] = process_table().processes[os.getpid()]
     monkeypatch.setitem(psutil._pmap, stranger.pid, former)
-    monkeypatch.setattr(process_tree._remembered, "recheck_at", time.monotonic() + 1000)
+    monkeypatch.setattr(browser_processes._remembered, "recheck_at", time.monotonic() + 1000)
     tree = Tree(0, Path("/nowhere"), {former})
     table = process_table()
     assert (table.processes[stranger.pid], table.children[stranger.pid]) == (former, [child])
@@ -348,7 +348,7 @@ def test_children_of_a_process_that_has_the_pid_of_a_known_one_are_not_killed(
 
 REAPS = """
 import os, signal
-from pwgrid.runtime.process_tree import reap_orphans
+from pwgrid.runtime.browser_processes import reap_orphans
 
 def ended():
     pid = os.fork()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pwgrid.proxy.policy.eligibility import Candidate, Rule, why_none
+from pwgrid.proxy.policy.why_no_worker import Candidate, Rule, why_none
 
 RULE = Rule(max_lifetime=50, stale_s=30.0)
 GOOD = Candidate("available", beat_age_s=30, lifetime=49)

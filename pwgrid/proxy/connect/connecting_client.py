@@ -21,9 +21,9 @@ from pwgrid.proxy.connect import refusals, upgrade_head
 from pwgrid.proxy.connect.connect_figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
-from pwgrid.proxy.policy.label_and_run import Offered
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
+from pwgrid.proxy.policy.session_names import Offered
 from pwgrid.proxy.policy.upgrade_request import (
     Access,
     Address,
