@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Final
 
 import orjson
-import structlog
 
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.runtime.processes import create_time, find_process
 from pwgrid.runtime.untrusted_files import read_plain
-
-log = structlog.get_logger()
 
 # A Unix socket path has 108 bytes, the last one a zero.
 MAX_SOCKET_PATH_BYTES: Final = 107
@@ -118,7 +115,9 @@ class RuntimeDir:
             self._write_lock()
             removed = self.clear(keep(self.directory) if keep else ())
             if removed:
-                log.warning("stale_runtime_removed", directory=str(self.directory), removed=removed)
+                import structlog  # here: commands that only look for grids log nothing, and would take 60 ms more
+
+                structlog.get_logger().warning("stale_runtime_removed", directory=str(self.directory), removed=removed)
             yield self
         finally:
             self._remove()
