@@ -202,8 +202,9 @@ class ServiceManager:
         """unshare's child, once it has become systemd."""
         assert self._process.poll() is None, self.output()
         for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
-            if os.path.basename(os.readlink(f"/proc/{child}/exe")) == "systemd":
-                return int(child)
+            with contextlib.suppress(FileNotFoundError):  # a `mount` of the script, which has ended meanwhile
+                if os.path.basename(os.readlink(f"/proc/{child}/exe")) == "systemd":
+                    return int(child)
         return 0
 
     def _cgroup_is_gone(self) -> bool:
