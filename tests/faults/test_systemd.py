@@ -11,9 +11,9 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from playwright.async_api import Error, Playwright
@@ -27,6 +27,8 @@ from tests.conftest import need
 from tests.support.grid import NEVER, eventually, eventually_async, free_port
 from tests.support.load import under_load
 from tests.support.service_manager import INSTALLED, USER_UNIT, ServiceManager, why_not
+
+T = TypeVar("T")
 
 PWGRID = f"{INSTALLED}/.venv/bin/pwgrid"
 CONFIG = "/etc/pwgrid/grid.toml"
@@ -265,6 +267,15 @@ async def test_the_first_client_starts_the_grid_and_is_served(service: Service, 
     eventually(lambda: service.main()[0] == "active", "the grid has said that it is ready")
 
 
+def of_living(pids: Iterable[int], read: Callable[[Path], T]) -> list[T]:
+    """What `read` gives for each process, as its directory in /proc, but for those that have ended meanwhile."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(read(Path(f"/proc/{pid}")))
+    return found
+
+
 async def test_a_user_of_its_own_in_chromium_s_sandbox_and_a_token_that_only_root_can_read(
     running: Service, playwright: Playwright
 ) -> None:
@@ -276,15 +287,17 @@ async def test_a_user_of_its_own_in_chromium_s_sandbox_and_a_token_that_only_roo
     assert await page.title() == "here"
 
     grid = running.manager.processes()
-    users = {Path(f"/proc/{pid}").stat().st_uid for pid in grid}
+    users = set(of_living(grid, lambda process: process.stat().st_uid))
     assert users == {int(running.manager.command("id", "-u", "pwgrid"))}
     own = os.readlink(f"/proc/{running.manager.pid}/ns/user")
     renderers = [pid for pid, command in grid.items() if "--type=renderer" in command]
     assert renderers
     assert not any("--no-sandbox" in command for command in grid.values())
-    assert own not in {os.readlink(f"/proc/{pid}/ns/user") for pid in renderers}
+    assert own not in of_living(renderers, lambda process: os.readlink(process / "ns/user"))
     token = running.manager.path(TOKEN).read_text().strip()
-    assert not any(token.encode() in Path(f"/proc/{pid}/environ").read_bytes() for pid in grid)
+    environments = of_living(grid, lambda process: (process / "environ").read_bytes())
+    assert environments
+    assert not any(token.encode() in environment for environment in environments)
     await browser.close()
     # Root finds it without a word of where it is.
     assert json.loads(running.manager.command(PWGRID, "status", "--json"))["ready"]
@@ -525,7 +538,7 @@ async def test_the_system_s_supervisord_runs_it_as_a_user_of_its_own(shared: Ser
         assert await (await browser.new_page()).evaluate("6 * 7") == 42
         commands = manager.processes("supervisord.service")
         grid = [pid for pid, command in commands.items() if "supervisord" not in command]
-        assert {Path(f"/proc/{pid}").stat().st_uid for pid in grid} == {uid}
+        assert set(of_living(grid, lambda process: process.stat().st_uid)) == {uid}
         assert not any("--no-sandbox" in command for command in commands.values())
         await browser.close()
         manager.command(PWGRID, "uninstall", "supervisor", "--yes", "--purge")

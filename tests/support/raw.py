@@ -1,5 +1,6 @@
 """Raw sockets against the grid's listener, for what no real client would send."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -92,7 +93,7 @@ def is_passed_on(proxy: int, client: socket.socket) -> bool:
     ours = client.getsockname()
     for connection in psutil.Process(proxy).net_connections("tcp"):
         if connection.raddr and tuple(connection.raddr) == ours:
-            with _copy_of(proxy, connection.fd) as sock:
+            with contextlib.suppress(OSError), _copy_of(proxy, connection.fd) as sock:  # closed meanwhile
                 return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
     return False
 
@@ -101,10 +102,11 @@ def is_passed_on_at(proxy: int, path: str) -> bool:
     """The same for the one client of the Unix listener at `path`."""
     found = []
     for link in Path(f"/proc/{proxy}/fd").iterdir():
-        if os.readlink(link).startswith("socket:"):
-            with _copy_of(proxy, int(link.name)) as sock:
-                if sock.family == socket.AF_UNIX and sock.getsockname() == path:
-                    found.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(link).startswith("socket:"):
+                with _copy_of(proxy, int(link.name)) as sock:
+                    if sock.family == socket.AF_UNIX and sock.getsockname() == path:
+                        found.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
     return any(found)
 
 
