@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from pwgrid.common.packets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.protocol import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
 from pwgrid.control.silence import Silence
@@ -249,7 +250,7 @@ class ChildEnd:
             if sock is None:
                 return
             try:
-                packet = sock.recv(MAX_FRAME_BYTES + 1)
+                packet = despite_reset(sock.recv, MAX_FRAME_BYTES + 1)
                 received = self._link.receive(packet) if packet else None
             except BlockingIOError:
                 break
@@ -262,6 +263,9 @@ class ChildEnd:
             self._is_heard()
             for item in received:
                 self._handle(item)
+        else:
+            # There may be more, and uvloop may not say so (`despite_reset`).
+            asyncio.get_running_loop().call_soon(self._on_readable)
         self._flush()
 
     def _handle(self, item: Received) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.common.loop import READ, WRITE, Loop
+from pwgrid.common.packets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
 from pwgrid.control.protocol import ClosedSeen, Link, LinkFullError, Received
 from pwgrid.control.silence import Silence
@@ -114,7 +115,7 @@ class MasterEnd:
     def _read_once(self) -> bool:
         assert self._sock is not None
         try:
-            packet = self._sock.recv(MAX_FRAME_BYTES + 1)
+            packet = despite_reset(self._sock.recv, MAX_FRAME_BYTES + 1)
         except BlockingIOError:
             return False
         except OSError as error:

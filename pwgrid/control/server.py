@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.loop import Loop
+from pwgrid.common.packets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode, to_json
 
 log = structlog.get_logger()
@@ -136,7 +137,9 @@ class ControlServer:
 
     def _on_packet(self, sock: socket.socket) -> None:
         try:
-            packet, fds, _, _ = socket.recv_fds(sock, MAX_FRAME_BYTES + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+            packet, fds, _, _ = despite_reset(
+                socket.recv_fds, sock, MAX_FRAME_BYTES + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return
         except OSError:
@@ -192,6 +195,8 @@ class ControlServer:
         """False when the visitor does not take it: the master waits for nobody."""
         try:
             sock.send(packet)
+        except ConnectionError as error:  # it is gone; the reader sees that behind what it has asked before
+            log.debug("control_reply_failed", reason=str(error))
         except OSError as error:
             log.debug("control_reply_failed", reason=str(error))
             return False

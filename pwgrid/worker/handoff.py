@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
+from pwgrid.common.packets import despite_reset
 from pwgrid.worker.policy.admission import Offer
 
 log = structlog.get_logger()
@@ -67,8 +68,7 @@ class HandoffServer:
         self._listener.close()
         self._path.unlink(missing_ok=True)
         for link in list(self._links):
-            while self._read(link):  # offers that have arrived are refused, not left in doubt
-                pass
+            self._on_readable(link)  # offers that have arrived are refused, not left in doubt
             self._drop(link)
 
     def tell_freed(self) -> None:
@@ -84,7 +84,7 @@ class HandoffServer:
         link.setblocking(False)
         self._last_link += 1
         self._links[link] = self._last_link
-        self._loop.add_reader(link, self._read, link)
+        self._loop.add_reader(link, self._on_readable, link)
 
     def _drop(self, link: socket.socket) -> None:
         if link in self._links:
@@ -93,11 +93,17 @@ class HandoffServer:
             link.close()
             self._leases.link_ended(number)
 
+    def _on_readable(self, link: socket.socket) -> None:
+        while self._read(link):
+            pass
+
     def _read(self, link: socket.socket) -> bool:
-        """Takes one offer. False when there was none."""
+        """Takes one packet. False when there was none."""
         try:
             # Into one buffer for all: a new one of this size for each packet would be made of fresh pages.
-            size, ancillary, _, _ = link.recvmsg_into([self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
+            size, ancillary, _, _ = despite_reset(
+                link.recvmsg_into, [self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except OSError:
@@ -145,7 +151,10 @@ class HandoffServer:
             return
         try:
             link.send(reply)
+        except ConnectionError as error:
+            # It is dead, but its last offers are still to be read; the reader sees the end behind them.
+            log.warning("handoff_answer_lost", error=str(error))
         except OSError as error:
-            # A proxy that does not read its answers gives up on them by its own deadline; a dead one is forgotten.
+            # A proxy that does not read its answers gives up on them by its own deadline.
             log.warning("handoff_answer_lost", error=str(error))
             self._drop(link)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
+from pwgrid.control import child_end
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, encode
 from pwgrid.control.protocol import Applied, ClosedSeen, Link, Opened, Received, StateSeen
@@ -209,6 +211,32 @@ async def test_it_outlives_its_master_and_goes_on_with_the_next_connection(contr
         assert await soon(child.commands.get()) == ("drain", {"n": 1})
         assert not child.lost.is_set()
         master.die()
+
+
+def test_what_a_master_said_last_is_heard_although_it_left_something_unread(
+    control_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On uvloop, as children run: it calls a reader once and no more when the peer of such a socket is gone."""
+    monkeypatch.setattr(child_end, "_PACKETS_A_TURN", 1)
+
+    async def the_master_says_two_things_and_dies() -> None:
+        ours, theirs = pair()
+        master, child = FakeMaster(), Child(theirs, control_path)
+        async with running(child), listening(control_path) as connections:
+            master.attach(ours)
+            await master.next(Opened)
+            master.send("serve", {})
+            await soon(child.commands.get())
+            child.client.push_state({"active": 3})
+            master.send("drain", {"n": 1})
+            master.send("drain", {"n": 2})
+            master.die()
+            assert await soon(child.commands.get()) == ("drain", {"n": 1})
+            assert await soon(child.commands.get()) == ("drain", {"n": 2})
+            (await soon(connections.get())).close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(the_master_says_two_things_and_dies())
 
 
 async def test_a_master_that_knows_nothing_of_it_can_adopt_it(control_path: Path) -> None:

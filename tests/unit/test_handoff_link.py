@@ -87,6 +87,11 @@ class Worker:
         assert self.link is not None
         self.link.send(json.dumps(message).encode())
 
+    def end(self) -> None:
+        """Dies, with whatever it has not read."""
+        assert self.link is not None
+        self.link.close()
+
     def close(self) -> None:
         self.handoffs.close()
         self.listener.close()
@@ -133,6 +138,52 @@ async def test_a_worker_that_dies_leaves_it_open_whether_it_has_sent_the_socket_
     assert failure is not None
     assert failure.is_dead
     assert failure.open_until > now
+
+
+async def test_what_a_worker_answered_before_it_died_counts_although_it_left_an_offer_unread(
+    worker: Worker, sock: socket.socket
+) -> None:
+    taken, asked = worker.offer("s1", sock), asyncio.create_task(worker.handoffs.ask(WORKER, {"do": "return"}))
+    await worker.packet()
+    question = await worker.question()
+    unread = worker.offer("s2", sock)
+    await asyncio.sleep(0)  # it is sent
+    worker.say(session="s1", refused=None)
+    worker.say(asked=question["ask"], refused=None)
+    worker.end()
+    assert await taken is None
+    assert (await asked)["refused"] is None
+    failure = await unread
+    assert failure is not None
+    assert failure.is_dead
+    assert failure.open_until > 0
+
+
+async def test_what_a_worker_answered_before_it_died_counts_although_another_offer_meets_its_end(
+    worker: Worker, sock: socket.socket
+) -> None:
+    taken = worker.offer("s1", sock)
+    await worker.packet()
+    worker.say(session="s1", refused=None)
+    worker.end()
+    # Made and sent before the loop looks at the link.
+    unsent = worker.offer("s2", sock)
+    await asyncio.sleep(0)
+    assert await taken is None
+    failure = await unsent
+    assert failure is not None
+    assert (failure.is_dead, failure.open_until) == (True, 0.0)
+
+
+async def test_what_a_worker_answered_counts_although_the_news_of_its_end_is_faster(
+    worker: Worker, sock: socket.socket
+) -> None:
+    taken = worker.offer("s1", sock)
+    await worker.packet()
+    worker.say(session="s1", refused=None)
+    worker.end()
+    worker.handoffs.drop(WORKER, "the worker is gone")
+    assert await taken is None
 
 
 async def test_a_worker_that_is_given_up_may_still_do_something_with_its_offers(

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from pwgrid.worker.handoff import Answer, HandoffServer
 from pwgrid.worker.policy.admission import Offer
 
+BOUND_S = 10.0
 OFFER = {
     "session": "0123456789abcdef",
     "deadline": 12.5,
@@ -160,3 +162,53 @@ async def test_a_question_about_a_lease_is_answered_and_the_end_of_its_link_is_t
     worker.send(json.dumps({"ask": "8", "do": "dance"}).encode())
     assert await worker.said() == b""  # no question: the link ends, as with any corrupt packet
     assert worker.ended == [1]
+
+
+@contextlib.asynccontextmanager
+async def a_worker_that_has_answered(directory: Path, handed: socket.socket) -> AsyncIterator[Worker]:
+    """Its first offer is taken, and the answer is unread."""
+    worker = Worker(directory)
+    worker.send(GOOD, handed.fileno())
+    _, _, answer = await worker.offers.get()
+    answer(None)
+    try:
+        yield worker
+    finally:
+        worker.link.close()
+        worker.server.close()
+
+
+def test_offers_of_a_proxy_that_died_with_an_answer_unread_are_taken(tmp_path: Path) -> None:
+    """On uvloop, as workers run: it calls a reader once and no more when the peer of such a socket is gone."""
+
+    async def the_proxy_offers_and_dies() -> None:
+        client, handed = socket.socketpair()
+        with client, handed:
+            async with a_worker_that_has_answered(tmp_path, handed) as worker:
+                for _ in range(3):
+                    worker.send(GOOD, handed.fileno())
+                worker.link.close()
+                for _ in range(3):
+                    async with asyncio.timeout(BOUND_S):
+                        _, _, answer = await worker.offers.get()
+                    answer(None)
+                assert worker.ended == [1]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(the_proxy_offers_and_dies())
+
+
+async def test_offers_of_a_dead_proxy_are_taken_although_an_answer_cannot_be_sent(tmp_path: Path) -> None:
+    client, handed = socket.socketpair()
+    with client, handed:
+        worker = Worker(tmp_path)
+        worker.send(GOOD, handed.fileno())
+        _, _, answer = await worker.offers.get()
+        worker.send(GOOD, handed.fileno())
+        worker.link.close()
+        answer(None)  # before the loop looks at the link
+        async with asyncio.timeout(BOUND_S):
+            _, _, answer = await worker.offers.get()
+        answer(None)
+        worker.server.close()
+        assert worker.ended == [1]

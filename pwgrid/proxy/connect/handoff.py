@@ -16,6 +16,8 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from pwgrid.common.packets import despite_reset
+
 HANDOFF_TIMEOUT_S: Final = 2.0
 """After it the worker refuses the offer as late and the proxy takes another worker."""
 
@@ -83,7 +85,7 @@ class HandoffLink:
         self._timer: asyncio.TimerHandle | None = None
         self._is_full = False
         self.closed = False
-        loop.add_reader(self._sock, self._read_answers)
+        loop.add_reader(self._sock, self.read_answers)
 
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
@@ -148,6 +150,7 @@ class HandoffLink:
                     self._loop.add_writer(self._sock, self._write)
                 return
             except OSError as error:
+                self.read_answers()  # it may have answered before it ended
                 self.close(f"the worker is gone ({error.strerror})", is_dead=isinstance(error, ConnectionError))
                 return
             self._unsent.popleft()
@@ -155,10 +158,11 @@ class HandoffLink:
             self._is_full = False
             self._loop.remove_writer(self._sock)
 
-    def _read_answers(self) -> None:
+    def read_answers(self) -> None:
+        """Takes what the worker has said, without waiting."""
         while not self.closed:
             try:
-                packet = self._sock.recv(_ANSWER_BYTES)
+                packet = despite_reset(self._sock.recv, _ANSWER_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -259,6 +263,7 @@ class Handoffs:
     def drop(self, worker_id: str, reason: str) -> None:
         """Closes the link to a worker; what waits on it fails with `reason`."""
         if link := self._links.pop(worker_id, None):
+            link.read_answers()  # the news that it is gone may be faster than what it said last
             link.close(reason)
 
     def close(self) -> None:

@@ -1,0 +1,25 @@
+"""What a process said last reaches its peer, although it left something unread. Knows no packet's meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_Arguments = ParamSpec("_Arguments")
+_Received = TypeVar("_Received")
+
+
+def despite_reset(
+    receive: Callable[_Arguments, _Received], *arguments: _Arguments.args, **named: _Arguments.kwargs
+) -> _Received:
+    """What `receive(…)` returns, a second time if the first says that the connection was reset. Raises OSError.
+
+    Linux tells the peer of a SEQPACKET socket that was closed with unread packets so (ECONNRESET), once, and before it
+    gives out what is still queued; then comes the end. Who takes this error for the end loses what was said last.
+
+    On uvloop, read on until there is nothing or the end: it calls the reader of such a socket once and no more.
+    """
+    try:
+        return receive(*arguments, **named)
+    except ConnectionResetError:
+        return receive(*arguments, **named)
