@@ -6,12 +6,12 @@ import contextlib
 import json
 import subprocess
 import time
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from playwright.async_api import Page, Playwright, async_playwright
+from playwright.async_api import CDPSession, Page, Playwright, async_playwright
 
 from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER
@@ -34,6 +34,13 @@ DECODE = """async ([data, x, y]) => {
     const canvas = new OffscreenCanvas(image.width, image.height).getContext('2d');
     canvas.drawImage(image, 0, 0);
     return [image.width, image.height, [...canvas.getImageData(x, y, 1, 1).data.slice(0, 3)]];
+}"""
+
+VIDEO_SIZE = """async data => {
+    const video = document.createElement('video');
+    video.src = `data:video/webm;base64,${data}`;
+    await new Promise((resolve, reject) => Object.assign(video, { onloadedmetadata: resolve, onerror: reject }));
+    return [video.videoWidth, video.videoHeight];
 }"""
 
 
@@ -194,25 +201,175 @@ async def test_a_session_is_the_same_while_somebody_looks_as_before(tmp_path: Pa
         assert await page.screenshot() == picture
 
 
-async def test_a_screencast_of_the_session_s_own_has_its_own_size_and_frames(tmp_path: Path) -> None:
+async def test_the_session_s_own_screencast_video_trace_and_cdp_session_are_as_if_nobody_looked(tmp_path: Path) -> None:
     path = tmp_path / "live"
-    async with shown(path) as (_, page), viewer(path) as looking:
-        if not hasattr(page, "screencast"):
-            pytest.skip("this Playwright has no page.screencast")
-        await page.set_content(coloured(COLOURS[0]))
-        await looking.frame()
-        frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        await page.screencast.start(on_frame=frames.put_nowait, size={"width": 300, "height": 200})
+    async with shown(path) as (_, page):
+        assert page.context.browser is not None
+        options: dict[str, Any] = {"record_video_dir": tmp_path, "record_video_size": {"width": 320, "height": 240}}
+        context = await page.context.browser.new_context(viewport={"width": 600, "height": 400}, **options)
+        opened: list[Page] = []
+        context.on("page", lambda made: opened.append(made))
+        own = await context.new_page()
+        await own.set_content(coloured(COLOURS[0]))
+        async with viewer(path) as looking:
+            await frame_of_colour(looking, page, COLOURS[0])
+            await context.tracing.start(screenshots=True)
+            frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            cdp = await context.new_cdp_session(own)
+            cdp.on("Page.screencastFrame", frames.put_nowait)
+            targets = await cdp.send("Target.getTargets")
+            assert len(targets["targetInfos"]) == 2
+            small = {"format": "jpeg", "maxWidth": 200, "maxHeight": 150}
+            await cdp.send("Page.startScreencast", small)
+            await frame_of_size(frames, cdp, own, 200)
+            await own.set_content(coloured(COLOURS[1]))
+            await frame_of_size(frames, cdp, own, 200)
+            await frame_of_colour(looking, page, COLOURS[1])
+        await own.set_content(coloured(COLOURS[2]))  # nobody looks any more
+        await frame_of_size(frames, cdp, own, 200)
+        await cdp.detach()
+        await context.tracing.stop(path=tmp_path / "trace.zip")
+        assert opened == [own]
+        await context.close()
+        assert own.video is not None
+        await own.video.save_as(tmp_path / "video.webm")
+        with zipfile.ZipFile(tmp_path / "trace.zip") as trace:
+            assert any(name.endswith(".jpeg") for name in trace.namelist())
+        video = base64.b64encode((tmp_path / "video.webm").read_bytes()).decode()
+        assert await page.evaluate(VIDEO_SIZE, video) == [320, 240]
+
+
+async def frame_of_size(frames: asyncio.Queue[dict[str, Any]], cdp: CDPSession, decoder: Page, width: int) -> None:
+    """The next frame of the session's own screencast; the one after it may come."""
+    async with asyncio.timeout(BOUND_S):
+        frame = await frames.get()
+    assert (await decoder.evaluate(DECODE, [frame["data"], 1, 1]))[0] == width
+    await cdp.send("Page.screencastFrameAck", {"sessionId": frame["sessionId"]})
+
+
+BY_HAND = """
+const { EventEmitter } = require('node:events');
+const { createInterface } = require('node:readline');
+const say = (...told) => console.log(told.join(' '));
+const session = Object.assign(new EventEmitter(), {
+  _sessionId: 'ours',
+  _sendMayFail: async method => say(method),
+  _parentSession: { _sendMayFail: async (method, { sessionId }) => say(method, sessionId) },
+});
+let attach;
+const page = {
+  browserContext: { newCDPSession: () => { say('attach'); return new Promise(resolve => { attach = resolve; }); } },
+  screencast: { addClient() { throw new Error('it is for the session'); } },
+  mainFrame: () => ({ url: () => 'about:blank' }),
+  isClosed: () => false,
+};
+const server = require(process.argv[1]).serveLiveView(process.argv[2], 'chromium', () => new Map([['1', page]]));
+server.on('connection', socket => socket.once('close', () => say('left')));
+say('listening');
+createInterface(process.stdin).on('line', line => {
+  if (line === 'attached')
+    return attach({ _session: session });
+  const [ago, text] = line.split(' ');
+  const metadata = { timestamp: Date.now() / 1000 - ago };
+  session.emit('Page.screencastFrame', { data: Buffer.from(text).toString('base64'), metadata, sessionId: 1 });
+}).once('close', () => process.exit());
+"""
+
+
+class ByHand:
+    """A browser server whose one page of Chromium does what a test tells it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._told, self._said = process.stdin, process.stdout
+
+    def tell(self, line: str) -> None:
+        self._told.write(line.encode() + b"\n")
+
+    async def next(self) -> str:
+        """What was asked of the browser, or happened, next."""
         async with asyncio.timeout(BOUND_S):
-            first: Any = await frames.get()
-            data = base64.b64encode(first["data"]).decode()
-        assert (await page.evaluate(DECODE, [data, 1, 1]))[:2] == [300, 200]
-        await page.set_content(coloured(COLOURS[1]))
+            return (await self._said.readline()).decode().strip()
+
+    async def asked(self, method: str) -> None:
+        while (found := await self.next()) != method:
+            assert found
+
+    async def rest(self) -> list[str]:
+        """What it had still said at its end."""
+        self._told.close()
         async with asyncio.timeout(BOUND_S):
-            await frames.get()
+            return (await self._said.read()).decode().splitlines()
+
+
+@contextlib.asynccontextmanager
+async def by_hand(node: tuple[str, Path], path: Path) -> AsyncIterator[ByHand]:
+    argv = (node[0], "-e", BY_HAND, str(LAUNCHER.with_name("live_view.cjs")), str(path))
+    process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    made = ByHand(process)
+    try:
+        assert await made.next() == "listening"
+        yield made
+    finally:
+        await made.rest()
+        assert await process.wait() == 0
+
+
+async def test_a_frame_that_comes_late_never_replaces_a_newer_one(node: tuple[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with by_hand(node, path) as browser, viewer(path) as looking:
+        assert await browser.next() == "attach"
+        browser.tell("attached")
+        assert await browser.next() == "Page.startScreencast"
+        browser.tell("3 first")
+        assert await looking.frame() == b"first"
+        browser.tell("1 third")
+        browser.tell("2 second")
         looking.say(ack=True)
-        await frame_of_colour(looking, page, COLOURS[1])
-        await page.screencast.stop()
+        assert await looking.frame() == b"third"
+        for _ in range(3):
+            await browser.asked("Page.screencastFrameAck")  # a late one, too: else no more would come
+        await browser.asked("Page.stopScreencast")  # nothing has come for a while: is it what the page shows?
+        await browser.asked("Page.startScreencast")
+        browser.tell("0 last")
+        looking.say(ack=True)
+        assert await looking.frame() == b"last"
+
+
+async def test_a_clock_that_is_set_back_stops_no_screencast(node: tuple[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with by_hand(node, path) as browser, viewer(path) as looking:
+        assert await browser.next() == "attach"
+        browser.tell("attached")
+        assert await browser.next() == "Page.startScreencast"
+        browser.tell("-3600 before")
+        assert await looking.frame() == b"before"
+        browser.tell("0 after")
+        looking.say(ack=True)
+        assert await looking.frame() == b"after"
+
+
+async def test_a_viewer_that_goes_while_its_screencast_begins_leaves_no_cdp_session(
+    node: tuple[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "live"
+    async with by_hand(node, path) as browser:
+        async with viewer(path):
+            assert await browser.next() == "attach"
+        assert await browser.next() == "left"
+        browser.tell("attached")
+        assert await browser.next() == "Target.detachFromTarget ours"
+        browser.tell("0 late")  # it was on its way
+        async with viewer(path) as looking:
+            assert await browser.next() == "attach"
+            browser.tell("attached")
+            assert await browser.next() == "Page.startScreencast"
+            browser.tell("0 shown")
+            assert await looking.frame() == b"shown"
+            assert await browser.next() == "Page.screencastFrameAck"
+        await browser.asked("Target.detachFromTarget ours")
+        assert await browser.rest() == ["left"]
 
 
 async def test_the_end_of_the_session_is_told_and_what_makes_no_sense_ends_that_viewer_alone(tmp_path: Path) -> None:

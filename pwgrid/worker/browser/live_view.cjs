@@ -22,8 +22,8 @@ const PATIENT_MS = 2_000; // the session's own screencast asks for its frames it
 const SETTLED = 3; // frame times without a frame: the browser may have left out what came last, while it waited for us
 const SIZE = { width: 1280, height: 800 };
 const QUALITY = 60;
-const TOO_OLD = 'this version of Playwright shows nobody a page: 1.59 or later does';
-const TOO_OLD_HERE = 'this version of Playwright shows nobody a page of this browser: 1.63 or later does';
+const CLOCK_SET_BACK_S = 1;
+const TOO_OLD = 'this version of Playwright shows nobody a page of this browser: 1.63 or later does';
 
 // `pagesOf(sessionId)`: that session's pages by id; null when there is no such session (any more).
 function serveLiveView(socketPath, browserType, pagesOf) {
@@ -128,7 +128,7 @@ class Viewer {
     if (!page)
       return;
     if (!casts.has(page))
-      casts.set(page, new Cast(page, frameMs, () => casts.delete(page)));
+      casts.set(page, new (hasOwnSessions(page) ? OwnCast : SharedCast)(page, frameMs, () => casts.delete(page)));
     casts.get(page).join(this);
   }
 
@@ -157,8 +157,7 @@ class Viewer {
   }
 }
 
-// The screencast of one page, for all who look at it. Playwright has one for each page, which videos and traces use, too, with
-// the size of whoever came first: what the session itself starts comes before ours, and its own pace counts.
+// The screencast of one page, for all who look at it.
 class Cast {
   constructor(page, frameMs, onEmpty) {
     this.page = page;
@@ -172,32 +171,6 @@ class Cast {
     this.shownAt = 0;
     this.settling = null;
     this.isSettled = false; // the next frame is the answer to `settle`
-    const { screencast } = page;
-    const { addClient } = screencast;
-    this.client = {
-      onFrame: frame => this.shown(frame), dispose() {}, gracefulClose: async () => {},
-      size: SIZE, quality: QUALITY, fps: Math.round(1000 / frameMs),
-    };
-    this.begin = () => addClient.call(screencast, this.client);
-    screencast.addClient = client => {
-      screencast.removeClient(this.client);
-      this.spare(client);
-      const added = addClient.call(screencast, client);
-      this.begin();
-      return added;
-    };
-    this.begin();
-  }
-
-  // Frames of our size may be on their way when the session's own screencast begins; it must not get them. They come
-  // before the answer to a command that is sent after the end of ours and before the beginning of its own.
-  spare(client) {
-    const session = this.page.delegate._mainFrameSession?._client; // Chromium's
-    if (!session)
-      return;
-    const { onFrame } = client;
-    client.onFrame = () => {};
-    session._sendMayFail('Page.stopScreencast').then(() => { client.onFrame = onFrame; });
   }
 
   join(viewer) {
@@ -212,22 +185,18 @@ class Cast {
       return;
     clearTimeout(this.settling);
     clearTimeout(this.showing);
-    const { screencast } = this.page;
-    delete screencast.addClient;
-    screencast.removeClient(this.client);
+    this.end();
     this.onEmpty();
   }
 
-  // The browser sends the next frame when this promise is kept, or the session's own client has asked for it.
-  shown({ buffer }) {
-    this.newest = buffer;
+  take(frame) {
+    this.newest = frame;
     this.showing ??= setTimeout(() => this.show(), Math.max(0, this.shownAt + this.frameMs - performance.now()));
-    const isShared = this.page.screencast._clients?.size > 1;
-    clearTimeout(this.settling);
-    if (!this.isSettled && !isShared)
-      this.settling = setTimeout(() => this.settle(), SETTLED * this.frameMs);
-    this.isSettled = false;
-    this.turn = this.turn.then(() => new Promise(resolve => setTimeout(resolve, isShared ? PATIENT_MS : this.frameMs)));
+  }
+
+  // Kept when the browser may send the next frame.
+  nextTurn(afterMs) {
+    this.turn = this.turn.then(() => new Promise(resolve => setTimeout(resolve, afterMs)));
     return this.turn;
   }
 
@@ -241,20 +210,131 @@ class Cast {
       viewer.offer(this.last);
   }
 
+  // The answer to `settle` needs no other: while it is the only frame on its way the browser leaves none out.
+  settleSoon() {
+    clearTimeout(this.settling);
+    if (!this.isSettled)
+      this.settling = setTimeout(() => this.settle(), SETTLED * this.frameMs);
+    this.isSettled = false;
+  }
+
   // A screencast that begins shows the page as it is.
   settle() {
     this.isSettled = true;
     this.turn = Promise.resolve();
-    this.page.screencast.removeClient(this.client);
-    this.begin();
+    this.restart();
   }
 }
 
+// Chromium has a screencast for each CDP session, so this one has a session, and the client's own are as without it.
+class OwnCast extends Cast {
+  constructor(...args) {
+    super(...args);
+    this.newestAt = 0; // Unix seconds
+    this.session = null;
+    this.isOver = false;
+    this.begin().catch(error => this.isOver || this.page.isClosed() || console.error(error));
+  }
+
+  async begin() {
+    const { _session } = await this.page.browserContext.newCDPSession(this.page);
+    this.session = _session;
+    if (this.isOver)
+      return void this.detach();
+    _session.on('Page.screencastFrame', frame => this.came(frame));
+    this.start();
+  }
+
+  start() {
+    const options = { format: 'jpeg', quality: QUALITY, maxWidth: SIZE.width, maxHeight: SIZE.height };
+    this.session._sendMayFail('Page.startScreencast', options);
+  }
+
+  restart() {
+    this.session._sendMayFail('Page.stopScreencast');
+    this.start();
+  }
+
+  came({ data, metadata, sessionId }) {
+    if (this.isOver)
+      return;
+    const now = Date.now() / 1000;
+    const at = metadata.timestamp ?? now;
+    // Frames are encoded side by side, so an older one may come late. Where the newest is of a time to come, the clock was
+    // set back; a little is nothing, since a frame may bear the time at which it will be on the screen.
+    if (at >= this.newestAt || this.newestAt > now + CLOCK_SET_BACK_S) {
+      this.newestAt = at;
+      this.take(Buffer.from(data, 'base64'));
+    }
+    this.settleSoon();
+    this.nextTurn(this.frameMs).then(() => this.session._sendMayFail('Page.screencastFrameAck', { sessionId }));
+  }
+
+  end() {
+    this.isOver = true;
+    if (this.session)
+      this.detach();
+  }
+
+  // Playwright's own `detach` first asks the page, which may be busy for ever.
+  detach() {
+    const { _parentSession, _sessionId } = this.session;
+    _parentSession._sendMayFail('Target.detachFromTarget', { sessionId: _sessionId });
+  }
+}
+
+// Elsewhere Playwright has one screencast for each page, which videos and traces use, too, with the size of whoever came
+// first: what the session itself starts comes before ours, and its own pace counts.
+class SharedCast extends Cast {
+  constructor(...args) {
+    super(...args);
+    const { screencast } = this.page;
+    const { addClient } = screencast;
+    this.client = {
+      onFrame: frame => this.came(frame), dispose() {}, gracefulClose: async () => {},
+      size: SIZE, quality: QUALITY, fps: Math.round(1000 / this.frameMs),
+    };
+    this.start = () => addClient.call(screencast, this.client);
+    screencast.addClient = client => {
+      screencast.removeClient(this.client);
+      const added = addClient.call(screencast, client);
+      this.start();
+      return added;
+    };
+    this.start();
+  }
+
+  restart() {
+    this.page.screencast.removeClient(this.client);
+    this.start();
+  }
+
+  // The browser sends the next frame when this promise is kept, or the session's own client has asked for it.
+  came({ buffer }) {
+    this.take(buffer);
+    const isShared = this.page.screencast._clients?.size > 1;
+    this.isSettled ||= isShared; // to begin anew would disturb the others
+    this.settleSoon();
+    return this.nextTurn(isShared ? PATIENT_MS : this.frameMs);
+  }
+
+  end() {
+    const { screencast } = this.page;
+    delete screencast.addClient;
+    screencast.removeClient(this.client);
+  }
+}
+
+function hasOwnSessions({ browserContext }) {
+  return typeof browserContext?.newCDPSession === 'function';
+}
+
 // Why nobody can be shown the page; empty when it can be. Until 1.61 a stock Firefox had a `startScreencast() {}`.
-function whyNot({ screencast, delegate }) {
-  if (typeof screencast?.addClient !== 'function')
-    return TOO_OLD;
-  return /\{\s*\}$/.test(delegate.startScreencast) ? TOO_OLD_HERE : '';
+function whyNot(page) {
+  if (hasOwnSessions(page))
+    return '';
+  const { screencast, delegate } = page;
+  return typeof screencast?.addClient !== 'function' || /\{\s*\}$/.test(delegate.startScreencast) ? TOO_OLD : '';
 }
 
 function urlOf(page) {
