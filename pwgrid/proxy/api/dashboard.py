@@ -163,9 +163,8 @@ async def _send(socket: WebSocket, page: Page) -> None:
 
 
 async def _until_gone(socket: WebSocket) -> None:
-    with contextlib.suppress(WebSocketDisconnect):
-        while True:  # a page has nothing to say
-            await socket.receive_text()
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass  # a page has nothing to say
 
 
 def _sent(file: File, request: Request) -> Response:

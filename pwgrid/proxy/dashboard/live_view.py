@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pwgrid.common.waiting import first_of
@@ -54,14 +55,23 @@ async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:
 
 
 async def _hear(socket: WebSocket, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError, WebSocketDisconnect, KeyError, ValueError):
-        while True:
-            said = orjson.loads(await socket.receive_text())
+    with contextlib.suppress(ConnectionError):
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
+            said = _read(message)
             if said.get("ack") is True:
                 writer.write(_packet({"ack": True}))
             elif isinstance(page := said.get("page"), str):
                 writer.write(_packet({"page": page[:200]}))
             await writer.drain()
+
+
+def _read(message: Message) -> dict[str, Any]:
+    """What a page says; empty where that makes no sense."""
+    try:
+        said = orjson.loads(message.get("text") or "")
+    except orjson.JSONDecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _packet(said: dict[str, Any]) -> bytes:

@@ -1,0 +1,67 @@
+"""What a page says while it looks at a session, on its way to the browser server. The other end: tests/process."""
+
+import asyncio
+from typing import Any, cast
+
+import orjson
+import pytest
+from starlette.websockets import WebSocket
+
+from pwgrid.proxy.dashboard.live_view import relay
+
+
+class Socket:
+    """A page's WebSocket, of which a test says what comes."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self._messages = iter(messages)
+
+    async def receive(self) -> dict[str, Any]:
+        return next(self._messages)
+
+    async def receive_text(self) -> str:
+        text: str = (await self.receive())["text"]
+        return text
+
+
+class Writer:
+    """To the browser server."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "websocket.receive", "text": said}
+
+
+SENSELESS = [
+    *map(text, ("", "{", "null", "7", "[]", '"ack"', '{"page":7}', '{"ack":1}', '{"ack":[true]}', "[" * 9000)),
+    {"type": "websocket.receive", "bytes": b'{"ack":true}'},
+    {"type": "websocket.receive", "bytes": b"\xff"},
+]
+
+
+@pytest.mark.parametrize("message", SENSELESS)
+async def test_what_makes_no_sense_is_ignored_and_what_comes_after_it_is_heard(message: dict[str, Any]) -> None:
+    writer = Writer()
+    socket = Socket(message, text('{"page":"p@1"}'), text('{"ack":true}'), {"type": "websocket.disconnect"})
+    async with asyncio.timeout(20):
+        await relay(cast("WebSocket", socket), asyncio.StreamReader(), cast("asyncio.StreamWriter", writer))
+    told, found = writer.written, []
+    while told:
+        end = 5 + int.from_bytes(told[:4], "big")
+        found.append(orjson.loads(told[5:end]))
+        told = told[end:]
+    assert found == [{"page": "p@1"}, {"ack": True}]
+    assert writer.is_closed
