@@ -3,7 +3,7 @@
 import inspect
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from playwright.async_api import Playwright, async_playwright
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from tests.support.browsers import fit_browser
-from tests.support.grid import Grid, eventually, running_grid
+from tests.support.grid import RUNNING, Grid, eventually, running_grid
 from tests.support.redis import own_redis
 
 __all__ = ["own_redis"]
@@ -53,6 +53,15 @@ def browser_type(request: pytest.FixtureRequest) -> BrowserType:
     wanted: BrowserType = request.param
     need(wanted)
     return wanted
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The report of a test that failed shows the grids that run; one that ended with the test has printed the same."""
+    report = yield
+    if report.failed:
+        report.sections += [("What runs", grid.description()) for grid in RUNNING]
+    return report
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -75,10 +75,10 @@ async def test_what_died_while_there_was_no_master_is_replaced(playwright: Playw
 
 async def test_without_a_master_for_too_long_everything_ends() -> None:
     need("chromium")
-    grid = Grid("--chromium", "2", environment={"WORKER_LOST_THRESHOLD": "1"})
-    grid.kill_master()
-    eventually(lambda: not processes_marked(grid.mark), "everything has ended", 30)
-    grid.prove_gone()
+    with running_grid("--chromium", "2", environment={"WORKER_LOST_THRESHOLD": "1"}) as grid:
+        grid.kill_master()
+        eventually(lambda: not processes_marked(grid.mark), "everything has ended", 30)
+        grid.prove_gone()
 
 
 async def test_a_master_that_detaches_leaves_everything_to_the_next_one(playwright: Playwright) -> None:
@@ -323,9 +323,9 @@ def test_a_frozen_master_is_noticed_by_its_children_and_all_is_well_once_it_wake
 
 
 def test_a_frozen_master_that_nobody_replaces_takes_everything_with_it_once_it_is_killed() -> None:
-    grid = Grid("--chromium", "2", environment=FROZEN, fake=True)
-    grid.process.send_signal(signal.SIGSTOP)
-    eventually(lambda: not is_ready(grid), "the proxy has noticed")
-    grid.kill_master()
-    eventually(lambda: not processes_marked(grid.mark), "everything has ended")
-    grid.prove_gone()
+    with running_grid("--chromium", "2", environment=FROZEN, fake=True) as grid:
+        grid.process.send_signal(signal.SIGSTOP)
+        eventually(lambda: not is_ready(grid), "the proxy has noticed")
+        grid.kill_master()
+        eventually(lambda: not processes_marked(grid.mark), "everything has ended")
+        grid.prove_gone()

@@ -24,7 +24,17 @@ from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.worker.browser.find import SearchPaths
 from tests.conftest import need
-from tests.support.grid import NEVER, ROOT, eventually, eventually_async, free_port, processes_marked
+from tests.support.grid import (
+    NEVER,
+    ROOT,
+    RUNNING,
+    described,
+    eventually,
+    eventually_async,
+    free_port,
+    last_lines,
+    processes_marked,
+)
 from tests.support.load import under_load
 
 SUPERVISORD = """
@@ -138,6 +148,16 @@ class Supervised:
     def output(self) -> str:
         return "".join(path.read_text(errors="replace") for path in sorted(self.directory.rglob("*.log")))
 
+    def description(self) -> str:
+        """The program as supervisord and its master know it, its processes and the ends of all logs."""
+        parts = {
+            "supervisord says": lambda: str(self.state()),
+            "the master says": lambda: str(self.status()),
+            "its processes": lambda: str(processes_marked(str(self.directory))),
+            "the logs end with": lambda: last_lines(self.output()),
+        }
+        return described(f"the program on port {self.port}", parts)
+
     def close(self) -> None:
         """Ends supervisord, and all that a failed test has left."""
         self.process.terminate()
@@ -152,23 +172,21 @@ def supervisord() -> Iterator[Supervised]:
     need("chromium")
     with tempfile.TemporaryDirectory(prefix="pg-sv-", dir="/tmp") as directory:
         supervised = Supervised(Path(directory))
+        RUNNING.append(supervised)
         try:
             eventually((Path(directory) / "sock").exists, "supervisord listens")
             yield supervised
         finally:
+            RUNNING.remove(supervised)
             supervised.close()
 
 
 @pytest.fixture
-def supervised(supervisord: Supervised) -> Iterator[Supervised]:
+def supervised(supervisord: Supervised) -> Supervised:
     """Installed; what a test has started runs on for the next one."""
-    try:
-        if not (supervisord.directory / CONFIG).exists():
-            supervisord.install("--port", str(supervisord.port), "--no-start", "--yes")
-        yield supervisord
-    except BaseException as error:
-        error.add_note(supervisord.output())
-        raise
+    if not (supervisord.directory / CONFIG).exists():
+        supervisord.install("--port", str(supervisord.port), "--no-start", "--yes")
+    return supervisord
 
 
 def test_an_installation_shows_first_what_it_will_do_can_be_repeated_and_is_removed_exactly(

@@ -24,7 +24,7 @@ from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
 from tests.conftest import need
-from tests.support.grid import NEVER, eventually, eventually_async, free_port
+from tests.support.grid import NEVER, RUNNING, described, eventually, eventually_async, free_port, last_lines
 from tests.support.load import under_load
 from tests.support.service_manager import INSTALLED, USER_UNIT, ServiceManager, why_not
 
@@ -122,6 +122,16 @@ class Service:
     def output(self) -> str:
         return "\n".join(str(each.get("MESSAGE")) for each in self.manager.journal("pwgrid.service"))
 
+    def description(self) -> str:
+        """The service as systemd and its master know it, and the ends of both logs."""
+        parts = {
+            "systemd says": lambda: str(self.main()),
+            "the master says": lambda: str(self.status()),
+            "systemd's log ends with": lambda: last_lines(self.manager.output()),
+            "the service's log ends with": lambda: last_lines(self.output()),
+        }
+        return described(f"the service on port {self.port}", parts)
+
 
 @pytest.fixture(scope="module")
 def manager() -> Iterator[ServiceManager]:
@@ -141,8 +151,11 @@ def manager() -> Iterator[ServiceManager]:
 
 
 @pytest.fixture(scope="module")
-def shared(manager: ServiceManager) -> Service:
-    return Service(manager, free_port())
+def shared(manager: ServiceManager) -> Iterator[Service]:
+    service = Service(manager, free_port())
+    RUNNING.append(service)
+    yield service
+    RUNNING.remove(service)
 
 
 @pytest.fixture
@@ -155,8 +168,7 @@ def service(shared: Service) -> Iterator[Service]:
         shared.configure(WORKERS)
         manager.systemctl("start", "pwgrid.socket")
         yield shared
-    except BaseException as error:
-        error.add_note(f"{manager.output()}\n{shared.output()}")
+    except BaseException:
         manager.systemctl("stop", "pwgrid.socket", "pwgrid.service")
         manager.systemctl("reset-failed")  # the next test starts anew
         raise

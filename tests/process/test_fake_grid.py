@@ -17,6 +17,22 @@ for worker in status(find_grid(None, None))["workers"]:
     print(Path(f"/proc/{worker['nodePid']}/cmdline").read_text().split("\\0")[2])
 """
 
+FAILS = """
+from tests.support.grid import RUNNING
+
+class Frozen:
+    def description(self):
+        return "it is frozen"
+
+RUNNING.append(Frozen())
+
+def test_that_fails():
+    assert not RUNNING
+
+def test_that_passes():
+    assert RUNNING
+"""
+
 
 def worker_after(grid: Grid, last: str = "") -> dict[str, Any]:
     """The only worker of the grid, once it is available and no longer the one of the id `last`."""
@@ -56,3 +72,31 @@ def test_the_private_grid_of_a_command_is_a_fake_one_too() -> None:
         [*run, sys.executable, "-c", SAY_LAUNCHERS], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert [Path(line).name for line in done.stdout.split()] == ["fake_launcher.cjs"]
+
+
+def test_a_grid_describes_itself_also_without_a_master() -> None:
+    with running_grid("--chromium", "1", fake=True) as grid:
+        worker = worker_after(grid)
+        description = grid.description()
+        counted = f"{worker['id']}  chromium"
+        record = f"worker:chromium:{worker['id']} "
+        process = f"\n{worker['nodePid']} "
+        for part in (counted, record, process, "worker_available"):
+            assert part in description, part
+        grid.process.send_signal(signal.SIGSTOP)
+        try:
+            frozen = grid.description()
+        finally:
+            grid.process.send_signal(signal.SIGCONT)
+        assert "does not answer" in frozen
+        assert counted not in frozen
+        for part in (record, process, "worker_available"):
+            assert part in frozen, part
+
+
+def test_a_failed_test_shows_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(FAILS)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed" in done.stdout, done
+    assert done.stdout.count("it is frozen") == 1

@@ -14,13 +14,15 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from redis import Redis
+from redis import Redis, RedisError
 
 from pwgrid.cli.running_grid import ask
+from pwgrid.cli.tables import status_text
+from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,19 @@ STOP_TIMEOUT_S = 60
 REDIS_TIMEOUT_S = 20
 NEVER = "1000000000"
 """Sessions until a worker is recycled, where a recycle is not what is tested or measured."""
+LAST_LINES = 100
+
+
+class Described(Protocol):
+    """Something whose state explains why a test failed."""
+
+    def description(self) -> str:
+        """Its state now, for a reader."""
+        ...
+
+
+RUNNING: list[Described] = []
+"""What runs now, the oldest first; the report of a test that fails shows it (tests/conftest.py)."""
 
 
 class Grid:
@@ -57,6 +72,7 @@ class Grid:
         self.program = (*under, sys.executable, "-m", "tests.support.fake_grid" if fake else "pwgrid")
         self.log = (self.temporary / "grid.log").open("w+b")
         self._start(arguments)
+        RUNNING.append(self)
 
     def start_again(self, *arguments: str) -> None:
         """Another master on the same port and in the same place; returns when the grid is ready."""
@@ -93,6 +109,24 @@ class Grid:
     def output(self) -> str:
         """What the grid has printed so far."""
         return (self.temporary / "grid.log").read_text(errors="replace")
+
+    def description(self) -> str:
+        """The grid as its master, Redis and the kernel know it, and the end of its log."""
+        parts = {
+            "the master says": lambda: status_text(self.ask("status")),
+            "Redis says": self._in_redis,
+            "its processes": lambda: "\n".join(f"{pid} {command}" for pid, command in self.processes().items()),
+            "its log ends with": lambda: last_lines(self.output()),
+        }
+        return described(f"the grid on port {self.port}", parts)
+
+    def _in_redis(self) -> str:
+        lines = []
+        keys = [f"{self.prefix}cluster:{name}_connections" for name in ("active", "lifetime")]
+        for key in [*keys, *sorted(key.decode() for key in self.redis("KEYS", f"{self.prefix}worker:*:*"))]:
+            fields = self.redis("HGETALL", key).items()
+            lines.append(" ".join([key, *sorted(f"{name.decode()}={value.decode()}" for name, value in fields)]))
+        return "\n".join(lines)
 
     def command(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """`pwgrid ARGUMENTS` in the grid's environment."""
@@ -179,6 +213,8 @@ class Grid:
 
     def kill_everything(self) -> None:
         """SIGKILL to all that carries this grid's mark, and its temporary directory away."""
+        if self in RUNNING:
+            RUNNING.remove(self)
         # The master first, or it restarts what is killed.
         if self.process.poll() is None:
             self.process.kill()
@@ -211,6 +247,24 @@ def processes_marked(mark: str) -> dict[int, str]:
     return found
 
 
+def last_lines(text: str) -> str:
+    """The end of a log."""
+    return "\n".join(text.splitlines()[-LAST_LINES:])
+
+
+def described(what: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """A description of several parts. The grid of a test that failed may be dead or frozen: then it says why a part is
+    missing."""
+    lines = [what]
+    for name, part in parts.items():
+        lines.append(f"-- {name}")
+        try:
+            lines.append(part())
+        except (GridError, RedisError, OSError, AssertionError, LookupError, StopIteration) as error:
+            lines.append(f"no answer: {error!r}")
+    return "\n".join(lines)
+
+
 @contextlib.contextmanager
 def running_grid(
     *arguments: str,
@@ -227,7 +281,7 @@ def running_grid(
         if grid.process.poll() is None:
             eventually(lambda: grid.active() == 0, "all slots are free")
     except BaseException:
-        sys.stderr.write(grid.output()[-20_000:])
+        sys.stderr.write(grid.description())  # a test's report shows it; afterwards there is nothing to ask
         grid.kill_everything()
         raise
     grid.stop()
@@ -260,10 +314,13 @@ def free_port() -> int:
 
 __all__ = [
     "NEVER",
+    "RUNNING",
     "Grid",
+    "described",
     "eventually",
     "eventually_async",
     "free_port",
+    "last_lines",
     "processes_marked",
     "running_grid",
 ]
