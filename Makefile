@@ -10,7 +10,7 @@ JOBS ?= 3
 # What has the longest files comes first, so that no process is left alone with one at the end.
 TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
 # Python's caches are written, whatever a container says: else each process of each grid compiles all of the code again.
-test: export PYTHONDONTWRITEBYTECODE =
+test bench soak chaos faults: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help set-up set-up-dev up link test check format lock bench soak chaos faults container-check clean
 
@@ -77,8 +77,9 @@ faults: set-up-dev  ## the kill table of docs/faults.md in figures (make faults 
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/python -m bench.faults $(ARGS)
 
+# The first build, within the first test, fetches packages for minutes.
 container-check: set-up-dev  ## builds Containerfile with podman or docker and runs it as docs/container.md says
-	@$(BIN)/python -m pytest tests/container $(ARGS)
+	@$(BIN)/python -m pytest --timeout 1500 tests/container $(ARGS)
 
 clean:  ## removes .venv, the link to its command, and the caches of the tools
 	@$(PYTHON) tools/link.py --remove
