@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Playwright
 
-from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.raw import read_all, session
 from tests.support.redis import RedisServer
 
-WAITING = {"HEARTBEAT_INTERVAL": "0.5"}
+WAITING = {**WITHOUT_SPARES, "HEARTBEAT_INTERVAL": "0.5"}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ async def test_a_drained_worker_keeps_its_session_and_gets_no_other(two: Grid, p
 
 
 async def test_a_drain_that_runs_out_of_time_exits_1(playwright: Playwright) -> None:
-    with running_grid("--chromium", "1", environment={"DRAIN_TIMEOUT": "1"}) as grid:
+    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "DRAIN_TIMEOUT": "1"}) as grid:
         browser = await playwright.chromium.connect(grid.endpoint)
         done = await pwgrid(grid, "drain", "--all", "--wait")
         assert done.returncode == 1
@@ -185,7 +185,7 @@ async def test_sessions_are_shown_with_their_reasons(two: Grid, playwright: Play
 
 def test_a_second_sigterm_ends_sessions_now_and_says_so(own_redis: RedisServer) -> None:
     """The fake browser server stands in for Playwright: the raw client can read its close frame."""
-    with running_grid("--chromium", "1", environment={"REDIS_URL": own_redis.url}, fake=True) as grid:
+    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "REDIS_URL": own_redis.url}, fake=True) as grid:
         with session(grid.port) as sock:
 
             def hurried() -> bool:

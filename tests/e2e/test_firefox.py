@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
-from tests.support.grid import NEVER, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, eventually_async, running_grid
 
 
 async def test_firefox_and_chromium_are_told_apart_by_the_client_and_by_the_url(playwright: Playwright) -> None:
@@ -33,8 +33,7 @@ async def test_firefox_and_chromium_are_told_apart_by_the_client_and_by_the_url(
 
 async def test_nothing_is_left_of_a_firefox_whose_node_process_is_killed(playwright: Playwright) -> None:
     need("firefox")
-    # No spare for the end of its life: a start that takes long has the grid begin with one early.
-    with running_grid("--chromium", "0", "--firefox", "1", environment={"MAX_LIFETIME_SESSIONS": NEVER}) as grid:
+    with running_grid("--chromium", "0", "--firefox", "1", environment=WITHOUT_SPARES) as grid:
         browser = await playwright.firefox.connect(grid.endpoint)
         await browser.new_page()
         (worker,) = grid.status()["workers"]
@@ -56,7 +55,7 @@ async def test_nothing_is_left_of_a_firefox_whose_node_process_is_killed(playwri
 async def test_a_pool_may_be_scaled_up_from_nothing_and_down_again(playwright: Playwright) -> None:
     need("firefox")
     need("chromium")
-    with running_grid("--chromium", "1") as grid:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES) as grid:
         done = grid.command("scale", "firefox=1")
         assert done.returncode == 0, done.stderr
         await eventually_async(

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from playwright.async_api import Error, Page, Playwright
 
-from tests.support.grid import Grid, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
 
 LIMIT_MIB = 800
 """Well above any browser with one page, by PSS."""
@@ -58,7 +58,12 @@ def only_session(grid: Grid) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("ample_memory")
 async def test_a_worker_over_the_soft_limit_is_replaced_before_it_drains(playwright: Playwright) -> None:
-    environment = {"MEMORY_CHECK_INTERVAL": "0.3", "MAX_WORKER_MEMORY_MIB": str(LIMIT_MIB), "HEARTBEAT_INTERVAL": "0.3"}
+    environment = {
+        **WITHOUT_SPARES,
+        "MEMORY_CHECK_INTERVAL": "0.3",
+        "MAX_WORKER_MEMORY_MIB": str(LIMIT_MIB),
+        "HEARTBEAT_INTERVAL": "0.3",
+    }
     with running_grid("--chromium", "1", environment=environment) as grid:
         (greedy,) = grid.status()["workers"]
         assert greedy["rssMib"] > 50
@@ -89,6 +94,7 @@ async def test_a_session_that_outlives_the_recycle_fails_with_the_reason_and_is_
     playwright: Playwright,
 ) -> None:
     environment = {
+        **WITHOUT_SPARES,
         "MEMORY_CHECK_INTERVAL": "0.3",
         "MAX_WORKER_MEMORY_MIB": str(LIMIT_MIB),
         "RECYCLE_DRAIN_TIMEOUT": "1",
@@ -112,7 +118,7 @@ async def test_a_session_that_outlives_the_recycle_fails_with_the_reason_and_is_
 
 @pytest.mark.usefixtures("ample_memory")
 async def test_a_worker_over_the_hard_limit_is_killed_and_its_session_says_why(playwright: Playwright) -> None:
-    environment = {"MEMORY_CHECK_INTERVAL": "0.3", "MAX_WORKER_MEMORY_HARD_MIB": str(LIMIT_MIB)}
+    environment = {**WITHOUT_SPARES, "MEMORY_CHECK_INTERVAL": "0.3", "MAX_WORKER_MEMORY_HARD_MIB": str(LIMIT_MIB)}
     with running_grid("--chromium", "1", environment=environment) as grid:
         (greedy,) = grid.status()["workers"]
         with contextlib.suppress(Error):  # the browser may go while it still allocates
@@ -150,7 +156,7 @@ async def test_a_host_without_memory_queues_then_refuses_and_says_why(playwright
 
 
 async def test_old_workers_are_replaced_one_after_the_other_without_a_dip() -> None:
-    environment = {"MAX_WORKER_AGE": "3", "MEMORY_CHECK_INTERVAL": "0.2"}
+    environment = {**WITHOUT_SPARES, "MAX_WORKER_AGE": "3", "MEMORY_CHECK_INTERVAL": "0.2"}
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
         first = {worker["id"] for worker in grid.status()["workers"]}
         seen: list[dict[str, str]] = []

@@ -18,7 +18,7 @@ from typing import Any
 from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
-from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.raw import goes_on, read_all, session
 
 SHORT_S = 0.5
@@ -140,7 +140,7 @@ def test_on_a_host_that_is_short_of_memory_a_worker_that_lingers_has_less_time()
 
 
 def test_having_fewer_workers_cuts_nobody() -> None:
-    one_each = ENVIRONMENT | {"MAX_LIFETIME_SESSIONS": "9", "MAX_CONCURRENT_SESSIONS": "1"}
+    one_each = ENVIRONMENT | WITHOUT_SPARES | {"MAX_CONCURRENT_SESSIONS": "1"}
     with running_grid("--chromium", "2", environment=one_each, fake=True) as grid:
         with session(grid.port) as one, session(grid.port) as other:
             assert grid.command("scale", "chromium=1").returncode == 0

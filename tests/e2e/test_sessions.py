@@ -14,7 +14,7 @@ from playwright.async_api import Error, Playwright
 
 from tests.conftest import counters_are_exact, need
 from tests.e2e.test_faults import CLIENT
-from tests.support.grid import Grid, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
 from tests.support.redis import RedisServer
 
 
@@ -67,7 +67,7 @@ async def test_an_idle_session_and_a_long_one_are_ended_with_their_own_reasons(p
 
 async def test_a_drain_that_runs_out_closes_what_is_left_and_says_why(playwright: Playwright) -> None:
     need("chromium")
-    with running_grid("--chromium", "1", environment={"DRAIN_TIMEOUT": "1"}) as grid:
+    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "DRAIN_TIMEOUT": "1"}) as grid:
         browser = await playwright.chromium.connect(grid.endpoint)
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         browser.on("disconnected", lambda _browser: ended.set_result(None))
@@ -88,7 +88,8 @@ async def test_a_drain_that_runs_out_closes_what_is_left_and_says_why(playwright
 
 async def test_redis_that_comes_back_empty_learns_the_truth(playwright: Playwright) -> None:
     need("chromium")
-    with running_grid("--chromium", "1", environment={"HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}) as grid:
+    environment = {**WITHOUT_SPARES, "HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}
+    with running_grid("--chromium", "1", environment=environment) as grid:
         browsers = [await playwright.chromium.connect(grid.endpoint) for _ in range(3)]
         grid.redis("FLUSHALL")
         await eventually_async(

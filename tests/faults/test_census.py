@@ -3,13 +3,13 @@
 import subprocess
 
 from tests.support.census import at_rest, differences, once_equal
-from tests.support.grid import running_grid
+from tests.support.grid import WITHOUT_SPARES, running_grid
 from tests.support.raw import connect, session
 
 
 # The fake browser server is enough: nothing is broken here but what is counted.
 def test_whatever_is_left_shows_in_the_census() -> None:
-    with running_grid("--chromium", "2", fake=True) as grid:
+    with running_grid("--chromium", "2", environment=WITHOUT_SPARES, fake=True) as grid:
         before = at_rest(grid)
         assert differences(before, once_equal(grid, before)) == []
         with connect(grid.port) as idle:

@@ -10,7 +10,7 @@ from playwright.async_api import Playwright
 
 from tests.support import disk
 from tests.support.disk import fill
-from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.raw import goes_on, session
 from tests.support.row import comes_out_exact, failures, row
 
@@ -49,7 +49,7 @@ def workers_of(grid: Grid) -> dict[str, str]:
 
 # No browser starts without room for its profile, so the fake browser server shows what the grid itself does meanwhile.
 def test_on_a_full_disk_a_killed_worker_is_succeeded_and_replaced(small_disk: Path) -> None:
-    environment = {"PWGRID_RUNTIME_DIR": str(small_disk)}
+    environment = {**WITHOUT_SPARES, "PWGRID_RUNTIME_DIR": str(small_disk)}
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid, comes_out_exact(grid):
         with session(grid.port) as before:
             filler = fill(small_disk)

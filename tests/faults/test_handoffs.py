@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.grid import Grid, eventually, free_port, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, free_port, running_grid
 from tests.support.raw import answer, connect, goes_on, head, is_passed_on, is_passed_on_at, session
 from tests.support.row import comes_out_exact, workers
 
@@ -60,7 +60,7 @@ def passed_on(grid: Grid, *clients: socket.socket) -> None:
 
 
 def test_a_client_whose_browser_server_does_not_take_it_goes_on_with_another() -> None:
-    with running_grid("--chromium", "2", fake=True) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "2", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         victim = first_choice(grid)
         with connect(grid.port) as sock:
             with frozen(victim["nodePid"]):
@@ -72,7 +72,7 @@ def test_a_client_whose_browser_server_does_not_take_it_goes_on_with_another() -
 
 
 def test_a_client_that_has_used_the_api_on_its_connection_goes_on_with_another_too() -> None:
-    with running_grid("--chromium", "2", fake=True) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "2", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         victim = first_choice(grid)
         with connect(grid.port) as sock, frozen(victim["nodePid"]):
             sock.sendall(b"GET /favicon.ico HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -82,7 +82,7 @@ def test_a_client_that_has_used_the_api_on_its_connection_goes_on_with_another_t
 
 
 def test_a_client_whose_only_browser_server_does_not_take_it_is_told_so() -> None:
-    environment = {"WORKER_SELECT_TIMEOUT": "3"}
+    environment = {**WITHOUT_SPARES, "WORKER_SELECT_TIMEOUT": "3"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid, comes_out_exact(grid):
         with frozen(first_choice(grid)["nodePid"]):
             status, _, body = answer(grid.port, head())
@@ -90,7 +90,7 @@ def test_a_client_whose_only_browser_server_does_not_take_it_is_told_so() -> Non
 
 
 def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_only_one() -> None:
-    with running_grid("--chromium", "2", fake=True) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "2", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         victim = first_choice(grid)
         with connect(grid.port) as sock, connect(grid.port) as next_one:
             with frozen(victim["nodePid"]):
@@ -105,7 +105,7 @@ def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_onl
 
 
 def test_the_client_of_a_dead_worker_goes_to_another_once_the_browser_server_may_not_take_it_any_more() -> None:
-    with running_grid("--chromium", "2", fake=True) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "2", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         victim = first_choice(grid)
         with connect(grid.port) as sock:
             with frozen(victim["nodePid"]):
@@ -150,7 +150,12 @@ def test_a_client_of_a_unix_listener_whose_worker_froze_is_in_one_browser_server
     """Nothing tells the proxy that the browser server has it: it is let go, and not given to another worker."""
     with (
         unix_listener() as (listener, path),
-        running_grid("--chromium", "2", "--port", str(free_port()), fake=True, stdin=listener.fileno()) as grid,
+        running_grid(
+            *("--chromium", "2", "--port", str(free_port())),
+            environment=WITHOUT_SPARES,
+            fake=True,
+            stdin=listener.fileno(),
+        ) as grid,
         unix_client(path) as client,
     ):
         proxy, found = grid.status()["proxy"]["pid"], workers(grid)

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Playwright
 
 from pwgrid.common.errors import RegistryUnavailable
-from tests.support.grid import eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, eventually, eventually_async, running_grid
 from tests.support.raw import goes_on, session
 from tests.support.row import all_serve, busiest, comes_out_exact, failures, is_gone, row
 
@@ -119,7 +119,7 @@ async def test_sigkill_of_a_browser_server_or_a_browser_costs_only_its_own_sessi
 
 def test_a_redis_that_refuses_writes_is_as_good_as_away() -> None:
     """Out of memory, Redis answers every script with an error. The fake browser server stands in for Playwright."""
-    environment = {"HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}
+    environment = {**WITHOUT_SPARES, "HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}
     with (
         running_grid("--chromium", "2", environment=environment, fake=True) as grid,
         comes_out_exact(grid, repaired=True),

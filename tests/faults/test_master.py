@@ -144,7 +144,7 @@ async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_noth
         # Found before the package itself once the check starts: the grid that runs has loaded its own long ago.
         hook = Path(broken) / "sitecustomize.py"
         hook.write_text("")
-        with running_grid("--chromium", "1", environment={"PYTHONPATH": broken}) as grid:
+        with running_grid("--chromium", "1", environment={**STEADY, "PYTHONPATH": broken}) as grid:
             before = pids(grid)
             hook.write_text("import sys\nsys.modules['redis'] = None\n")
             done = grid.command("upgrade", "--force")
@@ -184,7 +184,7 @@ async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> 
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
         file = Path(directory) / "grid.toml"
         file.write_text("[pools]\nchromium_workers = 1\n")
-        with running_grid("--config", str(file)) as grid:
+        with running_grid("--config", str(file), environment=STEADY) as grid:
             before = serving(grid)
             file.write_text("[pools]\nchromium_workers = -2\nmax_concurrent_sessions = 0\n")
             done = grid.command("reload")

@@ -14,7 +14,7 @@ from playwright.async_api import Playwright
 from tests.conftest import need
 from tests.support.census import use_every_slot
 from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
-from tests.support.row import busiest, comes_out_exact, failures, row
+from tests.support.row import STEADY, busiest, comes_out_exact, failures, row
 
 HEALTHY_SESSIONS = 5
 """A worker that has served so many was no early death, and its pool does not back off."""
@@ -71,8 +71,7 @@ def another_serves(grid: Grid, worker_id: str) -> bool:
 
 def test_whatever_is_killed_while_a_worker_starts_it_is_replaced_and_leaves_nothing() -> None:
     need("chromium")
-    environment = {"CANARY_INTERVAL": "600"}
-    with running_grid("--chromium", "1", environment=environment) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "1", environment=STEADY) as grid, comes_out_exact(grid):
         for step, target in (
             ("worker", "worker"),
             ("browser server", "browser server"),

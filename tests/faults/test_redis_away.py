@@ -20,7 +20,7 @@ from pwgrid.cli import token as tokens
 from pwgrid.common.launch_failure import without_places
 from pwgrid.tokens.tokens import Role
 from tests.conftest import need
-from tests.support.grid import Grid, eventually, eventually_async, free_port, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, free_port, running_grid
 from tests.support.leases import request
 from tests.support.load import Load, under_load
 from tests.support.raw import answer, connect, goes_on, head, session
@@ -181,7 +181,7 @@ def error_of(grid: Grid, path: str, method: str = "GET") -> tuple[int, str]:
 
 def test_no_request_waits_longer_for_a_frozen_redis_than_its_timeout(own_redis: RedisServer) -> None:
     """The error names how long it was waited for: first by the command itself, then by the attempt to connect."""
-    environment = {"REDIS_URL": own_redis.url, "REDIS_TIMEOUT": "0.3", "HEARTBEAT_INTERVAL": "1"}
+    environment = {**WITHOUT_SPARES, "REDIS_URL": own_redis.url, "REDIS_TIMEOUT": "0.3", "HEARTBEAT_INTERVAL": "1"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         with session(grid.port), frozen(own_redis):
             waited = "no reply within 0.3 s"
@@ -206,7 +206,12 @@ def test_no_request_waits_longer_for_a_frozen_redis_than_its_timeout(own_redis: 
 
 
 def test_who_waits_in_line_is_served_although_redis_cannot_say_that_a_slot_is_free(own_redis: RedisServer) -> None:
-    environment = {"REDIS_URL": own_redis.url, "MAX_CONCURRENT_SESSIONS": "1", "WORKER_SELECT_TIMEOUT": "60"}
+    environment = {
+        **WITHOUT_SPARES,
+        "REDIS_URL": own_redis.url,
+        "MAX_CONCURRENT_SESSIONS": "1",
+        "WORKER_SELECT_TIMEOUT": "60",
+    }
     environment["HEARTBEAT_INTERVAL"] = "1"
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         with session(grid.port) as first, connect(grid.port) as second:
@@ -219,7 +224,7 @@ def test_who_waits_in_line_is_served_although_redis_cannot_say_that_a_slot_is_fr
 
 
 def test_who_waits_in_line_is_served_by_a_worker_that_starts_while_redis_is_away(own_redis: RedisServer) -> None:
-    environment = {"REDIS_URL": own_redis.url, "FAKE_START_MS": "500", "WORKER_SELECT_TIMEOUT": "60"}
+    environment = {**WITHOUT_SPARES, "REDIS_URL": own_redis.url, "FAKE_START_MS": "500", "WORKER_SELECT_TIMEOUT": "60"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         (victim,) = workers(grid).values()
         with frozen(own_redis):
@@ -234,7 +239,7 @@ def test_who_waits_in_line_is_served_by_a_worker_that_starts_while_redis_is_away
 
 
 def test_a_worker_that_dies_while_redis_is_away_is_succeeded(own_redis: RedisServer) -> None:
-    environment = {"REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
+    environment = {**WITHOUT_SPARES, "REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         (victim,) = workers(grid).values()
         with session(grid.port) as before:
@@ -300,7 +305,7 @@ def owned(grid: Grid, token: str, number: int) -> list[dict[str, Any]]:
 
 
 def test_what_a_worker_left_unwritten_survives_the_death_of_master_and_proxy(own_redis: RedisServer) -> None:
-    environment = {"REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
+    environment = {**WITHOUT_SPARES, "REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
         with frozen(own_redis):
             (victim, _) = workers(grid)
@@ -320,6 +325,7 @@ def test_what_a_worker_left_unwritten_survives_the_death_of_master_and_proxy(own
 def test_a_grid_that_never_had_its_redis_says_so_and_serves_once_it_is_there(own_redis: RedisServer) -> None:
     own_redis.kill()
     environment = {
+        **WITHOUT_SPARES,
         "REDIS_URL": own_redis.url,
         "REDIS_RETRY_ATTEMPTS": "2",
         "REDIS_RETRY_DELAY": "0.1",
@@ -341,7 +347,7 @@ def test_a_grid_that_never_had_its_redis_says_so_and_serves_once_it_is_there(own
 
 def test_what_workers_left_unwritten_is_written_before_the_grid_ends(own_redis: RedisServer) -> None:
     """Redis comes back after the last worker has gone, and before the proxy goes."""
-    with running_grid("--chromium", "1", environment={"REDIS_URL": own_redis.url}, fake=True) as grid:
+    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "REDIS_URL": own_redis.url}, fake=True) as grid:
         with frozen(own_redis):
             for _ in range(3):
                 session(grid.port).close()

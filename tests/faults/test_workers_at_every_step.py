@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
-from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.raw import goes_on, session
 from tests.support.row import comes_out_exact, failures, workers
 
@@ -28,7 +28,9 @@ def nothing_is_left_of(grid: Grid, worker_id: str) -> bool:
 def test_a_worker_that_is_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     with (
-        running_grid("--chromium", "1", environment={"FAKE_START_HELD_BY": str(hold)}, fake=True) as grid,
+        running_grid(
+            "--chromium", "1", environment={**WITHOUT_SPARES, "FAKE_START_HELD_BY": str(hold)}, fake=True
+        ) as grid,
         comes_out_exact(grid),
     ):
         (first,) = workers(grid)
@@ -44,7 +46,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(tmp_path: Path) -> 
 
 
 def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         (victim,) = workers(grid).values()
         os.kill(victim["pid"], signal.SIGKILL)
         eventually(lambda: serves_without(grid, victim["id"]), "another one serves")
@@ -52,7 +54,7 @@ def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing() -> None:
 
 
 def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         (victim,) = workers(grid).values()
         with session(grid.port) as sock:
             assert grid.command("drain", victim["id"]).returncode == 0
@@ -65,7 +67,7 @@ def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_thei
 
 
 def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_successor() -> None:
-    with running_grid("--chromium", "1", environment={"HEARTBEAT_INTERVAL": "1"}, fake=True) as grid:
+    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "HEARTBEAT_INTERVAL": "1"}, fake=True) as grid:
         (victim,) = workers(grid).values()
         redis = grid.status()["redis"]["pid"]
         first, second = session(grid.port), session(grid.port)
@@ -86,7 +88,7 @@ def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_succ
 
 
 def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid, comes_out_exact(grid):
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         (victim,) = workers(grid).values()
         with session(grid.port) as sock:
             os.kill(victim["pid"], signal.SIGKILL)
@@ -111,7 +113,9 @@ def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
 @pytest.mark.parametrize("environment", [{"FAKE_IGNORE_CLOSE": "1"}, {"FAKE_IGNORE_STOP": "1"}])
 def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(environment: dict[str, str]) -> None:
     with (
-        running_grid("--chromium", "1", environment={"DRAIN_TIMEOUT": "0.5", **environment}, fake=True) as grid,
+        running_grid(
+            "--chromium", "1", environment={**WITHOUT_SPARES, "DRAIN_TIMEOUT": "0.5", **environment}, fake=True
+        ) as grid,
         comes_out_exact(grid),
     ):
         (victim,) = workers(grid).values()
@@ -123,7 +127,7 @@ def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(enviro
 
 async def test_a_frozen_browser_is_found_by_the_canary_and_recycled(playwright: Playwright) -> None:
     need("chromium")
-    environment = {"CANARY_INTERVAL": "0.5", "CANARY_TIMEOUT": "1"}
+    environment = {**WITHOUT_SPARES, "CANARY_INTERVAL": "0.5", "CANARY_TIMEOUT": "1"}
     with running_grid("--chromium", "1", environment=environment) as grid, comes_out_exact(grid):
         (victim,) = workers(grid).values()
         browsers = [

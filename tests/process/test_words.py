@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.grid import ROOT, Grid, eventually, running_grid
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.raw import session
 
 CALL_LOG = (
@@ -59,7 +59,7 @@ def test_a_browser_that_does_not_start_is_one_sentence_in_log_status_and_answers
 
 
 def test_a_worker_and_a_session_are_logged_once_each_when_they_begin_and_end() -> None:
-    environment = {"LOG_FORMAT": "json"}
+    environment = {**WITHOUT_SPARES, "LOG_FORMAT": "json"}
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
         workers = [worker["id"] for worker in grid.status()["workers"]]
         assert sorted(line["worker"] for line in events(grid, "worker_available")) == sorted(workers)

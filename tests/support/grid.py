@@ -31,6 +31,9 @@ STOP_TIMEOUT_S = 60
 REDIS_TIMEOUT_S = 20
 NEVER = "1000000000"
 """Sessions until a worker is recycled, where a recycle is not what is tested or measured."""
+WITHOUT_SPARES = {"MAX_LIFETIME_SESSIONS": NEVER}
+"""Settings of a grid whose workers a test counts or tells apart: else the pool has spares where browsers start slowly,
+so when the machine is busy."""
 LAST_LINES = 100
 
 
@@ -247,6 +250,26 @@ def processes_marked(mark: str) -> dict[int, str]:
     return found
 
 
+def status_of(directory: Path, port: int, endpoint: str) -> dict[str, Any]:
+    """The status of a grid that something else supervises, without a process for the question. Waits for an answer: a
+    master that was just started has not always one yet, and nobody can tell that from a grid without workers."""
+    refused: Exception | None = None
+
+    def answer() -> dict[str, Any] | None:
+        nonlocal refused
+        try:
+            return ask(RunningGrid(directory, port, 0, endpoint), "status")
+        except (GridError, FileNotFoundError) as error:
+            refused = error
+            return None
+
+    try:
+        found: dict[str, Any] = eventually(answer, "the master answers")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the last answer: {refused!r}") from None
+    return found
+
+
 def last_lines(text: str) -> str:
     """The end of a log."""
     return "\n".join(text.splitlines()[-LAST_LINES:])
@@ -315,6 +338,7 @@ def free_port() -> int:
 __all__ = [
     "NEVER",
     "RUNNING",
+    "WITHOUT_SPARES",
     "Grid",
     "described",
     "eventually",
@@ -323,4 +347,5 @@ __all__ = [
     "last_lines",
     "processes_marked",
     "running_grid",
+    "status_of",
 ]

@@ -10,14 +10,13 @@ from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
 from tests.support.census import Census, at_rest, census, once_equal, told, use_every_slot
-from tests.support.grid import NEVER, Grid, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.load import Load, under_load
 
 WHOLE_S = 60.0
 
-STEADY = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600"}
-"""No worker is recycled, and no canary is just at work when something is counted. Nor has a pool spares: how many
-it has depends on how fast browsers start, so on the load of the machine."""
+STEADY = {**WITHOUT_SPARES, "CANARY_INTERVAL": "600"}
+"""No worker is recycled, and no canary is just at work when something is counted. Nor has a pool spares."""
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +38,7 @@ async def row(
 
 @contextlib.contextmanager
 def comes_out_exact(grid: Grid, *, repaired: bool = False) -> Iterator[Census]:
-    """Whatever happens to the grid in this block, it has nothing more and nothing less afterwards."""
+    """Whatever happens to the grid in this block, it has nothing more and nothing less afterwards. It has no spares."""
     before = at_rest(grid)
     yield before
     counters_are_exact(grid, repaired=repaired)
