@@ -7,7 +7,7 @@ from pwgrid.common.launch_failure import why
 
 
 class GridError(Exception):
-    """What the user can understand and act on: `str()` says what, `exit_code` is what a command exits with."""
+    """An error that the user can act on. `str()` is the sentence, `exit_code` what a command exits with."""
 
     exit_code = 1
 
@@ -60,7 +60,7 @@ class Refused(GridError):
 
 
 class BrowserMissing(GridError):
-    """A browser that is asked for is not installed. `what` is that alone; the sentence tells how to get it, too."""
+    """A browser is not installed. `what` says only that; the sentence also says how to get it."""
 
     def __init__(self, what: str, to_do: str = "") -> None:
         super().__init__(f"{what}: {to_do}" if to_do else what)
@@ -68,8 +68,8 @@ class BrowserMissing(GridError):
 
 
 class BrowserLaunchError(GridError):
-    """A browser or its browser server did not start. `evidence` is what it said itself, word for word; `reason` is one
-    line of that, without paths and pids."""
+    """A browser or its browser server did not start. `evidence` is its own output, word for word; `reason` is one line
+    of that, without paths and pids."""
 
     def __init__(self, evidence: str, what: str = "the browser") -> None:
         self.evidence = evidence
@@ -78,7 +78,7 @@ class BrowserLaunchError(GridError):
 
 
 class BrowserServerGone(GridError):
-    """The browser server ended or closed its channel while it was needed."""
+    """The browser server ended, or closed its IPC link, while it was needed."""
 
     def __init__(self, sentence: str = "the browser server is gone") -> None:
         super().__init__(sentence)
@@ -89,7 +89,8 @@ class RegistryUnavailable(GridError):
 
 
 class RegistryError(RegistryUnavailable):
-    """Redis refused a command, and will again; the sentence is its own.
+    """Redis refused a command; the sentence is its own.
 
-    Who only wants to go on without Redis treats both alike; who repeats commands must tell them apart.
+    Code that only goes on without Redis catches RegistryUnavailable. Code that repeats commands must not repeat this
+    one: Redis will refuse it again.
     """

@@ -1,4 +1,4 @@
-"""Label keys: what a client asks for and a pool offers, `App:Browser:Env[:Region[:OS…]]`. Matches none with another."""
+"""Parses label keys, which clients ask for and pools offer: `App:Browser:Env[:Region[:OS…]]`. Compares none."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _SHOWN_CHARACTERS: Final = 100
 
 
 class LabelKeyError(ValueError):
-    """A text that is no label key; `str()` says what is wrong with it, and the rule."""
+    """The text is no label key; `str()` says what is wrong with it, and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelKey:
-    """Keys are equal if their segments are, in capitals or not; `str()` is the text as its author wrote it."""
+    """Keys are equal if their segments are, whatever their case; `str()` is the text as its author wrote it."""
 
     segments: tuple[str, ...]
-    """In lower case: what is compared."""
+    """In lower case, for comparison."""
     text: str = field(compare=False)
 
     def __str__(self) -> str:
@@ -45,13 +45,13 @@ class LabelKey:
 
     @property
     def has_wildcards(self) -> bool:
-        """Whether any segment stands for whatever there is."""
+        """Whether any segment matches everything."""
         return WILDCARD in self.segments
 
 
 def parse(text: str, *, wildcards: bool = False) -> LabelKey:
-    """The label key that `text` is, without the spaces around it. With `wildcards` a segment may be `*`; the keys that
-    pools offer never have one. Raises LabelKeyError."""
+    """Parses `text`, without the spaces around it. `wildcards` allows `*` as a segment, which the keys that pools offer
+    never have. Raises LabelKeyError."""
     text = text.strip()
     segments = tuple(text.lower().split(":"))
     if fault := _fault(segments, wildcards=wildcards):

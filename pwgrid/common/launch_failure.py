@@ -1,6 +1,6 @@
-"""Says in one sentence why a browser did not start, out of all that it and Playwright have said. Starts nothing.
+"""Finds one line that says why a browser did not start in all that it and Playwright printed. Starts nothing.
 
-The sentence goes to clients, too: it holds no path of this host and no pid. All the rest is for the log, at debug.
+Clients see that line, too: it holds no path of this host and no pid. The full text goes to the log, at debug.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PID: Final = re.compile(r"\bpid[= ]\d+")
 
 
 def why(said: str) -> str:
-    """One line of at most 200 characters; empty for an empty text."""
+    """One line of at most MAX_CHARACTERS; empty for an empty text."""
     for sign, advice in _ADVICE:
         if match := re.search(sign, said, re.IGNORECASE):
             return advice.format(**match.groupdict())
@@ -55,13 +55,13 @@ def why(said: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """The text without paths and pids, for people on other hosts: of a path only its last part is left."""
+    """The text without pids, and with only the last part of each path, for people on other hosts."""
     return _PID.sub("", _PATH.sub(r"\1", text))
 
 
 def _candidates(said: str) -> Iterator[str]:
-    """The lines that may tell most come first."""
-    if match := _UNKNOWN_COMMAND.search(said):  # such a browser is well, and what it prints is no reason
+    """Lines that may be the reason, the most telling first."""
+    if match := _UNKNOWN_COMMAND.search(said):  # such a browser runs, and its own output is no reason
         yield match[0]
     if match := _SAID_BY_BROWSER.search(said):
         yield match[1]

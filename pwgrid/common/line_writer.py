@@ -1,4 +1,4 @@
-"""Writes log lines to stderr so that a stalled, closed or full stderr stops nobody. Takes no lock, starts no thread."""
+"""Writes log lines to stderr; a stalled, closed or full stderr does not stop the process. No lock, no thread."""
 
 import os
 import select
@@ -7,7 +7,7 @@ from typing import Final
 
 STDERR: Final = 2
 PIPE_LINE_BYTES: Final = select.PIPE_BUF
-"""Writes to a pipe are one piece up to this size; above it lines of several processes may mix."""
+"""A pipe takes writes of up to this size in one piece; longer lines of several processes may mix."""
 
 LINE_BYTES: Final = 32 * 1024
 STALL_MS: Final = 100
@@ -16,7 +16,7 @@ STALL_MS: Final = 100
 class LineWriter:
     """Writes whole lines, or drops and counts them.
 
-    A reader that does not keep up costs `STALL_MS` once, then lines are dropped until it reads again.
+    When stderr's reader does not keep up, it waits `STALL_MS` once, then drops lines until the reader reads again.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class LineWriter:
         self.dropped = 0 if written else self.dropped + 1
 
     def _writable(self) -> bool:
-        """A writable pipe has room for a whole line of the size that is written in one piece."""
+        """A pipe that polls as writable has room for PIPE_LINE_BYTES, so the write does not block."""
         if not self._may_stall:
             return True
         poll = select.poll()
@@ -55,7 +55,7 @@ class LineWriter:
 
 
 def encoded(text: str) -> bytes:
-    """A line as it is written."""
+    """The bytes of a line, its newline included."""
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""What structlog and the standard library's logging do in a process of the grid: one event, one line on stderr.
+"""Configures structlog and the standard library's logging for a process of the grid: each event is one line on stderr.
 
 Modules log by `structlog.get_logger()`; events are names with fields: `log.info("worker_exited", pid=7)`.
 """
@@ -24,14 +24,14 @@ _SHORTEST: Final = 64
 """Values of fewer characters are left whole."""
 
 _PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-"""The journal's numbers for the levels."""
+"""The numbers of the levels in systemd's journal."""
 
 
 def configure(level: str, log_format: str, role: str, **fields: object) -> None:
-    """Sets what is logged ("debug" … "critical"), how ("text" or "json"), and which fields every event carries.
+    """Logs from `level` ("debug" … "critical") on, as "text" or "json"; every event carries `role` and `fields`.
 
-    To be called once in each process, in a forked child again. Also takes over the standard library's logging (uvicorn,
-    asyncio) from WARNING on. Raises KeyError for a level that does not exist.
+    Call it once in each process, and again in a forked child. It also writes what the standard library's logging
+    (uvicorn, asyncio) gets, from WARNING on. Raises KeyError for an unknown level.
     """
     threshold = processors.NAME_TO_LEVEL[level]
     as_json = log_format == "json"
@@ -66,9 +66,9 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
 
 
 def append_to(path: str) -> None:
-    """Has stderr, and with it all log lines of this process and its children, appended to a file.
+    """Makes a file the stderr of this process and its children, and appends all their log lines to it.
 
-    The file stays open when whoever reads the former stderr goes away. Raises GridError.
+    So the log outlives the reader of the former stderr. Raises GridError.
     """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -79,14 +79,14 @@ def append_to(path: str) -> None:
 
 
 class _Output:
-    """What structlog gives finished lines to. Its own loggers take a lock, and raise when stderr is gone."""
+    """Takes finished lines from structlog, whose own loggers take a lock, and raise when stderr is gone."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = write
 
 
 def rename_exception(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Calls the field `traceback`: ConsoleRenderer gives an `exception` lines of its own, and does not escape them."""
+    """Renames `exception` to `traceback`: ConsoleRenderer prints an `exception` as several lines, unescaped."""
     if "exception" in event:
         event["traceback"] = event.pop("exception")
     return event
@@ -100,7 +100,7 @@ class Lines:
         self._render = render
 
     def __call__(self, logger: Any, method: str, event: EventDict) -> str:
-        """The line. Of one that is too long, the longest values lose their middle."""
+        """Returns the line. If it is too long, its longest values lose their middle."""
         event = {name: event.get(name) for name in ("time", "level", "event")} | dict(event)
         if self._writer.dropped:
             event["lines_dropped"] = self._writer.dropped
@@ -132,7 +132,7 @@ def to_json(event: EventDict, default: Callable[[Any], Any]) -> str:
 
 
 def with_priority(render: Processor) -> Processor:
-    """Lines for systemd's journal: it takes the level from their beginning, and leaves that out."""
+    """Begins each line with `<number>`, from which systemd's journal takes the level; it does not show that part."""
 
     def render_with_priority(logger: Any, method: str, event: EventDict) -> str:
         return f"<{_PRIORITIES.get(str(event.get('level')), 6)}>{render(logger, method, event)!s}"
@@ -141,7 +141,7 @@ def with_priority(render: Processor) -> Processor:
 
 
 def text_renderer(*, colors: bool) -> ConsoleRenderer:
-    """structlog's own columns, with values as `text_value` writes them."""
+    """structlog's own columns, with values by `text_value`."""
     styles = ConsoleRenderer.get_default_column_styles(colors)
     levels = ConsoleRenderer.get_default_level_styles(colors)
     columns = [
@@ -165,7 +165,7 @@ def _is_terminal() -> bool:
 
 
 def _is_journal() -> bool:
-    """Whether stderr is what systemd says that its journal reads."""
+    """Whether stderr goes to systemd's journal."""
     try:
         status = os.fstat(line_writer.STDERR)
     except OSError:

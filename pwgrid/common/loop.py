@@ -1,7 +1,4 @@
-"""The only wait of a process without asyncio: ready descriptors and due timers; knows nothing of what they mean.
-
-`selectors` waits, `sched` keeps the timers.
-"""
+"""The loop of a process without asyncio: waits for ready descriptors (`selectors`) and due timers (`sched`)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Callback = Callable[[], object]
 
 
 class Timer:
-    """Calls `callback` once, at the time (monotonic seconds) for which it is armed last."""
+    """Calls `callback` once, at the time (monotonic seconds) that `arm` set last."""
 
     def __init__(self, loop: Loop, callback: Callback) -> None:
         self.when = math.inf
@@ -28,7 +25,7 @@ class Timer:
         self._event: sched.Event | None = None
 
     def arm(self, when: float) -> None:
-        """Set the time, in place of the one before; infinity cancels."""
+        """Set or change the time; infinity cancels."""
         if when == self.when:
             return
         self.cancel()
@@ -87,10 +84,10 @@ class Loop:
             self._selector.unregister(fd)
 
     def wait(self) -> None:
-        """Call the handlers of what is ready and the timers that are due; wait for either only if there was neither.
+        """Call the handlers of ready descriptors and the due timers; wait only if there was neither.
 
-        Handlers come first: a process that was frozen for a while learns what has happened before it finds that time is
-        up. Whoever runs the loop sees what either has changed before the next wait.
+        Handlers come first: a process that was frozen for a while learns what has happened before its timers say that
+        time is up. It returns after one round, so that the caller can act on what changed before the next wait.
         """
         self.has_fired = False
         was_ready = self._handle(0)

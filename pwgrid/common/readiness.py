@@ -1,6 +1,6 @@
-"""Whether the grid is ready, in one meaning: each pool that is wanted can take a session now, and the start is over.
+"""Decides whether the grid is ready: its start is over, and each pool that should have workers can take a session now.
 
-The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `pwgrid status` all say this. Asks none.
+The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `pwgrid status` all use this. No I/O.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def why_not_ready(
 ) -> str | None:
     """The sentence that says why the grid is not ready; None when it is.
 
-    `is_started`: at the start every pool was complete, or it was known why it cannot be. A grid that another master had
-    started already is. `host_guard`: why the host can take no session now.
+    `is_started`: since the start each pool has been complete once, or known not to start; a grid that another master
+    started is. `host_guard`: why the host can take no session now.
     """
     if is_stopping:
         return "the grid is shutting down"

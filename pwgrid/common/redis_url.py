@@ -1,4 +1,4 @@
-"""What a Redis URL may say, and how one is shown. Opens nothing, and imports no Redis: the master uses it."""
+"""Checks Redis URLs, takes them apart, and shows them without secrets. Imports no Redis: the master uses it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OPTIONS: Final = {
     "redis+sentinel": _DATABASE + _SENTINEL,
     "rediss+sentinel": _DATABASE + _SENTINEL + _TLS,
 }
-"""What may stand behind the ? of a URL, by scheme: redis-py's own names, and the sentinels' user and password."""
+"""The options of a URL, by scheme: redis-py's own names, and the sentinels' user and password."""
 
 
 def problem(url: str) -> str:
-    """The rule that the URL breaks; empty for a good one. It repeats nothing of the URL, which may hold a password."""
+    """The rule that the URL breaks; empty for a good one. It quotes nothing of the URL, which may hold a password."""
     try:
         parts = urlsplit(url)
         hosts = _hosts(parts)
@@ -42,7 +42,7 @@ def problem(url: str) -> str:
 
 
 def is_sentinel(url: str) -> bool:
-    """Whether the URL names sentinels, which know where the Redis is."""
+    """Whether the URL names sentinels instead of the Redis itself."""
     return url.partition("://")[0].endswith("+sentinel")
 
 
@@ -73,7 +73,7 @@ def _hosts(parts: SplitResult) -> list[tuple[str, int | None]]:
 
 def _wrong_place(parts: SplitResult, hosts: list[tuple[str, int | None]]) -> str:
     if parts.scheme == "unix":
-        # Without an @ what stands before the path is the beginning of a password that has a / in it.
+        # Text before the path without an @ is the beginning of a password that has a / in it.
         is_good = len(parts.path) > 1 and parts.netloc.rpartition("@")[2] == ""
         return "" if is_good else "must name a socket: unix:///path/to/redis.sock"
     has_hosts = all(host and port != 0 for host, port in hosts)

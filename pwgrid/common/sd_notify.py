@@ -1,4 +1,4 @@
-"""Tells the service manager where the grid is in its life (sd_notify); without one it does nothing."""
+"""Tells the service manager (sd_notify) that the grid is ready, reloads, stops or lives; does nothing without one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ALIVE = "WATCHDOG=1"
 
 
 def service_manager() -> str | None:
-    """Who has started this process, and may start it again: "systemd", "supervisord", or nobody that is known."""
+    """What started this process, and may start it again: "systemd" or "supervisord"; None if it is neither."""
     if os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
         return "systemd"
     return "supervisord" if os.environ.get("SUPERVISOR_ENABLED") else None
 
 
 def notify(*lines: str) -> None:
-    """One message of `lines` to $NOTIFY_SOCKET. A service manager that does not listen is its own problem."""
+    """Send one message of `lines` to $NOTIFY_SOCKET, if it is set. Errors are ignored: the grid can do without."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -37,13 +37,13 @@ def ready(status: str) -> None:
 
 
 def not_ready(why: str, *, patience_s: float) -> None:
-    """The start is over, and the grid is not ready: for `patience_s` more TimeoutStartSec= does not count."""
+    """The start is over, but the grid is not ready: TimeoutStartSec= does not count for `patience_s` more seconds."""
     notify(f"STATUS=not ready: {why}", *_extended(patience_s))
 
 
 @contextmanager
 def reload(*, is_ready: bool) -> Iterator[None]:
-    """New settings or new code are taken in this block. Who was not told yet that the grid is ready is not told now."""
+    """Say that the block takes new settings or new code. Says nothing before the grid `is_ready` for the first time."""
     if is_ready:
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
@@ -54,12 +54,12 @@ def reload(*, is_ready: bool) -> Iterator[None]:
 
 
 def stopping(within_s: float) -> None:
-    """The end has begun, and takes no longer than `within_s` seconds: until then TimeoutStopSec= does not count."""
+    """The grid is stopping, for at most `within_s` seconds: until then TimeoutStopSec= does not count."""
     notify(STOPPING, *_extended(within_s))
 
 
 def watchdog_s() -> float | None:
-    """After how long without `alive` the service manager kills this process (WatchdogSec=); None: it does not."""
+    """Seconds without `alive` after which the service manager kills this process (WatchdogSec=); None: it does not."""
     microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not microseconds.isdigit() or not int(microseconds) or pid not in ("", str(os.getpid())):
         return None
@@ -72,7 +72,7 @@ def alive() -> None:
 
 
 def allow_silence(seconds: float) -> None:
-    """From now on `alive` may take so long to come."""
+    """Let so many seconds pass between two calls of `alive` from now on."""
     notify(ALIVE, f"WATCHDOG_USEC={seconds * 1_000_000:.0f}")
 
 

@@ -1,4 +1,4 @@
-"""The session's states and what moves it from one to the next, as one table; the scripts in lua/ follow it."""
+"""A session's states, and the table of events that move it between them; the scripts in lua/ follow it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 
 class SessionStatus(StrEnum):
-    """Where a session is in its life, as its record in Redis says."""
+    """The state of a session, as its record in Redis has it."""
 
     PENDING = "pending"  # selected: it holds a slot until its lease ends
     RUNNING = "running"  # its worker has admitted it
     COMPLETED = "completed"  # its client ended it
     ENDED = "ended"  # an operator ended it: neither its client nor the grid did
     FAILED = "failed"  # the grid or the browser ended it, for a recorded reason
-    EXPIRED = "expired"  # nobody came for the lease
+    EXPIRED = "expired"  # its client never came, or its borrowed lease ran out
 
 
 class SessionEvent(StrEnum):
@@ -42,22 +42,22 @@ TRANSITIONS: Final[dict[tuple[SessionStatus, SessionEvent], SessionStatus]] = {
     (_S.RUNNING, _E.FAILED): _S.FAILED,
     (_S.RUNNING, _E.EXPIRED): _S.EXPIRED,
 }
-"""Nothing leads back to pending, and nothing out of an end. Two things are no transitions but repairs of a wrong
-record: a session that was only presumed dead (its worker was silent) runs again once the worker shows that it has it,
-and the record of a session that never started goes when its handoff is tried on another worker."""
+"""Nothing leads back to pending, or out of an end. Two things are repairs of a wrong record, not transitions: a session
+that was only presumed dead (its worker was silent) becomes running again once the worker reports it, and the record of
+a session that never started is removed when its handoff is tried on another worker."""
 
 
 class EndReason(StrEnum):
-    """Why a session ended, as its record says it, and the close frame where there is one.
+    """Why a session ended, in its record and in its close frame, if there is one.
 
-    The launcher and the scripts in lua/ say some of these themselves. Sessions that go with a lost worker may have the
-    master's own words for what happened to it.
+    The launcher and the scripts in lua/ repeat some of these texts. A session that ends with a lost worker may have the
+    master's sentence about the worker instead.
     """
 
     CLIENT_DISCONNECTED = "client disconnected"
     CONNECTION_LOST = "connection lost"
     PROTOCOL_ERROR = "protocol error"  # with the WebSocket close code behind it
-    CLIENT_CLOSED_BROWSER = "client closed the browser"  # over CDP; others share it, so it lives on
+    CLIENT_CLOSED_BROWSER = "client closed the browser"  # over CDP; the browser lives on for its other clients
     PING_TIMEOUT = "ping timeout"
     IDLE_TIMEOUT = "idle timeout"
     MAXIMUM_DURATION = "maximum duration"
@@ -89,7 +89,7 @@ _ENDS: Final[dict[str, SessionStatus]] = {
     EndReason.EXPIRED: SessionStatus.EXPIRED,
     EndReason.NOT_ANSWERED: SessionStatus.EXPIRED,
 }
-"""What the grid ends has failed, except where the grid was asked to end it."""
+"""An end by the grid or the browser is a failure, except for these reasons."""
 
 
 def how_ended(by: str, reason: str) -> SessionStatus:

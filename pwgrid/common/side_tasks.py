@@ -1,4 +1,4 @@
-"""Tasks that run beside the main one of a process, for as long as it needs them."""
+"""Runs tasks beside the main one of a process, and tells it when one fails."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,26 +10,24 @@ log = structlog.get_logger()
 
 
 class SideTasks:
-    """They are kept until they end. `on_failure(name, error)` is called for one that failed; it is logged here."""
+    """Keeps each task until it ends. When one fails, logs that and calls `on_failure(name, error)`."""
 
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
         self._on_failure = on_failure
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Runs it until it ends or is cancelled."""
+        """Runs `work` as a task until it ends or is cancelled."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def cancel(self, *spared: str) -> None:
-        """Cancels all but those of the given names."""
+    def cancel_all_but(self, *names: str) -> None:
         for task in self._tasks:
-            if task.get_name() not in spared:
+            if task.get_name() not in names:
                 task.cancel()
 
-    def cancel_those(self, name: str) -> None:
-        """Cancels those of this name."""
+    def cancel_named(self, name: str) -> None:
         for task in self._tasks:
             if task.get_name() == name:
                 task.cancel()

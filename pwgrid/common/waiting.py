@@ -1,4 +1,4 @@
-"""Waiting for whichever comes first, and for the end of what is cancelled. Starts nothing that outlives the wait."""
+"""Waits for the first of several coroutines, and for the end of a cancelled task."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ _CANCEL_AGAIN_S: Final = 0.05
 
 
 async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Returns when the first of these ends; the others are cancelled."""
+    """Returns when the first of `waits` ends, and cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -20,8 +20,8 @@ async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
 async def end_task(task: "asyncio.Task[Any]") -> None:
     """Cancels the task and returns once it has ended; what it raised is dropped.
 
-    A library may swallow the cancellation: redis-py does, in the turn of the loop in which it gets its connection. Then
-    the task waits on, and is cancelled again.
+    It cancels repeatedly, since a library may swallow a cancellation: redis-py does, in the turn of the loop in which
+    it gets its connection.
     """
     while not task.done():
         task.cancel()

@@ -1,4 +1,4 @@
-"""Where a worker is in its life, as one table: what it says of itself, what Redis and the proxy show of it."""
+"""A worker's states as it reports them and Redis and the proxy show them, and the table of events that move it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class WorkerStatus(StrEnum):
-    """Where a worker is in its life."""
+    """The state of a worker, as others see it."""
 
     STARTING = "starting"
     SPARE = "spare"
@@ -18,7 +18,7 @@ class WorkerStatus(StrEnum):
 
 
 BEFORE_A_DRAIN: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
-"""What counts as capacity, now or soon, in the order of a worker's life."""
+"""The states that count as capacity, now or soon, in the order of a worker's life."""
 
 
 class WorkerEvent(StrEnum):
@@ -48,15 +48,15 @@ TRANSITIONS: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
     (_S.SPARE, _E.DRAINS): _S.DRAINING,
     (_S.SPARE, _E.FAILS): _S.STOPPED,
     (_S.SPARE, _E.VANISHES): _S.LOST,
-    # A selection had made it available in Redis, and the master knew, before the worker itself did.
+    # A selection makes a spare available in Redis, and the master learns that, before the worker itself does.
     (_S.AVAILABLE, _E.SERVES): _S.AVAILABLE,
     (_S.AVAILABLE, _E.DRAINS): _S.DRAINING,
     (_S.AVAILABLE, _E.FAILS): _S.STOPPED,
     (_S.AVAILABLE, _E.VANISHES): _S.LOST,
-    # A drain that was asked for while the worker was launching crosses its announcement.
+    # It was asked to drain while it launched, and its report that it is warm crossed the request.
     (_S.DRAINING, _E.WAITS): _S.DRAINING,
     (_S.DRAINING, _E.SERVES): _S.DRAINING,
-    # The second request means now; it also arrives twice, by the link and through Redis.
+    # A second request means now; one request may also arrive twice, by the link and through Redis.
     (_S.DRAINING, _E.DRAINS): _S.DRAINING,
     (_S.DRAINING, _E.STOPS): _S.STOPPED,
     (_S.DRAINING, _E.FAILS): _S.STOPPED,

@@ -1,1 +1,1 @@
-"""The link between the master and its children: frames, protocol, both ends, and the master's control socket."""
+"""The control link between the master and a child: frames, protocol, both ends; and the master's control socket."""

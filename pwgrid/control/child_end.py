@@ -1,5 +1,5 @@
-"""The child's side of the control link: keeps it up over the master's death, and notices when that is frozen. Decides
-nothing about the child."""
+"""The child's end of the control link: reconnects after the master's death, and notices when the master is frozen.
+Decides nothing about the child."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pwgrid.control.silence import Silence
 log = structlog.get_logger()
 
 PING_S: Final = 3.0
-"""Between two pings; less where the lost threshold is so short that this would be too rare."""
+"""Time between two pings; less where the lost threshold is so short that this would be too rare."""
 _PINGS_WITHIN_THRESHOLD: Final = 3
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_CAP_S: Final = 0.5
-"""A try costs microseconds; whoever starts a master waits for its last worker."""
+"""Short, since a try costs microseconds, and the start of a new master waits for its last worker."""
 CLOSE_S: Final = 1.0
 _PACKETS_A_TURN: Final = 64
 
@@ -36,15 +36,16 @@ _PACKETS_A_TURN: Final = 64
 class ChildEnd:
     """The link to the master. Start `run()` as a task; everything else may be called before it, too.
 
-    `hello` gives the child's own fields of the init frame (name, role, version, pid, slots …), `ping_data` its latest
-    unindexed state, `fds` the descriptors that a master which has not forked it needs: they go with the greeting of
-    each reconnect. `on_command(name, data)` is called once for each command, in order, except for `detached`, which is
-    about the link itself; `on_state(data)` for the master's latest state. `on_lost` is called once for each time
-    without a master: after it has been silent for `lost_threshold_s` seconds (the latest master's greeting says how
-    many), or for the time that it named when it detached, or when it closes the link for good; `on_found` is called
-    when there is one again after that.
+    `hello` returns the child's own fields of the init frame (name, role, version, pid, slots …), `ping_data` its latest
+    unindexed state, `fds` the descriptors that a master needs which did not fork this child: they go with the greeting
+    of each reconnect. `on_command(name, data)` is called once for each command, in order, except for `detached`, which
+    is about the link itself; `on_state(data)` for the master's latest state.
 
-    A frozen master answers no ping, but keeps the connection. It is kept here, too: the master may wake.
+    `on_lost` is called when the child has no master any more: the master was silent for `lost_threshold_s` (which the
+    latest master's greeting sets), or for the time that it allowed when it detached, or it closed the link for good.
+    `on_found` is called when a master is heard again after that.
+
+    A frozen master answers no ping, but its connection stays. The child keeps it, too: the master may wake.
     """
 
     sock: socket.socket
@@ -58,9 +59,9 @@ class ChildEnd:
     on_found: Callable[[], None] = lambda: None
     fds: Callable[[], list[int]] = list
     is_lost: bool = field(default=False, init=False)
-    """Whether this child has no master any more."""
+    """Whether `on_lost` was called, and `on_found` not since."""
     _grace_s: float | None = field(default=None, init=False)
-    """What a master that has detached allows until the next one; None while there is one, or it died."""
+    """Seconds that a master which detached allows until the next one; None while there is one, or if it died."""
     _link: Link = field(init=False)
     _connected: socket.socket | None = field(default=None, init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
@@ -78,7 +79,7 @@ class ChildEnd:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, on which a master may be frozen."""
+        """Whether there is a connection; the master on it may be frozen."""
         return self._connected is not None
 
     @property
@@ -121,7 +122,7 @@ class ChildEnd:
         self._flush()
 
     def give_up(self) -> bool:
-        """Wait for no other master any more. False while there is one: then nothing is done."""
+        """Stop waiting for another master. Does nothing and returns False while there is a connection."""
         if self._connected is not None:
             return False
         if (timer := self._timers.pop("lost", None)) is not None:
@@ -133,7 +134,7 @@ class ChildEnd:
         """Ends the link for good once everything is written, at most CLOSE_S later. Idempotent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await self._greeted.wait()  # before that nothing that was said can have gone out
+                await self._greeted.wait()  # before that nothing can have gone out
                 self._closing = True
                 self._link.close(reason)
                 self._flush()
@@ -163,7 +164,7 @@ class ChildEnd:
         self._written.set()
 
     def _down(self, reason: str) -> None:
-        """The connection is gone, the master perhaps not: serve on, and try its control socket."""
+        """The connection is gone, the master perhaps not: try its control socket."""
         if self._link.phase == "open" or (self.is_lost and "silence" not in self._timers):  # another one may come
             self._listen_for_silence()
         self._detach()
@@ -197,7 +198,7 @@ class ChildEnd:
         self._after("silence", limit_s, self._look)
 
     def _look(self) -> None:
-        """Each frame only notes the time: a timer armed anew for each of them would cost more than this one."""
+        """Checks for silence. Frames only note the time: to re-arm a timer at each would cost more than this."""
         self._on_readable()  # this process may have been busy or frozen for just as long
         now = time.monotonic()
         if self._silence.is_over(now):
@@ -296,7 +297,7 @@ class ChildEnd:
             self._end(error)
 
     def _flush(self) -> None:
-        """Writes what the link offers; what the master has no room for waits there, bounded."""
+        """Writes what the link offers; what the master's buffer has no room for waits in the link, bounded."""
         sock = self._connected
         if sock is None:
             return
@@ -311,7 +312,7 @@ class ChildEnd:
                 asyncio.get_running_loop().add_writer(sock.fileno(), self._flush)
                 return
             except OSError:
-                # The reader sees the same end and what was still to be read before it.
+                # The reader will see the same end, after what is still to be read.
                 return
             self._link.sent()
         asyncio.get_running_loop().remove_writer(sock.fileno())

@@ -1,4 +1,4 @@
-"""The frames of the control link as packets: one JSON object each, types and fields checked; keeps no state."""
+"""Writes and reads the frames of a control link: one JSON object a packet, its type and fields checked. No state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIELDS: Final[dict[str, dict[str, type]]] = {
 
 
 def to_json(frame: Mapping[str, Any]) -> bytes:
-    """`frame` however large it gets: an answer may name every worker."""
+    """`frame` as JSON, however long: an answer of the control socket may name every worker."""
     try:
         return orjson.dumps(frame)
     except TypeError:  # a file name in a sentence may hold bytes that are no text: they become "?"

@@ -1,4 +1,4 @@
-"""The master's end of a control link: its socket, without blocking. What the frames mean is for its owner."""
+"""The master's end of a control link on a non-blocking socket. Its owner decides what the frames mean."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PACKETS_A_TURN: Final = 64
 class MasterEnd:
     """The link to one child. It outlives the connection: `attach` resumes it on another one.
 
-    `on_received(item)` may raise ValueError for what cannot be; that ends the connection, as a broken frame does.
-    `on_silent()` is called once nothing has come for `lost_s` seconds, over whatever connection.
+    `on_received(item)` may raise ValueError for content that makes no sense; that ends the connection, as a broken
+    frame does. `on_silent()` is called when nothing has come for `lost_s` seconds, on any connection.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class MasterEnd:
         self._looks = loop.call_at(self._silence.look_at, self._look)
 
     def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
-        """Go on over `sock`; `first` is its init frame, if that was read already. Raises ProtocolError on a link that
-        the child has closed for good."""
+        """Go on over `sock`; `first` is its init frame, if that was read already. Raises ProtocolError for a link that
+        was closed for good."""
         self._drop()
         self._link.connect({"lostThresholdS": self._lost_s})
         sock.setblocking(False)
@@ -57,7 +57,7 @@ class MasterEnd:
         self._flush()
 
     def send(self, name: str, data: dict[str, Any]) -> None:
-        """A command, exactly once, on this connection or the next one."""
+        """Send a command, exactly once, on this connection or the next one."""
         try:
             self._link.send(name, data)
         except LinkFullError as error:
@@ -65,7 +65,7 @@ class MasterEnd:
         self._flush()
 
     def push_state(self, data: dict[str, Any]) -> None:
-        """The latest state."""
+        """Send the latest state; only the latest one counts."""
         self._link.state(data)
         self._flush()
 
@@ -74,19 +74,19 @@ class MasterEnd:
         return self._link.unacknowledged()
 
     def read_what_is_left(self) -> None:
-        """Take what an ended child has said last."""
+        """Take the last frames of a child that has ended."""
         while self._sock is not None and self._read_once():
             pass
 
     def close(self, reason: str) -> None:
-        """End the link: what the child says is ignored, and it is told why, if it takes that at once. Idempotent."""
+        """End the link: the child hears why, if its buffer has room for that, and is heard no more. Idempotent."""
         self._looks.cancel()
         self._link.close(reason)
         self._flush()
         self._drop()
 
     def _look(self) -> None:
-        """Each frame only notes the time: a timer armed anew for each of them would cost more than this one."""
+        """Check for silence. Frames only note the time: to re-arm a timer at each would cost more than this."""
         if self._silence.is_over(self._loop.now()):
             self._on_silent()
         else:
@@ -101,7 +101,7 @@ class MasterEnd:
                 self._wait_to_write(True)
                 return
             except OSError:
-                # What the child wrote before it ended is still to be read; the read tells the end.
+                # What the child wrote before it ended is still to be read; the reader will see the end.
                 break
             self._link.sent()
         self._wait_to_write(False)

@@ -15,19 +15,19 @@ from pwgrid.control.frames import Frame, ProtocolError, decode, encode
 
 MAX_UNACKNOWLEDGED: Final = 4096
 ACK_EVERY: Final = 32
-"""So many frames are acknowledged at once; fewer of them with the next ping."""
+"""An acknowledgement is sent at once for so many frames; fewer wait for the next ping."""
 
 Side = Literal["master", "child"]
 Phase = Literal["down", "greeting", "open", "closed"]
 
 
 class LinkFullError(ValueError):
-    """Too much is unacknowledged: the peer has been away for very long."""
+    """Too many frames are unacknowledged: the peer has been away for very long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The greeting is complete. `init` is the peer's frame; what was missed is being sent again."""
+    """The greeting is complete. `init` is the peer's frame; what the peer missed is being sent again."""
 
     init: Frame
 
@@ -83,7 +83,7 @@ _AFTER_INDEXED: Final = ("state", "ping", "pong", "stopping", "close")
 
 
 class Outbox:
-    """What is sent with rising indices, the first of which is `after` + 1, kept until the peer has acknowledged it."""
+    """Frames with rising indices, the first of which is `after` + 1, kept until the peer has acknowledged them."""
 
     def __init__(self, after: int = 0) -> None:
         self.last = self.acknowledged = self._sent = after
@@ -123,13 +123,13 @@ class Outbox:
 
 
 class Inbox:
-    """Which indices were applied (all up to `last`), and which of these the peer has been told."""
+    """Which indices were applied (all up to `last`), and which of these were acknowledged (up to `told`)."""
 
     def __init__(self, last: int = 0) -> None:
         self.last = self.told = last
 
     def take(self, idx: int) -> bool:
-        """Whether to apply frame `idx`. Raises ProtocolError when frames before it are missing."""
+        """Whether to apply frame `idx`: not a second time. Raises ProtocolError when frames before it are missing."""
         if idx <= self.last:
             return False
         if idx != self.last + 1:
@@ -141,7 +141,7 @@ class Inbox:
 class Link:
     """One side of a link over all its connections. `ident` is the worker id, or "proxy".
 
-    `adopts`: another master had the child until now. The child's first greeting tells where the two of them stood.
+    `adopts`: another master had the child until now; the child's first greeting says which indices these two reached.
     """
 
     def __init__(self, side: Side, ident: str, *, adopts: bool = False) -> None:
@@ -162,7 +162,7 @@ class Link:
         return f"<Link {self.side} {self.ident} {self.phase} out={out} in={self._in.last}>"
 
     def connect(self, greeting: Mapping[str, Any]) -> None:
-        """A new connection is there. `greeting`: what this side's init frame says beside the indices."""
+        """There is a new connection. `greeting`: the fields of this side's init frame beside the indices."""
         if self.phase == "closed":
             raise ProtocolError("the link was closed for good")
         self.phase = "greeting"
@@ -290,7 +290,7 @@ class Link:
             self._slots["state"] = self._state
 
     def _adopt(self, init: Frame) -> None:
-        """Go on after what the other master had acknowledged; what was to be said meanwhile gets the next indices."""
+        """Go on after the indices that the other master acknowledged; frames that wait already get the next ones."""
         acknowledged = init.get("ackedEventIdx", 0)
         if type(acknowledged) is not int or not 0 <= acknowledged <= init["lastEventIdx"]:
             raise ProtocolError(f"init frame: ackedEventIdx is {acknowledged!r:.40}")
@@ -301,7 +301,7 @@ class Link:
 
     def _apply(self, frame: Frame) -> list[Received]:
         if not self._in.take(frame["idx"]):
-            self._ack_now = True  # the peer does not know that we have it
+            self._ack_now = True  # the peer sent it again, so it does not know that we have it
             return []
         self._ack_now = self._ack_now or self._in.last - self._in.told >= ACK_EVERY
         return [Applied(frame["name"], frame["data"])]

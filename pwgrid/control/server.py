@@ -1,4 +1,4 @@
-"""The control socket: answers operators' requests and takes reconnects of children; decides neither."""
+"""The master's control socket: passes on operators' requests and reconnects of children, and answers them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Deferred:
         self._answer: Frame | None = None
 
     def reply(self, data: Frame) -> None:
-        """This is the answer."""
+        """Answer with `data`."""
         self._settle({"t": "reply", "data": data})
 
     def refuse(self, sentence: str) -> None:
-        """There is no answer; `sentence` says why."""
+        """Answer with an error; `sentence` says what is wrong."""
         self._settle({"t": "error", "error": sentence})
 
     def when_known(self, then: Callable[[Frame], None]) -> None:
@@ -58,8 +58,8 @@ Request = Callable[[Frame], "Frame | Deferred"]
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """A child's new connection. `name` is what it says it is, `pid` what the kernel says; `init` is its first packet,
-    and `sockets` are those that it sent along."""
+    """A child's new connection. `name` is what the child says, `pid` what the kernel says; `init` is its first packet,
+    and `sockets` are those that came with it."""
 
     name: str
     pid: int
@@ -69,8 +69,8 @@ class Reconnect:
 
 
 class ControlServer:
-    """Listens on `path`. `on_reconnect` says whether it took the connection of a child, with all sockets. `listener` is
-    one that listens there already."""
+    """Listens on `path`; `listener` is a socket that listens there already. `on_reconnect` returns whether it took over
+    a child's connection, and with it all sockets."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ControlServer:
 
     @property
     def fd(self) -> int:
-        """The listening socket, for this process to keep when it executes itself."""
+        """The listening descriptor, which this process keeps when it executes itself."""
         return self._listener.fileno()
 
     def open(self) -> None:
@@ -105,9 +105,9 @@ class ControlServer:
         self._loop.add(self._listener.fileno(), self._on_connect)
 
     def close(self) -> None:
-        """Stop listening and leave whoever is connected."""
+        """Stop listening and close all connections."""
         for sock in list(self._visitors.values()):
-            self._leave(sock)
+            self._disconnect(sock)
         self._loop.remove(self._listener.fileno())
         self._listener.close()
 
@@ -117,19 +117,19 @@ class ControlServer:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # it went away again, or there is no descriptor to be had
+            except OSError as error:  # the peer is gone again, or no descriptor is free
                 log.warning("control_accept_failed", reason=str(error))
                 return
-            self._welcome(sock)
+            self._admit(sock)
 
-    def _welcome(self, sock: socket.socket) -> None:
+    def _admit(self, sock: socket.socket) -> None:
         pid, uid = _peer(sock)
         if uid not in (os.geteuid(), 0):
             log.warning("foreign_peer_refused", pid=pid, uid=uid)
             sock.close()
             return
         if len(self._visitors) >= MAX_VISITORS:
-            self._leave(next(iter(self._visitors.values())))  # the one that has been here longest
+            self._disconnect(next(iter(self._visitors.values())))  # the one that has been here longest
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REPLY_BUFFER_BYTES)
         self._visitors[sock.fileno()] = sock
@@ -147,7 +147,7 @@ class ControlServer:
         sockets = _sockets(fds)
         try:
             if not packet:
-                self._leave(sock)
+                self._disconnect(sock)
                 return
             frame = decode(packet)
             if frame["t"] == "init":
@@ -165,7 +165,7 @@ class ControlServer:
                 raise ProtocolError(f"a {frame['t']} frame opens no conversation here")
         except ProtocolError as error:
             log.warning("control_socket_protocol_error", pid=_peer(sock)[0], reason=str(error))
-            self._leave(sock)
+            self._disconnect(sock)
         finally:
             for each in sockets:
                 each.close()
@@ -186,13 +186,13 @@ class ControlServer:
 
     def _reply(self, sock: socket.socket, reply: Frame) -> None:
         if self._visitors.get(sock.fileno()) is not sock:
-            return  # it went away before its answer was known
+            return  # the visitor left before its answer was known
         # Replies may be larger than the frames of a link: a status names every worker.
         if not self._write(sock, to_json(reply)):
-            self._leave(sock)
+            self._disconnect(sock)
 
     def _write(self, sock: socket.socket, packet: bytes) -> bool:
-        """False when the visitor does not take it: the master waits for nobody."""
+        """Returns False when the peer's buffer has no room for it: the master waits for nobody."""
         try:
             sock.send(packet)
         except ConnectionError as error:  # it is gone; the reader sees that behind what it has asked before
@@ -206,13 +206,13 @@ class ControlServer:
         self._visitors.pop(sock.fileno(), None)
         self._loop.remove(sock.fileno())
 
-    def _leave(self, sock: socket.socket) -> None:
+    def _disconnect(self, sock: socket.socket) -> None:
         self._forget(sock)
         sock.close()
 
 
 def _sockets(fds: Sequence[int]) -> list[socket.socket]:
-    """The descriptors that a child sent, as sockets of ours. Those that are none are closed."""
+    """The descriptors that a child sent, as sockets. Other descriptors are closed."""
     found = []
     for fd in fds:
         try:

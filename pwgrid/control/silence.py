@@ -1,4 +1,4 @@
-"""How long the other end of a control link has said nothing, and whether that means that it is gone. No I/O."""
+"""Decides whether the other end of a control link has been silent for too long. No I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ LATE_S: Final = 1.0
 
 
 class Silence:
-    """Judges one peer, of which something is heard every few seconds as long as it lives. Times are monotonic seconds.
+    """Judges one peer, which sends something every few seconds as long as it lives. Times are monotonic seconds.
 
-    A process that was frozen knows nothing of its peer: what that said meanwhile may be unread, or it took this process
-    for lost, and comes back. So a look that comes late gives the peer its whole time once more.
+    A process that was frozen itself cannot judge its peer: the peer's frames may be unread, or it took this process for
+    lost and will reconnect. So a look that comes late gives the peer its whole time once more.
     """
 
     def __init__(self, limit_s: float, now: float) -> None:

@@ -173,7 +173,7 @@ class Proxy:
         self.handoffs.close()
         self.gateway.refusal_log.flush()
         await self.dead_workers.last_try()
-        self._side_tasks.cancel("control link")
+        self._side_tasks.cancel_all_but("control link")
         await self.registry.close()
         await self.control.close("stopped")
         if self.control.is_lost:
@@ -245,7 +245,7 @@ class Proxy:
     def _on_state(self, state: dict[str, Any]) -> None:
         before = self._view()
         self.roster.replace(state)
-        self._side_tasks.cancel_those(GO_LAST)  # there is a master again
+        self._side_tasks.cancel_named(GO_LAST)  # there is a master again
         self._told.set()
         self.feed.roster_changed()
         self.gateway.roster_changed()

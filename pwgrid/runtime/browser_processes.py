@@ -1,8 +1,8 @@
-"""Which processes belong to a browser server, also those that left it, and the end of all of them.
+"""Finds and kills the processes of a browser server, also those that are no longer below it.
 
-Playwright starts browsers in process groups of their own, and a process whose parent dies gets another one. So a tree
-is what was seen below its worker or its browser server before, what is below that now, and what has its private
-directory as TMPDIR: all from Node to the browser inherit it, while the browser's own children overwrite theirs.
+Playwright starts browsers in process groups of their own, and a process whose parent dies gets another one. So these
+processes belong to a browser server: those seen below it or its worker before, those below all of these now, and those
+with its private directory as TMPDIR, which Node and the browser inherit, while the browser's own children overwrite it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import psutil
 from pwgrid.runtime.processes import KILL_S, end, is_alive, kill
 
 RECHECKED_S: Final = 60.0
-"""For so long a pid is taken to mean the same process, and a new process with that pid may be overlooked. But even
-where pids end at 32768, a pid is used again within this time only at 500 new processes a second."""
+"""For so long a pid is taken for the same process, and a new process with that pid may be overlooked. But even where
+pids end at 32768, a pid comes up again within this time only at 500 new processes a second."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Table:
     _tmpdirs: dict[psutil.Process, str] = field(default_factory=dict)
 
     def below(self, roots: Iterable[psutil.Process]) -> set[psutil.Process]:
-        """`roots` with all their descendants, without those whose pid is another process's now."""
+        """`roots` and all their descendants, without those whose pid now belongs to another process."""
         found: set[psutil.Process] = set()
         pending = list(roots)
         while pending:
@@ -73,7 +73,7 @@ def process_table() -> Table:
     if now >= _remembered.recheck_at:
         _remembered.recheck_at = now + RECHECKED_S
         for process in psutil.process_iter():
-            process.is_running()  # where the pid is another's by now, the next process_iter() drops it,
+            process.is_running()  # if another process has the pid now, the next process_iter() drops this one,
         deque(psutil.process_iter(), 0)  # and the one after that has the new process
     listed = {process.pid: process for process in psutil.process_iter()}
     parents: dict[psutil.Process, psutil.Process | None] = {}
@@ -96,8 +96,9 @@ def process_table() -> Table:
 class Tree:
     """The processes of one browser server. `known` are those that were seen last.
 
-    What is below `worker_pid` belongs to it, but not that process itself; 0 when there is none, or its pid may be
-    somebody else's. An orphan comes to us where we are its subreaper; with `anywhere` it may be another's child.
+    All below `worker_pid` belongs to it, but not the worker itself; 0 when there is no worker, or another process may
+    have its pid. Where this process is the subreaper, orphans become its children; with `anywhere` they may have
+    another parent.
     """
 
     worker_pid: int
@@ -106,19 +107,19 @@ class Tree:
     anywhere: bool = False
 
     def note(self, table: Table) -> None:
-        """See which belong to it now, but look for orphans only among our own children."""
+        """Update `known`, with orphans only from among our own children."""
         self._see(table, table.children.get(os.getpid(), ()))
 
     def has(self, pid: int, table: Table) -> bool:
-        """Whether this process belongs to it and lives."""
+        """Whether process `pid` belongs to it and lives."""
         self._see_all(table)
         return any(process.pid == pid and is_alive(process) for process in self.known)
 
     def kill(self, table: Table) -> int:
-        """SIGKILL to all of it; how many processes that were. To be repeated until it is 0: they may have forked."""
+        """SIGKILL all of them; returns how many. To be repeated until that is 0: they may have forked."""
         self._see_all(table)
         killed = sum(map(kill, self.known))
-        if self.known and not killed:  # what was in the table has ended by itself, and may have forked before
+        if self.known and not killed:  # all in the table have ended by themselves, and may have forked before
             self._see_all(process_table())
             killed = sum(map(kill, self.known))
         return killed
@@ -134,7 +135,7 @@ class Tree:
 
 
 def kill_below(directories: Collection[Path]) -> int:
-    """SIGKILL to every process with its TMPDIR in one of `directories`, and all below, until none is left; how many."""
+    """SIGKILL all processes with a TMPDIR in one of `directories`, and all below them; returns how many."""
     killed: set[psutil.Process] = set()
     deadline = time.monotonic() + KILL_S
     while directories and time.monotonic() < deadline:
@@ -150,7 +151,7 @@ def kill_below(directories: Collection[Path]) -> int:
 
 
 def reap_orphans(children: Collection[int]) -> int:
-    """Reap the ended processes that came to us; `children` are the pids that we forked, whose owners wait for them."""
+    """Reap ended orphans that became our children; returns how many. `children` are pids that we forked, and spare."""
     reaped = 0
     for pid in _own_children() - set(children):
         with suppress(ChildProcessError):
@@ -168,10 +169,10 @@ def _own_children() -> set[int]:
 
 
 def _tmpdir(process: psutil.Process) -> str:
-    """With a slash at its end; empty where there is none, or it may not be read."""
+    """The process's TMPDIR with a slash at its end; empty if it has none, is another user's, or may not be read."""
     try:
         tmpdir = process.environ().get("TMPDIR", "")
-        # A grid that runs as root may read everybody's: another user's process is not ours for naming our directory.
+        # Root can read everybody's environment, but another user's process is not ours because it names our directory.
         return f"{tmpdir}/" if tmpdir and process.uids().real == os.getuid() else ""
     except psutil.Error:
         return ""

@@ -14,9 +14,9 @@ from pwgrid.settings.pools import PoolSettings
 class WorkerArguments:
     """Everything a worker needs that only the master can give; `settings` are those of its `pool`.
 
-    `ipc` is the worker's end of the browser server's channel and `ipc_child` the Node end (None when this worker takes
-    over the browser server of a dead one). The master keeps a copy of `ipc`, so that the channel outlives the worker.
-    `registry_seen`: Redis has been there since the grid started; a worker need not wait for it if it is away now.
+    `ipc` is the worker's end of Node's IPC link and `ipc_child` the browser server's end (None when this worker takes
+    over the browser server of a dead one). The master keeps a copy of `ipc`, so that the link outlives the worker.
+    `registry_seen`: a worker has registered since the grid started, so this one need not wait for a Redis that is away.
     `spare`: it waits, warm and unregistered, until the master tells it to serve.
     `sessions_until`: how long the sessions of a dead worker may go on (monotonic seconds).
     """
@@ -37,7 +37,6 @@ class WorkerArguments:
 
     @property
     def browser_type(self) -> BrowserType:
-        """Of its pool."""
         return self.pool.browser_type
 
 

@@ -1,6 +1,6 @@
-"""Who the master's children are, in files: so the next master, or the last child, can tell them from other processes.
+"""Writes and reads a small JSON file for each child of the master, in the private runtime directory.
 
-One small JSON file for each child, in the private runtime directory. Starts, ends and signals no process.
+By these the next master, or the last child, can tell the children from other processes. Signals no process.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ class ChildState:
     """The owner of the file, as the kernel says: a file is believed only about its owner's processes."""
 
     def path(self, runtime: Path) -> Path:
-        """Its file."""
         return state_path(runtime, self.kind, self.name)
 
     def write(self, runtime: Path) -> None:
         """Write its file, whole or not at all. Raises OSError."""
         self.boot_id = self.boot_id or boot_id()
         path = self.path(runtime)
-        if self.kind != "worker":  # a worker's directory is made with it, and must not come back after its end
+        if (
+            self.kind != "worker"
+        ):  # a worker's directory is made when it is forked, and must not come back after its end
             path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = path.with_suffix(".new")
         try:
@@ -80,7 +81,7 @@ class ChildState:
 
     @property
     def process(self) -> psutil.Process | None:
-        """The process if it lives: pid, create time, boot and owner are those in the file."""
+        """The process if it lives: its pid, create time, boot and owner are those in the file."""
         process = find_process(self.pid, self.create_time) if self.boot_id == boot_id() else None
         try:
             return process if process is not None and process.uids().real == self.uid else None
@@ -89,14 +90,13 @@ class ChildState:
 
 
 def state_path(runtime: Path, kind: ChildKind, name: str) -> Path:
-    """The file of a child."""
     if kind == "worker":
         return runtime / "w" / name / WORKER_FILE
     return runtime / "redis" / "server.json" if kind == "redis" else runtime / "proxy" / f"{name}.json"
 
 
 def read_states(runtime: Path) -> Iterator[ChildState]:
-    """Every child that has a file in `runtime`; those that cannot be read are passed over."""
+    """Every child that has a file in `runtime`; skips files that cannot be read."""
     paths = [*runtime.glob(f"w/*/{WORKER_FILE}"), *runtime.glob("proxy/*.json"), *runtime.glob("redis/server.json")]
     for path in sorted(paths):
         state = _read(path)
@@ -105,12 +105,12 @@ def read_states(runtime: Path) -> Iterator[ChildState]:
 
 
 def digest(value: object) -> str:
-    """A short fingerprint of settings; nothing can be read from it."""
+    """A short fingerprint of `value`, from which nothing of it can be read."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot: create times of another one mean nothing."""
+    """The kernel's id of this boot, or "": create times of another boot mean nothing."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""How many descriptors a process may have, and what that is enough for. Raises the limit as far as it may."""
+"""Raises the limit of open descriptors as far as it may, and says how many clients a proxy can have under it."""
 
 import os
 import resource
@@ -8,10 +8,10 @@ from pwgrid.settings.model import Settings
 
 RAISE_IT: Final = "raise the limit of open files: ulimit -n, or LimitNOFILE= of the service"
 _OTHERS: Final = 64
-"""What a proxy has open beside its clients and workers, generously."""
+"""A generous bound for the descriptors of a proxy that belong to no client or worker."""
 
 _PASSING: Final = 12
-"""What it opens later, or for a moment: connections to Redis and to the master, a file."""
+"""Those that it opens later, or for a moment: connections to Redis and to the master, a file."""
 
 _FEWEST: Final = 8
 
@@ -24,12 +24,13 @@ def raise_limit() -> int:
 
 
 def wanted(settings: Settings) -> int:
-    """What the proxy, which needs most, has open at the worst: a link to each worker, and all who may wait."""
+    """The most descriptors that a proxy, which needs more than any other process, has: for all workers and all waiting
+    clients."""
     return _OTHERS + _links(settings) + settings.max_queue
 
 
 def room_for_clients(settings: Settings) -> int:
-    """How many clients this process, a proxy, may have at once so that descriptors are left for all else it opens."""
+    """How many clients this proxy may have at once, with enough descriptors left for all else that it opens."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft - len(os.listdir("/proc/self/fd")) - _links(settings) - _PASSING, _FEWEST)
 

@@ -1,4 +1,4 @@
-"""The private runtime directory of one grid: where it is, whose it is, its lock and its end; starts no process."""
+"""The private runtime directory of one grid: its path, its owner, its lock and its removal. Starts no process."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class RuntimeDirError(GridError):
 
 @dataclass(frozen=True, slots=True)
 class LockContent:
-    """Who holds the lock of a runtime directory, or has held it last. `create_time` as `processes.create_time` says it.
+    """Who holds the lock of a runtime directory, or held it last. `create_time` is that of `processes.create_time`.
 
-    A master that has detached says when (Unix seconds), how long its children wait for another one, and how long their
-    sessions may go on after that (seconds).
+    A master that has detached says when (Unix seconds), how many seconds its children wait for another one, and how
+    many their sessions may go on after that.
     """
 
     pid: int
@@ -100,10 +100,10 @@ class RuntimeDir:
     def locked(
         self, endpoint: str, keep: Callable[[Path], Collection[str]] | None = None, lock_fd: int | None = None
     ) -> Iterator[RuntimeDir]:
-        """Make and lock the directory; what an earlier run left in it is removed. At the end all of it is removed.
+        """Make and lock the directory, and remove what an earlier run left in it; at the end, remove all of it.
 
-        `keep(directory)` names what of an earlier run stays, as paths in it. `lock_fd` is the lock that this very
-        process held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be private.
+        `keep(directory)` returns which paths in it stay from an earlier run. `lock_fd` is the lock that this process
+        held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be made private.
         """
         try:
             self._lock_fd = _make_and_lock(self.directory) if lock_fd is None else lock_fd
@@ -124,7 +124,7 @@ class RuntimeDir:
 
     @property
     def lock_fd(self) -> int:
-        """The lock, for this process to keep when it executes itself."""
+        """The lock's descriptor, which this process keeps when it executes itself."""
         return self._lock_fd
 
     def keep(self) -> None:
@@ -173,14 +173,14 @@ class RuntimeDir:
         return existed
 
     def _write_lock(self, more: Mapping[str, float] = {}) -> None:
-        """Say who holds the lock, or has held it last: for the commands, and for a second master."""
+        """Write into the lock who holds it, for commands and for a second master."""
         pid = os.getpid()
         content = {"pid": pid, "createTime": create_time(pid), "endpoint": self._endpoint, **more}
         os.ftruncate(self._lock_fd, 0)
         os.pwrite(self._lock_fd, orjson.dumps(content), 0)
 
     def _remove(self) -> None:
-        """Everything, the lock last, and the base too if it is ours and empty."""
+        """Unless it is kept, remove everything, the lock last, and the base too if it is ours and empty."""
         if self._is_kept:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -200,9 +200,9 @@ class RuntimeDir:
 
 @contextmanager
 def locked_without_master(directory: Path) -> Iterator[RuntimeDir | None]:
-    """Lock the directory of a master that is gone, as one of its children; at the end all of it is removed.
+    """Lock the directory of a master that is gone, as one of its children; at the end, remove all of it.
 
-    None when somebody else has the lock: a master that lives.
+    Yields None, and removes nothing, when another process keeps the lock, usually a master that lives.
     """
     runtime = RuntimeDir(directory.parent, int(directory.name), owns_base=directory.parent == default_base())
     try:
@@ -219,7 +219,7 @@ def locked_without_master(directory: Path) -> Iterator[RuntimeDir | None]:
                 runtime.keep()
                 yield None
                 return
-            select.poll().poll(_TRY_MS)  # another child of that master looks, too; it is done in a moment
+            select.poll().poll(_TRY_MS)  # another child of that master has the lock for a moment
         else:
             runtime.keep()
             yield None
@@ -275,7 +275,7 @@ def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:
 
 
 def read_lock(directory: Path) -> LockContent | None:
-    """What the lock says of who holds it, or has held it last. It is not locked: that would stop a starting master."""
+    """Reads who holds the lock, or held it last. Does not lock it, which would stop a starting master."""
     try:
         content = orjson.loads(read_plain(directory / _LOCK)[0])
         detached = (float(content[name]) for name in _DETACHED) if "detachedAt" in content else (None, None, None)
@@ -285,7 +285,7 @@ def read_lock(directory: Path) -> LockContent | None:
 
 
 def _holder_of(directory: Path) -> LockContent | None:
-    """What the lock says, if its holder lives."""
+    """The lock's content if its holder lives."""
     content = read_lock(directory)
     return content if content is not None and content.is_held else None
 

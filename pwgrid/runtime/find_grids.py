@@ -1,4 +1,4 @@
-"""Finds the grids of this host: those that run, those whose master is gone, and other users'; asks and ends none."""
+"""Finds the grids of this host: those that run, those whose master is gone, and other users'. Only reads files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunningGrid:
 
 @dataclass(frozen=True, slots=True)
 class LeftGrid:
-    """A grid whose master is gone while `children` of it live on. `lock` is what that master has written."""
+    """A grid whose master is gone while `children` of it live on. `lock` is what that master wrote last."""
 
     directory: Path
     port: int
@@ -41,12 +41,13 @@ class LeftGrid:
 
     @property
     def refuses_at(self) -> float:
-        """When it refuses clients and drains (Unix seconds), where its master has detached and no other one comes."""
+        """When it will refuse clients and drain if no other master comes (Unix seconds); infinity if its master did not
+        detach."""
         return (self.lock.detached_at or math.inf) + (self.lock.grace_s or 0)
 
     @property
     def ends_at(self) -> float:
-        """When the last session has had its time (Unix seconds)."""
+        """When that drain is over (Unix seconds)."""
         return self.refuses_at + (self.lock.drain_s or 0)
 
 
@@ -71,10 +72,10 @@ class OtherGrid:
 
 
 def find_running(setting: str | None = None) -> list[RunningGrid]:
-    """The running grids in the base that `setting` names; without one, in the default base and the service's. By path.
+    """The running grids, by path, in the base that `setting` names; without one, in the default base and the service's.
 
-    Another user's are among them only where root asks, and names that base or means the service's. Raises
-    RuntimeDirError when this user may not look into the base that `setting` names.
+    Root also gets other users' grids, from a base that it names and from the service's. Raises RuntimeDirError when
+    this user may not look into the base that `setting` names.
     """
     return _running(_directories_in_bases(setting), is_named=bool(setting))
 
@@ -138,7 +139,7 @@ def _running(directories: Iterable[Path], *, is_named: bool) -> list[RunningGrid
 
 
 def _may_be_used(directory: Path, *, is_named: bool) -> bool:
-    """Whether to believe what the directory says: it is ours, or root asks and means this one."""
+    """Whether to trust what is in the directory: it is ours, or we are root and it is the service's or was named."""
     if os.geteuid() == 0 and (is_named or directory.parent == SERVICE_BASE.resolve()):
         return True
     return _owner(directory) == _owner(directory.parent) == os.geteuid()
@@ -152,7 +153,7 @@ def _owner(path: Path) -> int | None:
 
 
 def _directories_with_sockets() -> set[Path]:
-    """The runtime directories in which sockets are bound, wherever they are. The kernel tells everybody all paths."""
+    """All runtime directories with bound sockets, wherever they are. The kernel shows everybody the paths."""
     try:
         lines = _BOUND_SOCKETS.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -163,5 +164,5 @@ def _directories_with_sockets() -> set[Path]:
 
 
 def is_service_hidden() -> bool:
-    """Whether there is a service's directory that this user may not look into: its own user and root may."""
+    """Whether the service's directory is there, but only its own user and root may look into it."""
     return os.path.lexists(SERVICE_BASE) and not os.access(SERVICE_BASE, os.R_OK | os.X_OK)

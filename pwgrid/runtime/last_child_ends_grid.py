@@ -1,6 +1,6 @@
-"""The end of a grid whose master is gone: the last of its children ends the embedded Redis and removes all files.
+"""Ends a grid whose master is gone: the last of its children ends the embedded Redis and removes all files.
 
-Redis is nobody's child then, and has to live as long as another child does, so that a new master finds it as it was.
+Redis, which nobody supervises then, has to live as long as any other child, so that a new master finds it unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REDIS_S: Final = 5.0
 
 
 async def workers_end(runtime: Path) -> None:
-    """Returns when all workers that are written down there now have ended."""
+    """Returns when all workers that have a file in `runtime` now have ended."""
     workers = [state.process for state in read_states(runtime) if state.kind == "worker"]
     await asyncio.gather(*(_end_of(worker) for worker in workers if worker is not None))
 
@@ -44,9 +44,9 @@ async def _end_of(process: psutil.Process) -> None:
 
 
 def end_grid_if_last(runtime: Path) -> None:
-    """Called by a child that ends because it has no master: does nothing while there is one, or another child.
+    """A child that ends because it has no master calls this. While a master or another child lives, it ends nothing.
 
-    Each removes its own file before it takes the lock, so whoever has the lock last sees that nobody else lives.
+    Each child removes its own file before it takes the lock, so the last one to take it sees that no other lives.
     """
     me = os.getpid()
     for state in read_states(runtime):

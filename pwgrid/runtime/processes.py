@@ -1,4 +1,4 @@
-"""Who a process is: a pid alone does not say, the kernel gives it to others later. Finds processes and signals them."""
+"""Finds and signals processes by pid and start time: the kernel gives a pid alone to another process later."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KILL_S: Final = 5.0
 def create_time(pid: int) -> float | None:
     """When process `pid` started, in seconds since boot; None when it has ended, or never was.
 
-    psutil's create_time() is by the wall clock: its boot time moves when the clock is set. The difference of the two
-    does not, and is the same for whoever asks; psutil itself compares processes by it, but keeps it private.
+    psutil's create_time() and boot_time() both move when the wall clock is set. Their difference does not, and is the
+    same for whoever asks; psutil itself compares processes by it, but keeps it private.
     """
     while True:
         booted_at = psutil.boot_time()
@@ -34,7 +34,7 @@ def create_time(pid: int) -> float | None:
 
 
 def find_process(pid: int, created: float) -> psutil.Process | None:
-    """The process that has had this pid since `created` (as `create_time` says it); None when it has ended."""
+    """The process that has had this pid since `created` (a `create_time`); None when it has ended."""
     try:
         process = psutil.Process(pid)
     except (psutil.Error, ValueError):
@@ -49,7 +49,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def kill(process: psutil.Process) -> bool:
-    """SIGKILL to exactly this process; False when it had ended before."""
+    """SIGKILL exactly this process; returns False when it had ended before."""
     with opened(process) as pidfd:
         if pidfd is not None:
             _send(pidfd, signal.SIGKILL)
@@ -57,7 +57,7 @@ def kill(process: psutil.Process) -> bool:
 
 
 def end(process: psutil.Process, deadline: float, first: int = signal.SIGKILL) -> bool:
-    """Send it `first`, SIGKILL at `deadline` (monotonic seconds), and wait; whether it has ended."""
+    """Send it the signal `first`, SIGKILL it at `deadline` (monotonic seconds), and return whether it has ended."""
     with opened(process) as pidfd:
         if pidfd is None:
             return True
@@ -72,8 +72,8 @@ def end(process: psutil.Process, deadline: float, first: int = signal.SIGKILL) -
 def opened(process: psutil.Process) -> Iterator[int | None]:
     """A pidfd of it; None when it has ended.
 
-    psutil checks that the pid is still that of the same process, and then signals the pid: in between the process may
-    end and its pid be given away. A pidfd that was opened before the check means no other process.
+    psutil checks that the pid still belongs to the same process, and then signals the pid: in between the process may
+    end and its pid go to another one. A pidfd that was opened before the check stands for no other process.
     """
     try:
         pidfd = os.pidfd_open(process.pid)

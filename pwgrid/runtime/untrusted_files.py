@@ -11,7 +11,7 @@ MOST_BYTES: Final = 1 << 20
 
 def read_plain(path: Path) -> tuple[bytes, int]:
     """The content of a plain file and the uid of its owner. Raises OSError where the directory has another owner, for a
-    link, which leads elsewhere, and for a pipe, which would be waited for."""
+    link, which leads elsewhere, and for a pipe, whose reader would wait."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     directory = os.open(path.parent, flags | os.O_DIRECTORY)
     try:

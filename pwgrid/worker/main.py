@@ -240,10 +240,10 @@ class Worker:
     async def _stop(self) -> None:
         self.control.stopping()
         self.sessions.close()
-        self._side_tasks.cancel("control link", "heartbeat")
+        self._side_tasks.cancel_all_but("control link", "heartbeat")
         if self.server is not None:
             await self.server.stop(self._stop_s)  # and hear of its last sessions
-        self._side_tasks.cancel("control link")
+        self._side_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
