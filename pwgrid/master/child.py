@@ -1,4 +1,4 @@
-"""One process that this master or the one before it forked: its end, and what brings it about; restarts nothing."""
+"""One process that this master or an earlier one forked: signals it, and learns how it ends. Restarts nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TERM_GRACE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: a code, or a signal's number; neither for one that another master had forked.
+    """How a process ended: its exit code, or the signal that ended it; neither where another master forked it.
 
-    `was_killed`: by us, because its time was over.
+    `was_killed`: this master sent it SIGKILL, because its time was over.
     """
 
     code: int | None
@@ -36,7 +36,7 @@ class Exit:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nobody told us: only the parent is told."""
+        """Whether its exit code is unknown: the kernel tells only the parent."""
         return self.code is None and self.signum is None
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Exit:
 
 
 class Child:
-    """A process whose `pidfd` becomes readable when it ends. Its signals are sent by timers."""
+    """A process whose `pidfd` becomes readable when it ends. Timers signal it; `started_at` is in Unix seconds."""
 
     def __init__(self, loop: Loop, pid: int, pidfd: int, started_at: float | None = None) -> None:
         self.pid: Final = pid
@@ -64,25 +64,25 @@ class Child:
 
     @cached_property
     def create_time(self) -> float:
-        """With the pid it tells the process from all others; 0 if it had ended before anybody asked."""
+        """Seconds since boot; together with the pid it is unique. 0 if the process ended before this was first read."""
         return create_time(self.pid) or 0.0
 
     def watch(self, on_exit: Callable[[Exit], None]) -> None:
-        """Call `on_exit` when it has ended; by then it is reaped, and its pidfd closed."""
+        """Call `on_exit` when it has ended, is reaped, and its pidfd is closed."""
         self._loop.add(self._pidfd, lambda: self._look(on_exit))
 
     def end_by(self, term_at: float, kill_at: float) -> None:
-        """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win."""
+        """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win over later ones."""
         self._term.arm(min(self._term.when, term_at))
         self._kill.arm(min(self._kill.when, kill_at))
 
     def end_now(self) -> None:
-        """SIGTERM at once, SIGKILL after a grace."""
+        """SIGTERM it at once, and SIGKILL it after TERM_GRACE_S."""
         now = self._loop.now()
         self.end_by(now, now + TERM_GRACE_S)
 
     def send(self, signum: int) -> None:
-        """Send a signal; an ended process takes none."""
+        """Send a signal; does nothing to a process that has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signum)
 

@@ -1,4 +1,4 @@
-"""What pwgrid/cli/serve.py gives the master: settings, sockets, the roles as callables, and whom to tell."""
+"""What pwgrid/cli/serve.py gives the master: settings, sockets, the roles as callables, and callbacks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,10 @@ class Roles:
     proxy: Callable[[ProxyArguments], int]
 
 
-def _ignore(*_arguments: object) -> None:
-    """The default of the callbacks: does nothing."""
+def _do_nothing(*_arguments: object) -> None: ...
 
 
-def _none(_settings: Settings) -> dict[str, Any]:
-    """The default of `describe_settings`: no sources are known."""
+def _no_sources(_settings: Settings) -> dict[str, Any]:
     return {}
 
 
@@ -45,19 +43,18 @@ def _none(_settings: Settings) -> dict[str, Any]:
 class MasterConfig:
     """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
 
-    `settings` alone changes while the grid runs, by a reload. `listeners` is empty where a proxy that another master
-    forked holds them; `open_listeners` makes new ones if that proxy does not hand them over. `leftovers` is what is to
-    be adopted, and `kept_open` what this process kept when it executed itself. `reload` reads the configuration again
+    Only `settings` changes while the grid runs, by a reload. `listeners` is empty where a proxy that another master
+    forked has them; `open_listeners` makes new ones if that proxy does not hand them over. `leftovers` are the children
+    to adopt, and `kept_open` is what this process kept when it executed itself. `reload` reads the configuration again
     and returns it with a function to call if it is accepted; `describe_settings` adds the source of each setting.
     `installed()` is the fingerprint of what is installed now; `check_argv` tries the code that `exec_argv` would run.
+    The proxy finds the tokens of `pwgrid token` in `tokens_file`.
 
-    `tokens_file` is where the proxy finds the tokens of `pwgrid token`.
-
-    `prepare_pool(pool)` raises GridError when a pool that is scaled up from nothing cannot have workers.
+    `prepare_pool(pool)` raises GridError when a pool that is scaled up from 0 cannot have workers.
     `on_progress(text)` is called while the grid starts, `on_ready(status)` once, when it is ready, and before that at
     most once `on_not_ready(status)`, when the start is over and the grid is not ready (status["reason"] says why).
-    `on_stopping(text)` says what a stop waits for, and `count_down(text)` again and again, where there is a terminal.
-    When `lifeline_fd` ends (EOF), the grid stops.
+    `on_stopping(text)` says what a stop waits for, and `count_down(text)`, on a terminal, how long it may still take.
+    The grid stops at the end of file on `lifeline_fd`.
     """
 
     settings: Settings
@@ -74,19 +71,19 @@ class MasterConfig:
     leftovers: Leftovers = field(default_factory=Leftovers)
     kept_open: KeptOpen | None = None
     reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
-    describe_settings: Callable[[Settings], dict[str, Any]] = _none
+    describe_settings: Callable[[Settings], dict[str, Any]] = _no_sources
     installed: Callable[[], str] = str
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
-    prepare_pool: Callable[[PoolSettings], None] = _ignore
-    on_progress: Callable[[str], None] = _ignore
-    on_ready: Callable[[dict[str, Any]], None] = _ignore
-    on_not_ready: Callable[[dict[str, Any]], None] = _ignore
-    on_stopping: Callable[[str], None] = _ignore
+    prepare_pool: Callable[[PoolSettings], None] = _do_nothing
+    on_progress: Callable[[str], None] = _do_nothing
+    on_ready: Callable[[dict[str, Any]], None] = _do_nothing
+    on_not_ready: Callable[[dict[str, Any]], None] = _do_nothing
+    on_stopping: Callable[[str], None] = _do_nothing
     count_down: Callable[[str], None] | None = None
 
     def common(self, pool: PoolSettings | None = None) -> tuple[Settings, str, Path]:
-        """What every role is given first: settings (a worker those of its pool), the address of Redis, the runtime
+        """The first arguments of every role: settings (a worker gets those of its pool), the URL of Redis, the runtime
         directory."""
         settings = self.settings if pool is None else self.settings.of_pool(pool)
         return settings, self.redis_url, self.runtime.directory

@@ -1,4 +1,4 @@
-"""Looks whether the runtime directory has room; frees nothing."""
+"""Checks whether the file system of the runtime directory has room. Frees nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLOOR_MIB: Final = 16
 
 
 def disk_problem(directory: Path) -> str | None:
-    """What an operator should know of the file system below `directory`; None when there is room."""
+    """The sentence for operators when there is no room below `directory`; None when there is."""
     try:
         free_mib = psutil.disk_usage(str(directory)).free >> 20
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Forks children: signals masked, foreign descriptors closed, a session of their own; reaps and supervises nothing."""
+"""Forks children with signals masked, other descriptors closed, and a session of their own. Reaps and watches none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IGNORED: Final = (signal.SIGINT, signal.SIGHUP)
 
 
 def become_subreaper() -> None:
-    """Have descendants whose parents ended come to this process instead of init. Raises OSError."""
+    """Become the parent of all descendants whose own parents end, instead of init. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -35,9 +35,9 @@ def become_subreaper() -> None:
 
 
 def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
-    """Fork a child that runs `run` and exits with what it returns; of our descriptors it has `keep` and 0 to 2.
+    """Fork a child that exits with what `run` returns, and keeps only descriptors 0 to 2 and `keep`.
 
-    Raises OSError when there is no process or descriptor to be had.
+    Raises OSError when no process or descriptor is free.
     """
     master = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -46,7 +46,7 @@ def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
         if pid == 0:
             _be_child(master, run, set(keep) | {0, 1, 2})
     finally:
-        # Only the parent gets here. A signal that came meanwhile is delivered to its handlers now.
+        # Only the parent gets here. Signals that came meanwhile reach its handlers now.
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         pidfd = os.pidfd_open(pid)
@@ -60,7 +60,7 @@ def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
 def fork_linked(
     loop: Loop, run: Callable[[socket.socket], int], keep: Iterable[socket.socket]
 ) -> tuple[Child, socket.socket]:
-    """Fork a child with a control link: `run` gets the child's end of it, the caller ours. Raises OSError."""
+    """Fork a child with a control link: `run` gets the child's end of it, the caller the master's. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:
@@ -71,7 +71,7 @@ def fork_linked(
 
 
 def fork_command(loop: Loop, argv: Sequence[str], directory: Path, output: Path) -> Child:
-    """Fork a child that executes `argv` in `directory` with its output in the file `output`. Raises OSError."""
+    """Fork a child that executes `argv` in `directory` and appends its output to the file `output`. Raises OSError."""
 
     def execute() -> int:
         sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -91,7 +91,7 @@ def fork_command(loop: Loop, argv: Sequence[str], directory: Path, output: Path)
 
 
 def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:
-    """The child's whole life. Nothing of the master's may run in it: it leaves by _exit only."""
+    """All that the child does. It ends by _exit only, so that none of the master's own code runs in it."""
     code = EXIT_SOFTWARE
     try:
         os.setsid()
@@ -107,7 +107,7 @@ def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:
             code = run()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # the last frame of this process: only the log is left to tell
+    except BaseException:  # nothing is above this in the child: the log alone can tell of it
         log.exception("child_crashed")
     finally:
         try:

@@ -1,4 +1,4 @@
-"""The master: one synchronous loop that keeps what is wanted running and ends it in order; touches no client byte."""
+"""The master: one synchronous loop that keeps the wanted processes running and ends them in order."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ __all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 log = structlog.get_logger()
 
 MIN_STARTING: Final = 4
-"""How many starts at once are always allowed. They compete with sessions for the cores, thread by thread: with two at a
+"""So many workers may always start at once. They compete with sessions for the cores, thread by thread: with two at a
 time they fall behind on two busy cores."""
 
 AFTER_DRAIN_S: Final = 60.0
-"""What a stop may take beyond the drain, as the service manager hears: for browsers that hang, the proxy and Redis."""
+"""Beyond the drain, the service manager is told to give a stop so long: for browsers that hang, the proxy and Redis."""
 
 ALIVE_PARTS: Final = 3
-"""How often the master says that it is alive within the time after which the service manager would kill it."""
+"""So often the master says that it is alive, within the time after which the service manager would kill it."""
 
 LOAD_S: Final = 60.0
-"""How long the new code may take to load before the service manager takes it for frozen."""
+"""So long the new code may take to load before the service manager takes it for frozen."""
 
 _BEFORE_US: Final = "worker ended while the grid had no master"
 
 
 class Master:
-    """Supervises one grid. `run` returns when everything it started is gone."""
+    """Supervises one grid."""
 
     def __init__(self, config: MasterConfig) -> None:
         kept = config.kept_open
@@ -103,7 +103,8 @@ class Master:
         self._alive = loop.timer(self._tell_alive)
 
     def run(self) -> int:
-        """Start everything, keep it running, and end it when told; 0. Raises OSError when it cannot even start."""
+        """Start the grid, and keep it running until it is told to end or to detach; returns 0. Raises OSError when it
+        cannot start."""
         self._has_terminal = has_terminal()
         become_subreaper()
         self._signals.install()
@@ -114,7 +115,7 @@ class Master:
             self._control.open()
             self._adopt(self._config.leftovers)
             gc.collect()
-            gc.freeze()  # so that a collection in a child does not copy the pages that it shares with us
+            gc.freeze()  # so that a collection in a child does not copy the pages that it shares with the master
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
             self._serve()
         except BaseException:
@@ -127,7 +128,7 @@ class Master:
         return 0
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask for the end, as SIGTERM does; a second time means now."""
+        """Stop the grid, as SIGTERM does; a second call means now."""
         if not self._shutdown.ask(self._loop.now(), hurry=now):
             return
         self._version_change.cancel()
@@ -140,7 +141,7 @@ class Master:
                 self._workers.drain(record, "shutdown", wanted)
 
     def detach(self) -> None:
-        """Leave at once; the children serve on for the next master, or end after the lost threshold."""
+        """Leave at once; the children serve on for the next master, and end if none comes within `detach_grace`."""
         if self._shutdown.is_stopping:
             log.warning("detach_refused", reason="the grid is stopping")
             return
@@ -153,7 +154,7 @@ class Master:
         log.info("detached", workers=len(self._workers.records), grace_s=settings.detach_grace)
 
     def status(self) -> dict[str, object]:
-        """What is there, and why something is not."""
+        """The reply to `pwgrid status`."""
         return self._reporter.status(stopping=self._shutdown.is_stopping)
 
     # The loop
@@ -170,7 +171,7 @@ class Master:
                 self._loop.wait()
 
     def _turn(self) -> None:
-        """Everything that depends on what the last events have changed."""
+        """Do everything that follows from what the last events changed."""
         now = self._loop.now()
         self._sample.arm(self._memory.tick(now))
         self._proxies.go_on_replacing()
@@ -190,7 +191,7 @@ class Master:
         self._reload.answer_if_known()
 
     def _may_start(self) -> bool:
-        """Only at the very start the grid has to wait for Redis."""
+        """Whether workers and the proxy may start: the grid waits for Redis only at its very start."""
         return self._redis is None or self._redis.ready or self._workers.registry_seen
 
     def _follow_plan(self, now: float) -> None:
@@ -212,7 +213,7 @@ class Master:
         self._backoff_over.arm(next_start({name: pool.wanted(now) for name, pool in self._pools.items()}, now))
 
     def _go_on_stopping(self) -> None:
-        """One phase after the other: what is ended later is still used by what is ended first."""
+        """Go through the phases in order: what ends first still uses what ends later."""
         shutdown = self._shutdown
         if shutdown.phase is Phase.WORKERS:
             records, drain_s = self._workers.records.values(), self._config.settings.drain_timeout
@@ -229,7 +230,7 @@ class Master:
             shutdown.step(Step.REDIS_GONE)
 
     def _kill_everything(self) -> None:
-        """Kill everything at once: a bug in the master must not leave browsers behind."""
+        """Kill all children at once: a bug in the master must not leave browsers behind."""
         log.critical("master_failed")
         self._shutdown.phase = Phase.WORKERS
         self._workers.kill_all()
@@ -274,7 +275,7 @@ class Master:
             self.stop()
 
     def _take_back(self, reconnect: Reconnect) -> bool:
-        """Only the process that we or the master before us forked may have the link: the kernel tells who it is."""
+        """Only a process that this master or an earlier one forked gets a link: the kernel names its pid."""
         if reconnect.name == "proxy":
             return self._proxies.attach(reconnect)
         return self._workers.attach(reconnect)
@@ -282,7 +283,7 @@ class Master:
     # After another master, and before the next one
 
     def _adopt(self, leftovers: Leftovers) -> None:
-        """Go on with what another master has left. What cannot be used was ended before we came here."""
+        """Adopt what another master left. What cannot be used was ended already (restart/earlier_children.py)."""
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)
@@ -302,7 +303,7 @@ class Master:
             self._proxies.send("worker_lost", about)
 
     def _execute(self) -> None:
-        """Become the new code. What the children say until it listens waits in the control socket's queue."""
+        """Become the new code. Children reconnect to it: they wait in the control socket's queue until it accepts."""
         config = self._config
         records = self._workers.records.values()
         kept = KeptOpen(
@@ -323,7 +324,7 @@ class Master:
     # Small things
 
     def _tell_alive(self) -> None:
-        """Called by a timer of the master's only loop, so that a master that hangs does not say that it is alive."""
+        """A timer of the master's only loop calls this, so a master that hangs does not say that it is alive."""
         assert self._watchdog_s is not None
         sd_notify.alive()
         self._alive.arm(self._loop.now() + self._watchdog_s / ALIVE_PARTS)
@@ -335,4 +336,4 @@ class Master:
 
 
 def _just_a_turn() -> None:
-    """A turn follows each timer; there is nothing else to do."""
+    """A timer's callback that does nothing: `_turn` follows each timer."""

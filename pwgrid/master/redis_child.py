@@ -1,4 +1,4 @@
-"""The embedded Redis as a child: started first, ended last; speaks no Redis, only knows whether it accepts."""
+"""The embedded Redis as a child: started first, ended last. Sends it no command; only tries whether it accepts."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class RedisChild(SingleChild):
         return None if self.ready else super().problem
 
     def adopt(self, state: ChildState) -> bool:
-        """Go on with the one that another master forked; False when it has ended since."""
+        """Take over the Redis that another master forked; False when it has ended since."""
         is_alive = super().adopt(state)
         if is_alive:
             self._look()
         return is_alive
 
     def stop(self) -> None:
-        """End it; it must be the last to go."""
+        """End it; all other children must have ended before."""
         now = self._loop.now()
         self.stop_by(now, now + STOP_GRACE_S)
 
     def _fork(self) -> Child:
         directory = self._output.parent
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A socket file of its killed predecessor would be in the way of knowing when this one listens.
+        # A killed predecessor leaves its socket file, but only this one's may show that it listens.
         self._spec.socket_path.unlink(missing_ok=True)
         child = fork_command(self._loop, self._spec.argv, directory, self._output)
         self._probe.arm(self._loop.now())

@@ -1,4 +1,4 @@
-"""What operators ask of the master, by the command line or by the proxy's API: checks it, and has it done."""
+"""Checks and does what operators ask of the master, by the command line or by the proxy's API."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Requests:
         }
 
     def from_proxy(self, name: str, data: Frame) -> None:
-        """A request that came to the proxy's API. Nobody waits for an answer."""
+        """A request that came to the proxy's API. It gets no answer from the master."""
         if name == "drain_asked":
             wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
             for record in select(self.workers.records.values(), data):
@@ -81,7 +81,7 @@ class Requests:
         return {"draining": [record.worker_id for record in records]}
 
     def end_session(self, data: Frame) -> Frame:
-        """Have a worker end one of its sessions. Only the worker knows whether it (still) has that session."""
+        """Tell a worker to end one of its sessions. Only the worker knows whether it (still) has that session."""
         worker_id, session_id = str(data.get("worker")), str(data.get("session"))
         if worker_id not in self.workers.records:
             raise ValueError(f"there is no worker {worker_id:.40} (any more)")
@@ -89,7 +89,7 @@ class Requests:
         return {"ending": session_id}
 
     def scale(self, data: Frame) -> Frame:
-        """Want other numbers of workers, until the next reload that changes them."""
+        """Change the wanted numbers of workers, until a reload changes them."""
         self._refuse_while_stopping()
         figures: dict[str, int] = {}
         pools = {name: pool for name, pool in self.pools.items() if not pool.is_removed}
@@ -113,7 +113,7 @@ class Requests:
         return {"wanted": {name: pool.workers for name, pool in pools.items()}}
 
     def _keep_the_default_browser(self, wanted: dict[str, int]) -> None:
-        """Raises ValueError where no worker would be left of a browser type that the settings name as the default."""
+        """Raises ValueError if no worker of the default browser type would be left, and the settings name that type."""
         settings = self.config.settings
         source = self.config.describe_settings(settings).get("default_browser_type", {}).get("source", DEFAULT)
         browser_type = settings.default_browser_type
@@ -125,18 +125,18 @@ class Requests:
             )
 
     def reload(self) -> Deferred:
-        """Take the configuration as it is now."""
+        """Read the configuration again and follow it."""
         self._refuse_while_stopping()
         with sd_notify.reload(is_ready=self.is_ready()):
             return self.reload_settings.start()
 
     def upgrade(self, *, force: bool) -> Deferred:
-        """Run the code that is installed now; where that is what runs already, only by `force`."""
+        """Go on with the installed code; without `force` only if it is not what runs already."""
         self._refuse_while_stopping()
         return self.version_change.start(self.reload_settings, force=force)
 
     def stop(self, data: Frame) -> Frame:
-        """End the grid: after the drain of all workers, or now."""
+        """Stop the grid: after the drain of all workers, or now."""
         self.stop_grid(now=bool(data.get("now")))
         return {"drainS": self.config.settings.drain_timeout, "manager": service_manager()}
 

@@ -1,4 +1,4 @@
-"""The order of a shutdown, and what a second signal means; ends no process itself."""
+"""The order of a shutdown as a table, and what a second request means. Ends no process itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECOND_SIGNAL_AFTER_S: Final = 0.3
 
 
 class Phase(StrEnum):
-    """What is being ended. Each uses what the later ones still keep running."""
+    """What is being ended now. It still uses what the later phases end."""
 
     RUNNING = "running"
     WORKERS = "workers"
@@ -40,7 +40,7 @@ ORDER: Final[dict[tuple[Phase, Step], Phase]] = {
 
 
 class Shutdown:
-    """Where the shutdown is. `is_hurried`: nobody wants to wait for sessions any more."""
+    """The state of the shutdown. `is_hurried`: sessions are cut instead of waited for."""
 
     def __init__(self) -> None:
         self.phase = Phase.RUNNING
@@ -58,7 +58,7 @@ class Shutdown:
         return self.phase is Phase.DONE
 
     def ask(self, now: float, *, hurry: bool = False) -> bool:
-        """Somebody wants the end, perhaps at once; whether that changed anything."""
+        """Begin the shutdown, or hurry it if it has begun; returns whether that changed anything."""
         if self.phase is Phase.RUNNING:
             self._asked_at = now
             self.is_hurried = hurry
@@ -73,6 +73,6 @@ class Shutdown:
         return False
 
     def step(self, step: Step) -> Phase:
-        """Go on. Raises KeyError when `step` is not what this phase waits for."""
+        """Go to the next phase. Raises KeyError when `step` is not what this phase waits for."""
         self.phase = ORDER[self.phase, step]
         return self.phase

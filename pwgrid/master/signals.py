@@ -1,4 +1,4 @@
-"""Signals as bytes on a pipe: the handlers only queue, the loop acts."""
+"""Turns signals into bytes on a pipe: the handlers only queue them, and the loop acts on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANDLED: Final = (
 
 
 def _queued(_signum: int, _frame: FrameType | None) -> None:
-    """The C handler has written the byte already."""
+    """Does nothing: Python's C handler has written the byte (set_wakeup_fd) already."""
 
 
 class Signals:
@@ -30,14 +30,14 @@ class Signals:
         self._wakeup_before = -1
 
     def install(self) -> None:
-        """Take the signals over from here on."""
+        """Queue the signals from now on."""
         self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         for signum in HANDLED:
             self._before[signum] = signal.signal(signum, _queued)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # they are blocked after the master executed itself
 
     def restore(self) -> None:
-        """Give them back and close the pipe."""
+        """Restore the former handlers and close the pipe."""
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
         signal.set_wakeup_fd(self._wakeup_before)
@@ -45,7 +45,7 @@ class Signals:
         os.close(self._write_fd)
 
     def read(self) -> list[signal.Signals]:
-        """What has arrived, in order."""
+        """The signals that have arrived, in order."""
         try:
             return [signal.Signals(byte) for byte in os.read(self.fd, 4096)]
         except BlockingIOError:

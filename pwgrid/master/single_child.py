@@ -1,4 +1,4 @@
-"""A child that there is exactly one of and that is restarted at once when it ends: the proxy, the embedded Redis."""
+"""Keeps one child running, the proxy or the embedded Redis: restarts it when it ends, at first without a delay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICY: Final = BackoffPolicy(first_s=0.1, cap_s=5.0, healthy_s=10.0)
 
 
 class SingleChild:
-    """Keeps one child running from `start` to `stop_by`. What is special about it is in `_fork` and `_on_exit`."""
+    """Keeps one child running from `start` to `stop_by`. Subclasses define `_fork` and `_on_exit`."""
 
     def __init__(self, kind: ChildKind, loop: Loop) -> None:
         self._kind = kind
@@ -32,7 +32,7 @@ class SingleChild:
 
     @property
     def pid(self) -> int | None:
-        """None between a death and the restart."""
+        """The child's pid; None between its death and the restart."""
         return self._child.pid if self._child else None
 
     @property
@@ -41,13 +41,13 @@ class SingleChild:
         return self._backoff.reason
 
     def start(self) -> None:
-        """Have it run from now on. Idempotent."""
+        """Keep it running from now on. Idempotent."""
         if not self._is_wanted:
             self._is_wanted = True
             self._start()
 
     def adopt(self, state: ChildState) -> bool:
-        """Go on with one that another master forked; False when it has ended since."""
+        """Take over a child that another master forked; False when it has ended since."""
         child = open_child(self._loop, state)
         if child is None:
             return False
@@ -57,14 +57,14 @@ class SingleChild:
         return True
 
     def stop_by(self, term_at: float, kill_at: float) -> None:
-        """No more restarts; SIGTERM and SIGKILL at these monotonic times if it has not ended before."""
+        """Restart it no more; SIGTERM and SIGKILL it at these monotonic times if it has not ended before."""
         self._is_wanted = False
         self._restart.cancel()
         if self._child is not None:
             self._child.end_by(term_at, kill_at)
 
     def kill(self) -> None:
-        """End it without waiting for anything."""
+        """SIGKILL it at once, and restart it no more."""
         now = self._loop.now()
         self.stop_by(now, now)
 
@@ -73,7 +73,7 @@ class SingleChild:
         raise NotImplementedError
 
     def _on_exit(self, pid: int, ended: Exit) -> str:
-        """What there is to say about its end."""
+        """Clean up after it; returns the sentence that says how it ended."""
         raise NotImplementedError
 
     def _start(self) -> None:

@@ -1,4 +1,4 @@
-"""Tells by callbacks how the start goes, and once that the grid is ready, or why it is not; starts nothing."""
+"""Reports by callbacks how the start goes, and once that the grid is ready, or why it is not. Starts nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class StartReport:
-    """Tells what has changed. `is_started`: the start is over, be it this master's or that of the one before."""
+    """`is_started`: the start is over, this master's or an earlier one's."""
 
     def __init__(self, config: MasterConfig, pools: Mapping[str, Pool], status: Callable[[], dict[str, Any]]) -> None:
         self.is_started = config.kept_open is not None or bool(config.leftovers.workers)
@@ -32,7 +32,7 @@ class StartReport:
     def tell(self, records: Iterable[WorkerRecord], *, listens: bool, ready: bool) -> None:
         """Call the callbacks that have news: those about readiness once every pool is complete, or known not to start.
 
-        `listens` and `ready` come from the proxy: whoever hears ours and then asks the proxy gets the same answer.
+        `listens` and `ready` come from the proxy, so that whoever then asks the proxy gets the same answer.
         """
         if self.is_ready:
             return
@@ -59,7 +59,7 @@ class StartReport:
 
     @staticmethod
     def _call(hook: Callable[..., None], *arguments: object) -> None:
-        """Errors are only logged: whoever listened may have gone away, and the grid goes on."""
+        """Errors are only logged: the reader of this process's output may be gone, and the grid goes on."""
         try:
             hook(*arguments)
         except OSError as error:

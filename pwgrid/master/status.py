@@ -1,4 +1,4 @@
-"""What the master tells about itself: the status for operators, the roster for the proxy; changes nothing."""
+"""Makes the master's reports: the status for operators, the roster for the proxy. Changes nothing."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ _SAID: Final = ("name", "run", "labels")
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Reads the other parts and puts their figures together. `started_at` in Unix seconds.
-
-    `is_started` says whether the start is over.
-    """
+    """Puts the figures of the other parts together. `started_at` in Unix seconds; `is_started()`: the start is over."""
 
     config: MasterConfig
     pools: dict[str, Pool]
@@ -46,7 +43,7 @@ class Reporter:
     is_started: Callable[[], bool]
 
     def status(self, *, stopping: bool) -> dict[str, Any]:
-        """The reply to `status`; it holds no secret."""
+        """The reply to `pwgrid status`; it holds no secret."""
         config = self.config
         problem = disk_problem(config.runtime.directory)
         pools = {name: pool.figures(self.workers.of(name)) for name, pool in self.pools.items()}
@@ -72,7 +69,7 @@ class Reporter:
         }
 
     def roster(self, *, stopping: bool) -> dict[str, Any]:
-        """What the proxy chooses from."""
+        """The state that the proxy gets: the pools and workers that it can choose from, readiness, metrics."""
         return {
             "stopping": stopping,
             "started": self.is_started(),
@@ -98,7 +95,7 @@ class Reporter:
         }
 
     def _runs(self) -> list[dict[str, Any]]:
-        """Who has slots, as far as clients have said so: names, label key, how many; the most first."""
+        """How many slots clients of each name, run and label key have, as far as clients gave any; the most first."""
         slots: Counter[tuple[str, ...]] = Counter()
         for record in self.workers.records.values():
             for run in record.runs:
@@ -106,7 +103,7 @@ class Reporter:
         return [{**dict(zip(_SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
 
     def _reasons(self) -> dict[str, str]:
-        """Why workers drain, or will. A frame has its limit, so only the first MOST_REASONS are told."""
+        """Why workers drain, or will, by worker id. Only the first MOST_REASONS, to stay within a frame's size."""
         records = self.workers.records.values()
         told = ((each.worker_id, each.life.reason or each.recycle) for each in records)
         return dict(

@@ -1,4 +1,4 @@
-"""Tells whoever started the grid what its stop waits for; stops nothing."""
+"""Says what the stop of the grid waits for, on the terminal that started it. Stops nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from pwgrid.master.workers.record import WorkerRecord
 
 ANSWER_S: Final = 1.0
-"""How long to wait for workers to say how many sessions they have; what they said last is up to a ping old."""
+"""How long to wait for workers to say how many sessions they have: what they said last is up to a ping old."""
 COUNT_S: Final = 1.0
 
 
 class StopReport:
-    """`say(text)` is a line that stays, `count_down(text)` one that the next replaces: None without a terminal."""
+    """`say(text)` prints a line that stays, `count_down(text)` one that the next one replaces; None: no terminal."""
 
     def __init__(self, say: Callable[[str], None], count_down: Callable[[str], None] | None) -> None:
         self._say = say
@@ -24,7 +24,7 @@ class StopReport:
         self._asked_at = math.inf
 
     def tell(self, records: Collection[WorkerRecord], now: float, drain_s: float, *, hurried: bool) -> float:
-        """Say what is new. Returns when it is to be called again at the latest (monotonic seconds)."""
+        """Say what is new. Returns when to call it again at the latest (monotonic seconds)."""
         self._asked_at = min(self._asked_at, now)
         if not self._is_told and not hurried:
             answered = all(record.has_told_drain for record in records)

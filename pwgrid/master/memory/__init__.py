@@ -1,1 +1,1 @@
-"""How much memory workers and the host have, and what follows from it."""
+"""Measures the memory of workers and the host, and acts on it."""

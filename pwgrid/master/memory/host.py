@@ -1,4 +1,4 @@
-"""How much memory there is and how much processes take; decides nothing.
+"""Reads how much memory there is, and how much processes take. Decides nothing.
 
 A process that has ended takes no memory; that is no error.
 """
@@ -17,7 +17,7 @@ MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 
 def rss_bytes(process: psutil.Process) -> int:
-    """Resident memory, shared pages in full: 30 µs."""
+    """Resident memory, shared pages in full. Takes 30 µs."""
     try:
         rss: int = process.memory_info().rss
     except psutil.Error:
@@ -26,7 +26,7 @@ def rss_bytes(process: psutil.Process) -> int:
 
 
 def memory_bytes(process: psutil.Process, metric: str) -> int:
-    """`pss` or `uss`: the kernel walks all pages, 15 to 30 µs for each MiB of RSS."""
+    """Memory by `metric`, "pss" or "uss". The kernel walks all pages: 15 to 30 µs for each MiB of RSS."""
     try:
         return int(getattr(process.memory_full_info(), metric))
     except psutil.AccessDenied:
@@ -36,7 +36,7 @@ def memory_bytes(process: psutil.Process, metric: str) -> int:
 
 
 def _anonymous_bytes(process: psutil.Process) -> int:
-    """Only root may read the maps of a sandboxed browser process; its unshared memory comes nearest to them."""
+    """Unshared memory, which is closest to PSS and USS where only root may read a (sandboxed) process's maps."""
     try:
         info = process.memory_info()
     except psutil.Error:
@@ -45,15 +45,12 @@ def _anonymous_bytes(process: psutil.Process) -> int:
 
 
 def available_mib(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """What can still be used: the host's available memory, or less where our cgroup (v2) allows less.
-
-    psutil knows no cgroups, so their limits are read here.
-    """
+    """The host's available memory, or less where our cgroup (v2) allows less. psutil does not read cgroups."""
     return min([int(psutil.virtual_memory().available), *_headrooms(cgroups, membership)]) // MIB
 
 
 def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterator[Path]:
-    """The directories of the cgroups (v2) whose limits count for this process: its own, and all above it."""
+    """The directories of the cgroups (v2) whose limits apply to this process: its own, and all above it."""
     ours = next((line[3:] for line in membership.read_text().splitlines() if line.startswith("0::")), None)
     if ours is None:
         return
@@ -65,7 +62,8 @@ def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Itera
 
 
 def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:
-    """What each limited cgroup from ours up to the root leaves us. Idle file pages count: they can be reclaimed."""
+    """The bytes that each cgroup with a limit, from ours up to the root, leaves us. Inactive file pages count as free:
+    the kernel reclaims them."""
     for group in own_cgroups(cgroups, membership):
         limits = [int(text) for name in ("memory.max", "memory.high") if (text := text_of(group / name)).isdigit()]
         if limits:
@@ -75,7 +73,7 @@ def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:
 
 
 def text_of(path: Path) -> str:
-    """The text of a cgroup's file; empty if it is missing: the root has no limits, and a cgroup may be removed."""
+    """The text of a cgroup's file; empty if it is missing: the root has none, and a cgroup may be removed."""
     try:
         return path.read_text().strip()
     except OSError:

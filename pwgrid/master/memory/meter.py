@@ -1,4 +1,4 @@
-"""Meters the workers' trees and the host's memory in one pass, and says what is too much; kills and starts nothing."""
+"""Measures the memory of the workers and the host in one pass, and says which workers take too much."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _RUNNING: Final = (WorkerStatus.STARTING, *_WARM)
 
 
 class MemoryMeter:
-    """Keeps `record.memory` and `record.recycle` of every worker, and the host guard. `tick` does what is due."""
+    """Keeps `record.memory` and `record.recycle` of every worker, and the host guard, up to date."""
 
     def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:
         self.host_available_mib = 0
         self.peak_mib = 0
-        """The most that all workers together have taken, by the metric, as far as samples tell."""
+        """The highest sum of all workers' memory in any sample, by the metric of the settings."""
         self._config = config
         self._follow(config.settings)
         self._workers = workers
@@ -52,9 +52,9 @@ class MemoryMeter:
         self._seen: frozenset[str] = frozenset()
 
     def tick(self, now: float) -> float:
-        """Sample when it is time to; mark what is to be recycled; kill what is over the hard limit.
+        """Sample when a sample is due; mark workers to recycle; kill workers over the hard limit.
 
-        Returns when it is to be called again at the latest.
+        Returns when to call it again at the latest (monotonic seconds).
         """
         if self._config.settings is not self._settings:  # a reload
             self._follow(self._config.settings)
@@ -91,16 +91,16 @@ class MemoryMeter:
         }
 
     def _limits_of(self, record: WorkerRecord) -> RecycleLimits:
-        """Those of its pool; the global ones where the configuration no longer has that pool."""
+        """The limits of its pool; the global ones where the configuration no longer has that pool."""
         return self._limits_of_pools.get(record.pool, self._limits)
 
     def limits(self, limits: Limits) -> Limits:
-        """`limits` with what the host's memory allows, less one for each worker that started since the last sample."""
+        """`limits` with how many more workers fit into memory, less those that started since the last sample."""
         started = sum(record.forked_at > self._sampled_at for record in self._workers.records.values())
         return replace(limits, memory_for=max(0, self._room - started), no_spawns=self.guard.reason)
 
     def status_reply(self) -> dict[str, Any]:
-        """What an operator is told of the host."""
+        """The host's part of the reply to `pwgrid status`."""
         metric = self._settings.memory_metric
         peak = {"peakMib": self.peak_mib, "memoryMetric": metric}
         return {"availableMib": self.host_available_mib, "guard": self.guard.reason, **peak}

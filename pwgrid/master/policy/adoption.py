@@ -1,4 +1,4 @@
-"""What a master does with what the one before it has left; finds and ends nothing."""
+"""Decides what a master does with each child that the master before it left. Finds and ends none."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pwgrid.common.types import ChildKind
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One child of the master before. `alive`: its process is what was written down (pid, start time, boot, uid).
+    """One child of the master before. `alive`: its process is the one in its file (pid, start time, boot, uid).
 
-    `registry` names the Redis that it uses; `start` is its start time, in any unit that rises.
+    `registry` names the Redis that it uses; `start` is its start time, by which the newest proxy is found.
     """
 
     kind: ChildKind
@@ -24,16 +24,16 @@ class Found:
 
 
 class Verdict(StrEnum):
-    """What is to become of it."""
+    """What to do with a child."""
 
     ADOPT = "adopt"
-    RETIRE = "retire"  # a second proxy: it serves whom it has accepted, and goes
-    END = "end"  # it lives, and uses another Redis: it is killed with its tree, then removed
-    REMOVE = "remove"  # it is dead: what is left of its tree is killed, its files and its records go
+    RETIRE = "retire"  # a second proxy: it serves the clients that it has accepted, and ends
+    END = "end"  # it lives, but uses another Redis: it and its tree are killed, then as REMOVE
+    REMOVE = "remove"  # it is dead: the rest of its tree is killed, its files and records are removed
 
 
 def judge(found: Sequence[Found], registry: str) -> list[Verdict]:
-    """One verdict for each, in the given order. `registry` names the Redis that the new master uses."""
+    """One verdict for each of `found`, in its order. `registry` names the Redis that the new master uses."""
     proxies = [each for each in found if each.kind == "proxy" and each.alive and each.registry == registry]
     newest = max(proxies, key=lambda each: each.start, default=None)
     return [_judge(each, registry, newest) for each in found]

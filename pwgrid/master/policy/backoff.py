@@ -1,4 +1,4 @@
-"""How long to wait before the next start after early deaths; holds no clock and starts nothing."""
+"""Decides how long to wait before the next start after early deaths. Reads no clock and starts nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class BackoffPolicy:
     healthy_sessions: int = 5
 
     def is_healthy(self, served_s: float, sessions: int) -> bool:
-        """Whether a run that served this long was worth it."""
+        """Whether a run that served for so long, with so many sessions, does not count as an early death."""
         return served_s >= self.healthy_s or sessions >= self.healthy_sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What there was before a death: when it started (monotonic seconds), how long it served, and its sessions."""
+    """A child's run until its death: when it started (monotonic seconds), how long it served, and its sessions."""
 
     started_at: float
     served_s: float = 0.0
@@ -40,7 +40,7 @@ class Backoff:
     reason: str | None = None
 
     def died(self, now: float, reason: str, run: Run) -> Backoff:
-        """The tally after a run that ended unplanned. Siblings, which ran already at the last death, count once."""
+        """The tally after a run that ended unplanned. Those that ran already at the last death do not count again."""
         if self.policy.is_healthy(run.served_s, run.sessions):
             return Backoff(self.policy, reason=reason)
         if self.deaths and run.started_at <= self.died_at:
@@ -49,7 +49,7 @@ class Backoff:
         return Backoff(self.policy, deaths, now, now + self._delay_s(deaths), reason)
 
     def healthy(self) -> Backoff:
-        """The tally after a healthy run: as new."""
+        """The tally after a healthy run."""
         return Backoff(self.policy)
 
     def _delay_s(self, deaths: int) -> float:

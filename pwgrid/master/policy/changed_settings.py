@@ -1,4 +1,4 @@
-"""What a changed configuration means for a running grid: refused, scaled, recycled, replaced; changes nothing."""
+"""Decides what a changed configuration means for a running grid: what to refuse, scale, recycle, replace. Does none."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pwgrid.settings.pools import PoolSettings
 
 Values = Mapping[str, object]
 Concerns = Mapping[str, tuple[Part, ...]]
-"""Who has to be told of each setting, by its name."""
+"""Which parts of the grid each setting concerns, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to do. `refused` names the settings that cannot change while the grid runs; then nothing else is done.
+    """What to do. `refused` names settings that cannot change while the grid runs; if there are any, nothing is done.
 
-    `added` and `removed` are pools, `scale` and `recycle` are about those that stay.
+    `added` and `removed` name pools; `scale` and `recycle` name pools that stay.
     """
 
     refused: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Change:
 
 
 def compare(concerns: Concerns, old: Settings, new: Settings) -> Change:
-    """What it takes to get from the settings `old` to `new`."""
+    """The change from the settings `old` to `new`."""
     before, after = old.plain(), new.plain()
     changed = tuple(name for name in after if before[name] != after[name])
     parts = {part for name in changed for part in concerns[name]}
@@ -53,7 +53,7 @@ def compare(concerns: Concerns, old: Settings, new: Settings) -> Change:
 
 
 def concerning(concerns: Concerns, values: Values, *parts: Part) -> list[tuple[str, object]]:
-    """The settings that concern any of `parts`, in the order of their names: what a child was forked with."""
+    """The settings that concern any of `parts`, sorted by name: what a child of that kind is forked with."""
     return sorted((name, value) for name, value in values.items() if set(parts) & set(concerns[name]))
 
 

@@ -1,4 +1,4 @@
-"""What the master should start and drain now, from what is wanted and what is there; does neither itself."""
+"""Decides which workers the master starts and drains now, from those wanted and those there are. Does neither."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SHORT_OF_MEMORY: Final = "the host is short of memory"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one pool should have. No start before `not_before` (monotonic seconds; the pool's backoff).
+    """What one pool should have. Its backoff allows no start before `not_before` (monotonic seconds).
 
-    `spares` are warm workers beside the `workers` that serve. Spares beyond that number stay until they are needed, or
-    until the pool `is_quiet`: then they are drained.
+    `spares` is the number of warm workers beside the `workers` that serve. Spares beyond that number stay until they
+    are needed, or are drained once the pool `is_quiet`.
     """
 
     workers: int
@@ -30,8 +30,8 @@ class Wanted:
 class WorkerView:
     """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
 
-    `spare`: it is none of the wanted workers: it starts, is warm, or serves already in place of one that still lives.
-    `lingers_until`: it only waits for the end of its last sessions, which may take until then (monotonic seconds).
+    `spare`: it does not count as one of the wanted workers; it starts, is warm, or serves already in place of a worker
+    that still lives. `lingers_until`: it only waits for its last sessions, at most until then (monotonic seconds).
     """
 
     worker_id: str
@@ -46,12 +46,13 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds all pools. `memory_for` is how many more workers fit into the host's memory.
+    """What bounds all pools. `memory_for` is how many more workers fit into the host's memory; `no_spawns` is why
+    none may start now.
 
-    `max_surge` bounds the processes beyond the wanted number that the grid adds of its own accord, to have a
-    replacement before it recycles a worker. Workers that drain for another reason are replaced one for one even beyond
-    it, because capacity must not dip, but only where there is memory for it; 0 allows no process beyond the wanted
-    number, ever. Workers that linger count only where it is 0; where memory is short, they are hurried one by one.
+    `max_surge` bounds the processes beyond the wanted number that the grid adds to have a replacement before it
+    recycles a worker. Workers that drain for another reason are replaced one for one even beyond it, because capacity
+    must not dip, but only where there is memory for it. At 0 there is never a process beyond the wanted number. Workers
+    that linger count only at 0; where memory is short, they are hurried one by one.
     """
 
     max_starting: int = 2
@@ -75,22 +76,20 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Let a spare serve, now or as soon as it is warm, and count on it."""
+    """Let a spare serve, now or as soon as it is warm; it counts as a wanted worker from now on."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Drain one worker."""
-
     worker_id: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hurry:
-    """Give the sessions of a worker that lingers only the time of a drain that was not planned."""
+    """Give the sessions of a worker that lingers no more time than an unplanned drain has."""
 
     worker_id: str
     reason: str
@@ -104,7 +103,7 @@ class _Pool:
     name: str
     wanted: Wanted
     coming: list[WorkerView]
-    """They will serve: they start, or are spares that have been told to."""
+    """Those that will serve: they start, or are spares that were told to serve."""
     available: list[WorkerView]
     spares: list[WorkerView]
     leaving: list[WorkerView]
@@ -115,26 +114,26 @@ class _Pool:
         return [view for view in (*self.coming, *self.available) if view is not self.expiring]
 
     def missing(self) -> int:
-        """How many it lacks of those that serve, or too many (negative)."""
+        """How many serving workers it lacks; negative: how many it has too many."""
         return self.wanted.workers - len(self.kept())
 
     def all(self) -> list[WorkerView]:
         return [*self.coming, *self.available, *self.spares, *self.leaving, *self.lingering]
 
     def room(self, limits: Limits) -> int:
-        """How many more processes it may have. What drains for other reasons is replaced even beyond the surge."""
+        """How many more processes it may have. Replacements of workers that drain may exceed `max_surge`."""
         if limits.max_surge == 0:
             return self.wanted.workers - len(self.all())
         beyond = max(limits.max_surge, len(self.leaving))
         return self.wanted.workers + beyond - len(self.all()) + len(self.lingering)
 
     def called(self) -> list[WorkerView]:
-        """The spares that are to serve now."""
+        """The spares that have to serve now."""
         return sorted(self.spares, key=_soonest)[: max(0, self.missing())]
 
 
 def plan(wanted: Mapping[str, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
-    """The actions that bring what is there nearer to what is wanted; `now` in monotonic seconds."""
+    """The actions that bring the workers there are (`views`) nearer to those wanted; `now` in monotonic seconds."""
     everyone = list(views)
     pools = [_pool(name, goal, everyone) for name, goal in wanted.items()]
     can_wait = any(pool.lingering for pool in pools)
@@ -146,7 +145,7 @@ def plan(wanted: Mapping[str, Wanted], views: Iterable[WorkerView], now: float, 
 
 
 def next_start(wanted: Mapping[str, Wanted], now: float) -> float:
-    """When a backoff ends next, or infinity: `plan` may have something else to say then."""
+    """When the next backoff ends (monotonic seconds), or infinity: `plan` may return other actions from then on."""
     return min((goal.not_before for goal in wanted.values() if goal.not_before > now), default=math.inf)
 
 
@@ -169,8 +168,8 @@ def _pool(name: str, wanted: Wanted, views: list[WorkerView]) -> _Pool:
 
 
 def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
-    """The one worker of the pool that is recycled next: none while another recycle is under way. One that lingers does
-    not count as that: its replacement serves already."""
+    """The one worker of the pool to recycle next; None while another recycle is under way. A worker that lingers does
+    not count for that: its replacement serves already."""
     due = [view for view in pool.available if view.recycle]
     if len(pool.leaving) >= max(1, limits.max_surge) or any(view.recycle for view in pool.leaving):
         return None
@@ -180,7 +179,7 @@ def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
 def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[Action]:
     """Drain surplus workers, idle ones first, and the expiring one once its replacement serves or has no room to start.
 
-    `can_wait`: some worker lingers, and can be hurried to make room.
+    `can_wait`: a worker lingers, and can be hurried to make room for the replacement.
     """
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
@@ -197,9 +196,9 @@ def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[Action]:
 
 
 def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
-    """Spares wait for as long as sessions come, since each start costs; but not on a host that is short of memory.
+    """Drain spares once no sessions come, and not before, since each start costs; or if the host is short of memory.
 
-    Those that are to be recycled go when enough others are warm, or there can be no others.
+    Spares to recycle go when enough others are warm, or there is no room for others.
     """
     waiting = sorted(pool.spares, key=_soonest)[len(pool.called()) :]
     idle = [view for view in waiting if not view.active]
@@ -214,7 +213,7 @@ def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
 
 
 def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
-    """Hurry the worker that has lingered longest, where the host is short of memory, or has none for a worker that is
+    """Hurry the worker whose lingering ends first, where the host is short of memory, or has none for a worker that has
     to serve. One at a time: the memory that it frees may be enough."""
     lingering = [view for pool in pools for view in pool.lingering]
     if not lingering or limits.has_room or any(pool.leaving for pool in pools):
@@ -222,23 +221,24 @@ def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
     starts = [each for pool in pools if now >= pool.wanted.not_before for each in _starts(pool, limits)]
     if limits.no_spawns is None and not any(is_extra and not spawn.spare for spawn, is_extra in starts):
         return []
-    longest = min(lingering, key=lambda view: view.lingers_until or 0.0)
-    return [Hurry(longest.worker_id, SHORT_OF_MEMORY)]
+    first = min(lingering, key=lambda view: view.lingers_until or 0.0)
+    return [Hurry(first.worker_id, SHORT_OF_MEMORY)]
 
 
 def _soonest(view: WorkerView) -> tuple[bool, int, float]:
-    """The order in which spares serve: first those that need no recycling; of these those that serve already, then warm
-    ones, then those that started first."""
+    """Sorts spares in the order in which they serve: those that need no recycling first, then by status (available,
+    spare, starting), then the oldest."""
     return (view.recycle is not None, -BEFORE_A_DRAIN.index(view.status), view.started_at)
 
 
 def _least_loss(view: WorkerView) -> tuple[int, int, float]:
-    """Starting ones go first, then idle ones, then those with few sessions; the youngest of equals."""
+    """Sorts surplus workers in the order in which they go: by status (starting first), then the fewest sessions, then
+    the youngest."""
     return (BEFORE_A_DRAIN.index(view.status), view.active, -view.started_at)
 
 
 def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
-    """Round robin over the pools, so that no pool waits until another one is complete."""
+    """Starts by turns for all pools, so that no pool waits until another one is complete."""
     if limits.no_spawns is not None:
         return []
     room = limits.max_starting - sum(view.status is WorkerStatus.STARTING for pool in pools for view in pool.all())
@@ -259,7 +259,7 @@ def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
 
 
 def _starts(pool: _Pool, limits: Limits) -> list[tuple[Spawn, bool]]:
-    """What the pool lacks and has room for, and whether that takes a process beyond the wanted number."""
+    """What the pool lacks and has room for; and for each, whether it is a process beyond the wanted number."""
     called, there = len(pool.called()), len(pool.all())
     missing = max(0, pool.missing() - called)
     lasting = max(0, sum(view.recycle is None for view in pool.spares) - called)

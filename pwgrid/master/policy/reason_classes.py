@@ -1,4 +1,4 @@
-"""Puts the sentences that say why a worker ends into closed sets, for metrics; the sentences stay as they are."""
+"""Maps the sentences that say why a worker ends to closed sets of classes, for metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECYCLES: Final = {
     "operator": "operator",
     "asked over Redis": "operator",
 }
-"""Why a worker is replaced, by the first words of the sentence. Other workers are no longer wanted, or fail."""
+"""Why a worker is replaced, by the text before the sentence's first colon. Other sentences tell of no replacement."""
 
 DEATHS: Final = {
     "launch failed": re.compile(r" did not start\b"),
@@ -29,7 +29,7 @@ DEATHS: Final = {
     "worker ended": re.compile("worker ended with "),
     "not forked": re.compile("cannot start a worker"),
 }
-"""How a worker dies; the first pattern that is found in the sentence counts."""
+"""How a worker dies: the first pattern that is in the sentence counts."""
 
 OTHER: Final = "other"
 NO_SIGNAL: Final = "none"
@@ -49,18 +49,18 @@ SIGNALS: Final = (
     ),
     *("SIGSYS", "SIGTERM", "SIGTRAP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGXFSZ"),
 )
-"""Those that end processes. Any other is `other`."""
+"""The signals that end processes. Any other is `other`."""
 
 _SIGNAL: Final = re.compile(r"\bSIG[A-Z0-9]+\b")
 
 
 def recycle_class(reason: str) -> str | None:
-    """Why a worker is replaced; None when it is not, or ends for a failure."""
+    """The class of a replacement's reason; None when the worker is not replaced, or fails."""
     return RECYCLES.get(reason.partition(":")[0])
 
 
 def death_class(reason: str) -> tuple[str, str]:
-    """How a worker died, and the signal that ended the process, if one did."""
+    """The class of a death, and the signal in its sentence, or NO_SIGNAL."""
     found = next((name for name, pattern in DEATHS.items() if pattern.search(reason)), OTHER)
     said = _SIGNAL.search(reason)
     if said is None:

@@ -1,8 +1,8 @@
-"""When a worker is replaced or killed for its memory or age, and when the host has too little memory; measures nothing.
+"""Decides when a worker is replaced or killed for its memory or age, and when the host is short of memory.
 
 The RSS of a worker's tree is read at each sample. What the tree really takes (PSS, USS) costs the kernel 15 to 30 µs
-for each MiB, so it is read every twelfth sample, at least each minute, and at once when it could be over a limit, or
-when RSS is clearly above that of all readings. Between readings RSS bounds it: PSS and USS are never above RSS, and
+for each MiB, so it is read only every twelfth sample, at least each minute, and at once when it could be over a limit,
+or when RSS is clearly above that of all readings. Between readings RSS bounds it: PSS and USS are never above RSS, and
 grow by no more than RSS does.
 """
 
@@ -17,12 +17,12 @@ from typing import Final
 from pwgrid.common.session_lifecycle import EndReason
 
 SAMPLES_OVER: Final = 2
-"""Consecutive samples over the soft limit that recycle a worker: a single one may be a page that is just being left."""
+"""So many samples in a row over the soft limit recycle a worker: a single one may be a page that is about to close."""
 
 RENEWED_AFTER_SAMPLES: Final = 12
 RENEWED_AFTER_S: Final = 60.0
-"""A reading is renewed after so many samples or seconds, also without growth; each sample renews it if samples are
-rarer. By default both are a minute."""
+"""A reading is renewed after so many samples or seconds, also without growth, whichever comes first. By default both
+are a minute."""
 
 NEW_HIGH_FACTOR: Final = 1.1
 REOPEN_FACTOR: Final = 1.25
@@ -31,13 +31,13 @@ MEMORY_LIMIT: Final = EndReason.MEMORY_LIMIT.value
 
 
 def renewed_after(interval_s: float) -> int:
-    """In how many samples, `interval_s` apart, each worker's memory is read once at least."""
+    """Each worker's memory is read at least once in so many samples, which are `interval_s` apart."""
     return max(1, min(RENEWED_AFTER_SAMPLES, int(RENEWED_AFTER_S // interval_s)))
 
 
 @dataclass(frozen=True, slots=True)
 class RecycleLimits:
-    """What one worker may be; 0 is off. Memory by the metric that the settings choose."""
+    """What one worker may take, by the metric of the settings, and how old it may get; 0 is off."""
 
     soft_mib: int = 0
     hard_mib: int = 0
@@ -45,13 +45,13 @@ class RecycleLimits:
 
     @property
     def lowest_mib(self) -> int:
-        """The lower limit: while RSS is not above it, the metric need not be read for a limit; 0 without limits."""
+        """The lower limit; 0 without limits. Only a worker whose RSS is above it may be over a limit."""
         return self.soft_mib or self.hard_mib
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The memory of one worker's tree. `memory_mib` is the metric's last reading, None before the first."""
+    """The memory of one worker's tree. `memory_mib` is the last reading of the metric; None before the first."""
 
     rss_mib: int | None = None
     memory_mib: int | None = None
@@ -64,7 +64,7 @@ class Footprint:
     """The highest RSS at any reading."""
 
     def is_new_high(self, rss_mib: int) -> bool:
-        """Whether RSS is so far above that of all readings that another one is needed to know the highest figure."""
+        """Whether RSS is so far above that of all readings that only another reading tells the highest figure."""
         return 0 < self.highest_rss_mib * NEW_HIGH_FACTOR < rss_mib
 
     def needs_reading(self, limits: RecycleLimits, rss_mib: int) -> bool:
@@ -77,7 +77,7 @@ class Footprint:
         return rss_mib - min(self.lowest_rss_mib, rss_mib) > limit - self.memory_mib
 
     def is_due(self, samples: int) -> bool:
-        """Whether this sample has to renew the reading, where one out of `samples` does."""
+        """Whether this sample has to renew the reading, so that at least one in `samples` does."""
         return self.memory_mib is not None and self.samples_since >= samples - 1
 
     def sampled(self, limits: RecycleLimits, rss_mib: int, memory_mib: int | None) -> Footprint:
@@ -98,14 +98,14 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """What recycling depends on; `started_at` in monotonic seconds."""
+    """What `recycle_reason` needs to know of a worker; `started_at` in monotonic seconds."""
 
     started_at: float
     memory: Footprint = Footprint()
 
 
 def recycle_reason(limits: RecycleLimits, worker: WorkerFigures, now: float) -> str | None:
-    """Why the worker should be replaced, None when it need not be. The plan takes them one at a time."""
+    """Why the worker should be replaced, or None. The plan replaces such workers one at a time."""
     if worker.memory.samples_over >= SAMPLES_OVER:
         return f"memory: {worker.memory.memory_mib} MiB, the limit is {limits.soft_mib} MiB"
     if now >= expires_at(limits, worker.started_at):
@@ -119,23 +119,24 @@ def expires_at(limits: RecycleLimits, started_at: float) -> float:
 
 
 def over_hard(limits: RecycleLimits, memory: Footprint) -> bool:
-    """Whether the worker must go now, whatever it does."""
+    """Whether the worker must be killed now."""
     return 0 < limits.hard_mib < (memory.memory_mib or 0)
 
 
 @dataclass(slots=True)
 class HostGuard:
-    """Closed while the host is short of memory; it opens at a higher mark, so that it does not flap. Floor 0: off.
+    """Closed while the host is short of memory. It opens only at REOPEN_FACTOR times the floor, so that it does not
+    open and close all the time. Floor 0: off.
 
-    `reason` is the sentence for clients and operators while it is closed. It names no current figure: whoever shows it
-    shows the same one until something changes.
+    `reason` is the sentence for clients and operators while it is closed. It names no current figure, so that it stays
+    the same for as long as the guard is closed.
     """
 
     floor_mib: int
     reason: str | None = None
 
     def observe(self, available_mib: int) -> str | None:
-        """Take a sample; the reason why nothing is admitted or started from now on, or None."""
+        """Take a sample; returns `reason`: why nothing is admitted or started from now on, or None."""
         mark_mib = self.floor_mib if self.reason is None else self.reopens_at_mib
         if available_mib >= mark_mib:
             self.reason = None
@@ -148,11 +149,11 @@ class HostGuard:
 
     @property
     def reopens_at_mib(self) -> int:
-        """What must be available for it to open again."""
+        """How much memory must be available for it to open again."""
         return math.ceil(self.floor_mib * REOPEN_FACTOR)
 
 
 def room_for(available_mib: int, floor_mib: int, sizes_mib: Collection[int]) -> int:
-    """How many more workers of the usual size fit without going below the floor; `sizes_mib` are those there are."""
+    """How many more workers of the median of `sizes_mib`, the sizes of the present ones, fit above the floor."""
     usual_mib = statistics.median(sizes_mib) if sizes_mib else UNKNOWN_WORKER_MIB
     return max(0, int((available_mib - floor_mib) // max(1, usual_mib)))

@@ -1,11 +1,10 @@
-"""Foresees how many workers of a pool the next sessions can use up, so that their replacements are warm in time.
+"""Decides how many spares a pool needs, so that the replacements of used-up workers are warm in time.
 
-A replacement takes a start time to get warm. So it is not enough to count how many sessions a worker has left: what
-matters is whether those that begin within a start time can use it up, at the rate that the pool has. As many workers as
-they can use up there should be as spares: warm, and chosen by no selection until one of them is let serve, in the very
-step that uses another worker up.
+A worker is used up by its lifetime's last session, and a replacement takes a start time to get warm. So a pool needs as
+many spares as it has workers that the sessions of one start time, at the pool's rate, can use up. A spare is warm, but
+no selection chooses it until the very step that uses another worker up lets it serve.
 
-A spare does not serve before that: the selection would give it the next sessions and keep all others near their end, so
+If spares served before that, the selection would give them the next sessions and keep all others near their end, so
 that more workers would leave no more sessions in the pool (docs/decisions.md). Measures nothing; times are monotonic
 seconds.
 """
@@ -28,7 +27,8 @@ _NO_SESSION: Final = 0.1  # fewer expected sessions count as none: a rate that i
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What is known of a pool. `rate` in sessions per second; `start_s` is how long a browser takes to get warm."""
+    """What `spares` needs to know of a pool. `rate` in sessions per second; `start_s` is how long a browser takes to
+    get warm."""
 
     rate: float
     start_s: float
@@ -37,10 +37,10 @@ class Outlook:
 
     @property
     def sessions(self) -> int:
-        """How many may begin before a browser that is started now is warm.
+        """How many sessions may begin before a browser that is started now is warm.
 
-        Those that the rate foresees, and those that may come at once at any time: as many as a worker has slots, but at
-        most a fifth of its lifetime, else most workers of a pool with short lifetimes would be spares.
+        Those that the rate foresees, and a burst that may come at any time: as many as a worker has slots, but at most
+        a fifth of its lifetime, else most workers of a pool with short lifetimes would be spares.
         """
         return math.ceil(self.rate * self.start_s - _NO_SESSION) + max(1, min(self.slots, self.max_lifetime // 5))
 
@@ -48,8 +48,8 @@ class Outlook:
 def spares(outlook: Outlook, lifetimes: Iterable[int]) -> int:
     """How many spares there should be: as many as the workers that the next sessions can use up at the most.
 
-    `lifetimes` are the sessions so far of all workers that are not on their way out: those that serve, those that
-    start, and the spares themselves.
+    `lifetimes` are the sessions so far of all workers that do not drain: those that serve, those that start, and the
+    spares themselves.
     """
     sessions, number = outlook.sessions, 0
     for lifetime in sorted(lifetimes, reverse=True):
@@ -61,10 +61,10 @@ def spares(outlook: Outlook, lifetimes: Iterable[int]) -> int:
 
 
 def expected_rate(workers: int, slots: int, max_lifetime: int) -> float:
-    """Sessions per second in a pool of which nothing is known yet: one a second in each slot, but at most as many as
-    use up half of each worker's lifetime.
+    """Sessions per second to expect of a pool without any yet: one in each slot, but at most half of each worker's
+    lifetime.
 
-    With long lives that asks for no spare, with short ones for the few that the first seconds of a load need.
+    With long lifetimes that asks for no spare, with short ones for the few that the first seconds of a load need.
     """
     return workers * min(slots, max_lifetime / 2)
 
@@ -73,8 +73,8 @@ def expected_rate(workers: int, slots: int, max_lifetime: int) -> float:
 class SessionRate:
     """Sessions that begin in a pool per second: those of its busiest second, halved for every five minutes since then.
 
-    Before anything is known it is `expected`, counted from `last_at` on. A replacement that comes too early costs
-    memory, one that comes too late capacity.
+    Until sessions begin it is `expected`, halved since `last_at` in the same way. It errs to the high side: a spare too
+    many costs memory, one too few costs capacity.
     """
 
     last_at: float
@@ -88,7 +88,7 @@ class SessionRate:
         self._peak, self._peak_at = self.expected, self.last_at
 
     def count(self, sessions: int, since: float, now: float) -> None:
-        """Take in that so many sessions of one worker have begun after `since`, when it was last heard of."""
+        """Count sessions of one worker that began after `since`, the time of its report before."""
         self._recent.append((since, now, sessions))
         while self._recent[0][1] <= now - WINDOW_S:
             self._recent.popleft()
@@ -98,16 +98,16 @@ class SessionRate:
             self._peak, self._peak_at = seen, now
 
     def per_s(self, now: float) -> float:
-        """The rate to expect."""
+        """The expected sessions per second."""
         return self._peak * math.exp2((self._peak_at - now) / HALF_LIFE_S)
 
     def is_quiet(self, now: float) -> bool:
-        """Whether no session has begun for so long that spares are of no use."""
+        """Whether no session has begun for QUIET_S, so that spares are of no use."""
         return now - self.last_at >= QUIET_S
 
 
 def _within_window(begin: float, end: float, now: float) -> float:
-    """Which part of the time from `begin` to `end` is in the window that ends `now`."""
+    """Which part (0 to 1) of the time from `begin` to `end` is in the window that ends `now`."""
     window = now - WINDOW_S
     return 1.0 if begin >= window or end <= begin else (end - window) / (end - begin)
 
@@ -119,10 +119,9 @@ class StartTimes:
     _last: deque[float] = field(default_factory=lambda: deque(maxlen=STARTS))
 
     def took(self, seconds: float) -> None:
-        """Take in one."""
         self._last.append(seconds)
 
     @property
     def longest_s(self) -> float:
-        """What the next one must be expected to take."""
+        """How long the next one may take."""
         return max(self._last, default=UNKNOWN_START_S)

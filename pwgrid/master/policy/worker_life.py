@@ -1,8 +1,8 @@
-"""What becomes of a worker, decided in one place: its states are tables, and each method says what is to be done.
+"""Decides what happens to a worker: its states are tables, and each method returns what the master has to do.
 
-A worker is three things at once: where its service is (`status`: pwgrid/common/worker_lifecycle.py), where its process
-is (`phase`), and what the master wants of it (`purpose`). The methods are what can happen; each returns what the master
-has to do about it, and does nothing itself. Times are monotonic seconds.
+A worker has three states at once: that of its service (`status`: pwgrid/common/worker_lifecycle.py), that of its
+process (`phase`), and what the master wants of it (`purpose`). There is a method for each thing that can happen. None
+does anything itself. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pwgrid.common.worker_lifecycle import (
 )
 
 LAUNCH_GRACE_S: Final = 15.0
-"""What a worker has beyond LAUNCH_TIMEOUT to get warm."""
+"""Time beyond LAUNCH_TIMEOUT for a worker to get warm."""
 
 SERVE_GRACE_S: Final = 15.0
-"""For a warm worker to register. Only a Redis that is away can take so long, and then it serves without."""
+"""Time for a warm worker to register. It takes so long only while Redis is away; the worker then serves without."""
 
 DRAIN_GRACE_S: Final = 20.0
-"""What a worker has beyond its drain deadline to close sessions and its browser."""
+"""Time beyond its drain deadline for a worker to close sessions and its browser."""
 
 DRAIN_NOW_S: Final = 5.0
 
 
 class Phase(StrEnum):
-    """Where the process of a worker is, as the master knows it."""
+    """The state of a worker's process, as the master knows it."""
 
-    AWAITED = "awaited"  # another master forked it, and it has not come back to this one yet
-    REPEATING = "repeating"  # it is back, and may say again what the other master had heard
+    AWAITED = "awaited"  # another master forked it, and it has not reconnected to this one yet
+    REPEATING = "repeating"  # it has reconnected, and may repeat what the other master had heard
     RUNNING = "running"
-    GIVEN_UP = "given up"  # it is being ended, and not heard any more
+    GIVEN_UP = "given up"  # the master ends it, and ignores what it says
     EXITED = "exited"  # processes below it may be left
     CLEANED_UP = "cleaned up"
 
@@ -46,7 +46,7 @@ class Phase(StrEnum):
 class PhaseEvent(StrEnum):
     """What can happen to the process."""
 
-    OPENS = "opens"  # its link, for the first time or again
+    OPENS = "opens"  # its link is open, for the first time or again
     COMES_BACK = "comes back"  # it has told its state
     IS_GIVEN_UP = "is given up"
     EXITS = "exits"
@@ -61,14 +61,14 @@ PHASES: Final[dict[tuple[Phase, PhaseEvent], Phase]] = {
     (_P.AWAITED, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.AWAITED, _PE.EXITS): _P.EXITED,
     (_P.REPEATING, _PE.OPENS): _P.REPEATING,
-    # A link delivers events before the state, so nothing is repeated after that.
+    # A link delivers events before the state, so nothing is repeated after the state.
     (_P.REPEATING, _PE.COMES_BACK): _P.RUNNING,
     (_P.REPEATING, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.REPEATING, _PE.EXITS): _P.EXITED,
     (_P.RUNNING, _PE.OPENS): _P.RUNNING,
     (_P.RUNNING, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.RUNNING, _PE.EXITS): _P.EXITED,
-    # The hard memory limit waits for no grace.
+    # It is over the hard memory limit while the grace of its end runs.
     (_P.GIVEN_UP, _PE.IS_GIVEN_UP): _P.GIVEN_UP,
     (_P.GIVEN_UP, _PE.EXITS): _P.EXITED,
     (_P.EXITED, _PE.IS_SUCCEEDED): _P.RUNNING,
@@ -80,12 +80,12 @@ _S, _E = WorkerStatus, WorkerEvent
 REPEATED: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
     (_S.SPARE, _E.WAITS): _S.SPARE,
     (_S.AVAILABLE, _E.WAITS): _S.AVAILABLE,
-    # The other master had heard of its drain or failure, and there was no room on the disk to write it down.
+    # The other master had heard of its drain or failure, but the disk had no room to write that down.
     (_S.STARTING, _E.STOPS): _S.STOPPED,
     (_S.SPARE, _E.STOPS): _S.STOPPED,
     (_S.AVAILABLE, _E.STOPS): _S.STOPPED,
 }
-"""More transitions, for a worker alone that comes back to another master and repeats what it had said before."""
+"""More transitions, only for a worker that reconnects to another master and repeats what it had said before."""
 
 _LEADS_TO: Final = {"spare": _E.WAITS, "available": _E.SERVES, "draining": _E.DRAINS, "stopped": _E.STOPS}
 
@@ -93,27 +93,29 @@ _LEADS_TO: Final = {"spare": _E.WAITS, "available": _E.SERVES, "draining": _E.DR
 class Purpose(IntEnum):
     """What the master wants of a worker. It only rises."""
 
-    SPARE = auto()  # to wait until another one is used up: nobody counts on it, even if a selection let it serve
+    SPARE = auto()  # to wait until another one is used up; not counted as capacity, even if a selection lets it serve
     SERVE = auto()
-    RECYCLE = auto()  # once its sessions have ended, which may take long; a counted death sets it, too, to count once
-    END = auto()  # its sessions have less time: as much as when the grid stops
-    END_FOR_OPERATOR = auto()  # the same; asked for a second time it means END_NOW
+    RECYCLE = (
+        auto()
+    )  # to end once its sessions have, in the time of a planned drain; a counted death sets it, too, to count once
+    END = auto()  # to end within the time that sessions have when the grid stops
+    END_FOR_OPERATOR = auto()  # the same; a second one means END_NOW
     END_NOW = auto()
 
 
 class Do(Enum):
-    """What the master has to do about a worker. What it takes for that is in the worker's record."""
+    """What the master has to do about a worker. The arguments are in the worker's record."""
 
     COUNT_DEATH = auto()  # its pool backs off
     SEND_SERVE = auto()
     SEND_DRAIN = auto()
-    LEAVE_DRAIN = auto()  # in Redis, by the proxy: the worker's link may be down
+    LEAVE_DRAIN = auto()  # the proxy leaves the drain command in Redis, since the worker's link may be down
     LIMIT_DRAIN = auto()  # its process is killed at `drain_by`
     END_PROCESS = auto()
     KILL_PROCESS = auto()
     CUT_LINK = auto()
-    TELL_TAKEN_OVER = auto()  # the proxy must choose it no more: a successor sees its sessions to their end
-    TELL_LOST = auto()  # the proxy hears that it and its sessions have ended without a word
+    TELL_TAKEN_OVER = auto()  # the proxy must choose it no more: a successor stays until its sessions have ended
+    TELL_LOST = auto()  # the proxy hears that it and its sessions have ended unannounced
     TELL_GONE = auto()  # the proxy hears that it has ended as it should
     FORK_SUCCESSOR = auto()
     CLEAN_UP = auto()
@@ -121,15 +123,15 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What the settings allow, in seconds: for a browser to launch, and for the sessions of a drain to end, where the
-    grid planned it (`recycle_s`) and where it did not."""
+    """How many seconds the settings allow for a browser to launch, and for the sessions of a drain to end: a planned
+    one (`recycle_s`) or any other (`drain_s`)."""
 
     launch_s: float
     drain_s: float
     recycle_s: float
 
     def of(self, purpose: Purpose) -> float:
-        """How long the sessions of a worker may go on that is to end."""
+        """How many seconds the sessions of a worker with this purpose may still go on."""
         if purpose is Purpose.END_NOW:
             return 0.0
         return self.recycle_s if purpose is Purpose.RECYCLE else self.drain_s
@@ -139,10 +141,10 @@ class Times:
 class WorkerLife:
     """One worker, from its fork until nothing of it is left.
 
-    `successors`: how many processes have taken over the browser server of one that died. `has_failed`: it has said why
-    it cannot start. `reason`: why it ends, and if that changed, why its sessions have to end by `sessions_until`.
+    `successors`: how many processes have taken over its browser server after a process died. `has_failed`: it has said
+    why it cannot start. `reason`: why it ends, or the newer reason why its sessions have to end by `sessions_until`.
     `ready_by`: when it has to be warm, or to serve if it was told to. `sessions_until`: how long the sessions of a
-    drain may go on; `drain_by`: when its process is killed. A successor gets what is left of these.
+    drain may go on; `drain_by`: when its process is killed. Both apply to its successor, too.
     """
 
     purpose: Purpose
@@ -157,15 +159,15 @@ class WorkerLife:
 
     @classmethod
     def forked(cls, purpose: Purpose, now: float, times: Times) -> WorkerLife:
-        """A worker of our own."""
+        """A worker that this master forks."""
         return cls(purpose, ready_by=now + times.launch_s + LAUNCH_GRACE_S)
 
     @classmethod
     def adopted(
         cls, written: str, purpose: Purpose, now: float, times: Times, sessions_until: float | None = None
     ) -> WorkerLife:
-        """A worker of another master, which wrote down that its status was `written`. One that was on its way out still
-        is, and has the time that was written down for it."""
+        """A worker that another master forked; its file says that its status was `written`. One that was draining goes
+        on with that, until the file's `sessions_until`."""
         if written in BEFORE_A_DRAIN:
             life = cls(purpose, WorkerStatus(written), Phase.AWAITED)
             if life.status is WorkerStatus.STARTING:
@@ -177,7 +179,7 @@ class WorkerLife:
 
     @property
     def is_capacity(self) -> bool:
-        """Whether it serves, or will."""
+        """Whether it serves, or will serve."""
         return self.status in BEFORE_A_DRAIN
 
     @property
@@ -185,18 +187,18 @@ class WorkerLife:
         return self.phase not in (Phase.EXITED, Phase.CLEANED_UP)
 
     def lingers(self, now: float, times: Times) -> bool:
-        """Whether its sessions have more time than those of a drain that was not planned: it may stay for long."""
+        """Whether it may stay for long: its sessions have more time than those of an unplanned drain."""
         return self.status is WorkerStatus.DRAINING and now + times.drain_s < self.sessions_until < math.inf
 
-    # What it says
+    # What the worker says
 
     def opens(self) -> None:
         """Its link is open, for the first time or again."""
         self._step(PhaseEvent.OPENS)
 
     def says(self, event: WorkerEvent, reason: str, now: float, times: Times, drain_s: float | None = None) -> list[Do]:
-        """It says what it does now; `reason` is why it drains or has failed, `drain_s` how long its sessions may go
-        on (None: it does not say)."""
+        """The worker reports `event`; `reason` is why it drains or failed, `drain_s` how long its sessions may go on
+        (None: it does not say)."""
         was = self.status
         self._see(event)
         if self.status is was:
@@ -215,13 +217,13 @@ class WorkerLife:
         return []
 
     def comes_back(self, told: object, now: float, times: Times) -> list[Do]:
-        """A worker of another master tells its status for the first time. That counts; what that master asked and the
-        worker may not have heard is asked again."""
+        """A worker that another master forked reports its status for the first time. That status counts. What the other
+        master asked of it is asked again, since the worker may not have heard it."""
         event = _LEADS_TO.get(str(told))
         todo = self.says(event, "asked", now, times) if event else []
         self._step(PhaseEvent.COMES_BACK)
         if self.status is WorkerStatus.DRAINING and told is not None:
-            # Also when it drains already: it may not have heard that its sessions have less time than before.
+            # Also if it drains already: it may not have heard that its sessions have less time by now.
             self.reason = self.reason or "asked"
             todo.append(Do.SEND_DRAIN)
         elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
@@ -229,17 +231,17 @@ class WorkerLife:
             todo.append(Do.SEND_SERVE)
         return todo
 
-    # What is asked of it
+    # What is asked of the worker
 
     def serve(self, now: float) -> list[Do]:
-        """The plan lets a spare serve, at once or as soon as it is warm, and counts on it."""
+        """The plan lets a spare serve, at once or as soon as it is warm, and counts it as a wanted worker."""
         self.purpose = max(self.purpose, Purpose.SERVE)
         if self.status is WorkerStatus.SPARE:
             self.ready_by = now + SERVE_GRACE_S
         return [Do.SEND_SERVE]
 
     def serves_in_place(self, now: float) -> list[Do]:
-        """The selection that used another worker up has let this one serve: it is available in Redis already."""
+        """The selection that used another worker up has let this spare serve: it is available in Redis already."""
         if self.purpose is not Purpose.SPARE or not self.is_capacity:
             return []
         todo = self.serve(now)
@@ -249,7 +251,7 @@ class WorkerLife:
         return todo
 
     def drain(self, wanted: Purpose, reason: str, now: float, times: Times) -> list[Do]:
-        """Somebody wants its end. One that drains already is told again only when its sessions get less time."""
+        """The worker has to end. One that drains already is told again only when its sessions get less time."""
         if not self.has_process or self.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
             return []
         was = self.purpose
@@ -265,21 +267,21 @@ class WorkerLife:
         self._see(WorkerEvent.DRAINS)
         self.ready_by = math.inf
         limit = self._limit_drain(until, DRAIN_NOW_S if is_now else DRAIN_GRACE_S)
-        # A recycle waits until the link is up again: the only kind of drain in Redis leaves sessions less time.
+        # A recycle waits until the link is up again: the drain command in Redis would leave sessions less time.
         leave = [] if self.purpose is Purpose.RECYCLE else [Do.LEAVE_DRAIN]
         return [*limit, Do.SEND_DRAIN, *leave]
 
     def kill(self) -> list[Do]:
-        """The last resort: its process and its tree end at once."""
+        """Its process and its tree are killed at once."""
         self.purpose = Purpose.END_NOW
         return [Do.KILL_PROCESS] if self.has_process else []
 
-    # How it ends
+    # How the worker ends
 
     def may_be_taken_over(self, now: float) -> bool:
         """Whether a successor may take over if its process has died and its browser server lives.
 
-        A successor gets no successor: a browser server whose second worker dies, too, is ended with its tree.
+        A successor gets no successor: if it dies, too, its browser server is ended with its tree.
         """
         return (
             not self.successors
@@ -289,8 +291,8 @@ class WorkerLife:
         )
 
     def is_silent(self, reason: str, *, taken_over: bool) -> list[Do]:
-        """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: its browser
-        server lives, and a successor gets it."""
+        """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: a successor
+        gets its browser server, which lives."""
         self._step(PhaseEvent.IS_GIVEN_UP)
         news = self._is_taken_over(reason) if taken_over else self._is_lost(reason)
         return [Do.CUT_LINK, *news, Do.END_PROCESS]
@@ -301,7 +303,7 @@ class WorkerLife:
         return [Do.CUT_LINK, *self._is_lost(reason), Do.KILL_PROCESS]
 
     def exits(self, reason: str, *, is_clean: bool, taken_over: bool) -> list[Do]:
-        """Its process has ended; `is_clean`: by itself, and all was well."""
+        """Its process has ended; `is_clean`: by itself and without a fault. `taken_over`: as in `is_silent`."""
         was_given_up = self.phase is Phase.GIVEN_UP
         self._step(PhaseEvent.EXITS)
         self.ready_by = math.inf
@@ -316,14 +318,14 @@ class WorkerLife:
         return [Do.CUT_LINK, *self._is_lost(reason), Do.CLEAN_UP]
 
     def is_succeeded(self, now: float, times: Times) -> list[Do]:
-        """Another process has taken its place: it sees the sessions to their end, and goes."""
+        """Another process has taken its place: it stays until the sessions have ended."""
         self._step(PhaseEvent.IS_SUCCEEDED)
         self.successors += 1
         self.purpose = max(self.purpose, Purpose.RECYCLE)
         return self._limit_drain(now + times.of(self.purpose))
 
     def is_not_succeeded(self) -> list[Do]:
-        """There is no process or descriptor to be had for a successor."""
+        """No successor could be forked: no process or descriptor was free."""
         return [*self._is_lost(self.reason or "no successor can be forked"), Do.CLEAN_UP]
 
     def is_cleaned_up(self) -> None:
@@ -347,7 +349,7 @@ class WorkerLife:
         return [Do.LIMIT_DRAIN]
 
     def _is_lost(self, reason: str) -> list[Do]:
-        """It has ended without a word, and its sessions with it."""
+        """It has ended unannounced, and its sessions with it."""
         self.reason = reason
         self._see(WorkerEvent.VANISHES)
         self.ready_by = math.inf
@@ -363,6 +365,6 @@ class WorkerLife:
         return [*death, Do.TELL_TAKEN_OVER]
 
     def _dies(self) -> list[Do]:
-        """A death that nobody wanted is counted, once."""
+        """Count a death, once, unless the worker's end was wanted."""
         was, self.purpose = self.purpose, max(self.purpose, Purpose.RECYCLE)
         return [Do.COUNT_DEATH] if was < Purpose.RECYCLE else []

@@ -1,4 +1,4 @@
-"""Opens, or takes over, the listening sockets that the master keeps over the proxy's restarts; accepts nothing."""
+"""Opens the grid's listening sockets, or takes over passed ones. The master keeps them over restarts of the proxy."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FIRST_SYSTEMD_FD: Final = 3
 
 
 def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str = "") -> socket.socket:
-    """A bound and listening TCP socket; port 0 takes a free one. Raises GridError with what to do,
-    AlreadyRunning when a grid (looked for in `runtime_dir`) has the port.
+    """A bound and listening TCP socket; port 0 takes a free one. Raises GridError with what to do, AlreadyRunning when
+    a grid of this user, or one in `runtime_dir`, has the port.
 
-    The queue is long because connections wait in it while the proxy is being restarted.
+    The `backlog` is long because connections wait in it while the proxy is being restarted.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -55,10 +55,10 @@ def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridErro
 
 
 def inherited_listeners(settings: Settings, *, has_tokens: bool = False) -> list[socket.socket]:
-    """Listening sockets that were opened for us: by systemd (LISTEN_FDS, LISTEN_PID), or by supervisord's fcgi-program
-    (descriptor 0). Empty when there are none.
+    """Listening sockets that systemd (LISTEN_FDS, LISTEN_PID) or supervisord's fcgi-program (descriptor 0) passed to
+    this process; may be empty.
 
-    Raises GridError when such a socket is open to other hosts, and the settings protect it by nothing.
+    Raises GridError when one of them is open to other hosts, and neither a token nor ALLOW_PUBLIC is set.
     """
     fds = _systemd_fds() or ([0] if _is_listening(0) else [])
     listeners = []

@@ -1,4 +1,4 @@
-"""The proxy and, while it is replaced, the coming one and those that retire: a replacement that refuses no client."""
+"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from pwgrid.master.restart.earlier_children import Leftovers
 log = structlog.get_logger()
 
 START_S: Final = 20.0
-"""A proxy that is to replace another one and does not listen by then is given up; the old one stays."""
+"""A new proxy that does not listen after so long is killed; the old one stays."""
 
 Data = dict[str, Any]
 
 
 class Proxies:
-    """Runs one proxy, `current`. `on_event(name, data)` is called for each request that comes through any of them."""
+    """Runs one proxy, `current`, and others during a replacement. `on_event(name, data)` is called for each operator's
+    request that any of them passes on."""
 
     def __init__(
         self, loop: Loop, config: MasterConfig, files: ChildFileWriter, on_event: Callable[[str, Data], None]
@@ -34,7 +35,7 @@ class Proxies:
         self._files = files
         self._on_event = on_event
         self.configuration = ""
-        """A name for what was configured last; each proxy says which one it knows."""
+        """A name for the latest configuration; each proxy reports which one it knows."""
         self.current = self._make(config.listeners)
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
@@ -48,21 +49,20 @@ class Proxies:
         return self._wanted is not None or self._coming is not None
 
     def waiting(self) -> Data:
-        """How many clients wait for a slot, and for which runs, in all of them."""
+        """How many clients wait for a slot in all proxies, in total and by run."""
         told = [each.waiting for each in self._all()]
         by_run = [run for each in told for run in each["waitingByRun"]]
         return {"waiting": sum(each["waiting"] for each in told), "waitingByRun": by_run}
 
     def pids(self) -> set[int]:
-        """The pids of all proxies."""
         return {each.pid for each in self._all() if each.pid is not None}
 
     def start(self) -> None:
-        """Have one run from now on. Idempotent."""
+        """Keep one running from now on. Idempotent."""
         self.current.start()
 
     def adopt(self, leftovers: Leftovers) -> None:
-        """Go on with what another master left; second proxies finish what they have and go."""
+        """Take over the proxies that another master left; all but one serve their clients and end."""
         if leftovers.proxy is not None:
             self.current.adopt(leftovers.proxy)
         for state in leftovers.retiring:
@@ -71,12 +71,13 @@ class Proxies:
             self._retire(leaving)
 
     def replace(self, reason: str, then: Callable[[], None] | None = None) -> None:
-        """Start another one, and retire this one once that serves; `then` is called when it does, or cannot."""
+        """Start a new proxy, and retire the current one when it listens; `then` is called when it does, or has
+        failed."""
         self._wanted = reason
         self._then = then or self._then
 
     def go_on_replacing(self) -> None:
-        """Take the next step of a replacement, as far as it can be taken now."""
+        """Take the next step of a replacement, if it can be taken now."""
         self._leaving = [each for each in self._leaving if each.pid is not None]
         if self._coming is not None:
             if self._coming.listening:
@@ -91,41 +92,42 @@ class Proxies:
             self._coming.start()
 
     def push_state(self, state: Data) -> None:
-        """Tell all of them what there is."""
+        """Send the state to all proxies."""
         told = {**state, "configuration": self.configuration}
         for each in self._all():
             each.push_state(told)
 
     def know_configuration(self) -> bool:
-        """Whether each that takes clients has taken over what was configured last."""
+        """Whether each proxy that accepts clients has the latest configuration."""
         return all(each.configuration == self.configuration for each in self._all() if each.listening)
 
     def send(self, name: str, data: Data) -> None:
-        """A command, delivered to the proxy that serves or, if it dies first, to the next one; and to those that go."""
+        """Send a command to the current proxy or, if it dies before it hears it, to the next one; and to retiring
+        ones."""
         self.current.send(name, data)
         for each in self._leaving:
             if each.pid is not None:
                 each.send(name, data)
 
     def tell_all(self, name: str, data: Data) -> None:
-        """The same command for each."""
+        """Send the same command to each proxy."""
         for each in self._all():
             each.send(name, data)
 
     def stop(self) -> None:
-        """Ask all of them to end, then see to it."""
+        """Ask all proxies to end; those that do not are killed."""
         self._end_replacement()
         for each in self._all():
             each.stop()
 
     def kill(self) -> None:
-        """End all of them without asking."""
+        """SIGKILL all proxies."""
         self._end_replacement()
         for each in self._all():
             each.kill()
 
     def attach(self, reconnect: Reconnect) -> bool:
-        """Take a proxy's new connection; False when it is none of ours."""
+        """Take a proxy's new connection; False when it is none of these proxies."""
         return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
 
     def _change_hands(self, coming: ProxyChild) -> None:

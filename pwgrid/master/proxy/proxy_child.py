@@ -1,4 +1,4 @@
-"""The proxy as a child: its link, its state, its restart with the listening sockets kept; sees no client."""
+"""The proxy as a child: its link, its state, and restarts that keep its listening sockets. Sees no client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 STOP_GRACE_S: Final = 5.0
 RETIRE_GRACE_S: Final = 30.0
-"""What a proxy that retires has beyond the wait of its last client."""
+"""Time for a retiring proxy beyond the longest wait of a client."""
 
 Data = dict[str, Any]
 
@@ -34,7 +34,7 @@ NOBODY_WAITS: Final[Data] = {"waiting": 0, "waitingByRun": []}
 
 
 class ProxyChild(SingleChild):
-    """Runs the proxy. `on_event(name, data)` is called for each request that comes through it.
+    """Runs one proxy. `on_event(name, data)` is called for each operator's request that it passes on.
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
     """
@@ -53,9 +53,9 @@ class ProxyChild(SingleChild):
         self.ready = False
         """Whether it knows that it can take a session of every pool."""
         self.configuration = ""
-        """Which one it has taken over, by its name."""
+        """The name of the configuration that it reported last."""
         self.waiting: Data = NOBODY_WAITS
-        """How many clients wait in it for a slot, and for which runs, as it has told last."""
+        """How many clients wait in it for a slot, in total and by run, as it reported last."""
         self._config = config
         self._files = files
         self._on_event = on_event
@@ -64,7 +64,8 @@ class ProxyChild(SingleChild):
         self._state: Data = {}
 
     def adopt(self, state: ChildState) -> bool:
-        """Go on with one that another master forked; it has WORKER_LOST_THRESHOLD to come back. False: it is gone."""
+        """Take over a proxy that another master forked; it has WORKER_LOST_THRESHOLD to reconnect. False: it is
+        gone."""
         is_alive = super().adopt(state)
         if is_alive:
             self._link = self._new_link(adopts=True)
@@ -73,31 +74,30 @@ class ProxyChild(SingleChild):
         return is_alive
 
     def push_state(self, state: Data) -> None:
-        """Tell the proxy, and each of its successors, what there is; only what changed is sent."""
+        """Send the state to the proxy, and to each one started after it; nothing is sent when it has not changed."""
         if state != self._state:
             self._state = state
             if self._link is not None:
                 self._link.push_state(state)
 
     def send(self, name: str, data: Data) -> None:
-        """A command, delivered to this proxy or, if it dies first, to the next one."""
+        """Send a command to this proxy or, if it dies before it hears it, to the next one."""
         if self._link is None:
             self._undelivered.append((name, data))
         else:
             self._link.send(name, data)
 
     def stop(self) -> None:
-        """Ask it to end, then see to it."""
+        """Ask it to end; if it does not within STOP_GRACE_S, SIGTERM it, and SIGKILL it after as long again."""
         self._end("stop", self._loop.now() + STOP_GRACE_S)
 
     def retire(self) -> None:
-        """Ask it to serve whom it has accepted, accept nobody else, and go; then see to it."""
+        """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
 
     def attach(self, reconnect: Reconnect) -> bool:
-        """Take the proxy's new connection; False when there is no link for it. Its listening sockets come with it.
-
-        Raises ProtocolError when its first frame says something impossible.
+        """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no
+        link for it. Raises ProtocolError when the first frame is not valid for the link.
         """
         if self._link is None:
             return False
@@ -143,7 +143,7 @@ class ProxyChild(SingleChild):
         if self._link is not None:
             self._link.read_what_is_left()
             self._link.close("ended")
-            # The next proxy does what this one may not have done, except for `stop`: that was meant for this one.
+            # The next proxy does what this one may not have done, except to stop or retire: only this one had to.
             self._undelivered = [item for item in self._link.unacknowledged() if item[0] not in ("stop", "retire")]
             self._link = None
         return f"proxy ended with {ended}"
@@ -157,11 +157,11 @@ class ProxyChild(SingleChild):
     def _received(self, item: Received) -> None:
         match item:
             case Opened():
-                # A proxy that another master forked does not repeat that it listens; its first event was that.
+                # A proxy that another master forked does not repeat its first event, which said that it listens.
                 self.listening = self.listening or item.init["lastEventIdx"] > 0
             case StateSeen():
                 self.ready = bool(item.data.get("ready"))
-                self.configuration = str(item.data.get("configuration", ""))  # no word from an earlier version
+                self.configuration = str(item.data.get("configuration", ""))  # earlier versions report none
                 self.waiting = {name: item.data.get(name, nobody) for name, nobody in NOBODY_WAITS.items()}
             case StoppingSeen():
                 self.listening = self.ready = False

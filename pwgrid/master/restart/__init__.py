@@ -1,1 +1,1 @@
-"""What outlives a master: adoption by the next one, a reload, a version change."""
+"""Adoption of an earlier master's children, reloads, and version changes."""

@@ -1,4 +1,4 @@
-"""Writes down each child for the next master: who it is, and what it was forked with; reads nothing back."""
+"""Writes a file about each child for the next master: who it is, and what it was forked with. Reads none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AGAIN_S: Final = 3.0
 
 
 class ChildFileWriter:
-    """One file for each child, below the runtime directory. What a full disk refuses is written when it has room."""
+    """Keeps one file for each child, below the runtime directory. What a full disk refuses is tried again later."""
 
     def __init__(self, loop: Loop, config: MasterConfig) -> None:
         self._loop = loop
@@ -41,16 +41,16 @@ class ChildFileWriter:
         self._again = loop.timer(self._write_refused)
 
     def settings_of(self, kind: ChildKind) -> str:
-        """The fingerprint of the settings that concern such a service, as they are now."""
+        """The fingerprint of the settings that concern a service of this kind, as they are now."""
         parts: tuple[Part, ...] = ("proxy",) if kind == "proxy" else ()
         return digest(concerning(CONCERNS, self._config.settings.plain(), *parts))
 
     def settings_of_pool(self, pool: PoolSettings) -> str:
-        """The fingerprint of what the workers of a pool are forked with."""
+        """The fingerprint of the settings that the workers of a pool are forked with."""
         return digest(concerning_pool(CONCERNS, self._config.settings, pool))
 
     def worker(self, record: WorkerRecord) -> None:
-        """Write down a worker as it is now, if that is news."""
+        """Write a worker's file, if anything in it has changed."""
         if not record.life.has_process:
             self._workers.pop(record.worker_id, None)
             return
@@ -68,7 +68,7 @@ class ChildFileWriter:
             self._write(state)
 
     def service(self, kind: ChildKind, child: Child) -> None:
-        """Write down a proxy or the embedded Redis."""
+        """Write the file of a proxy or of the embedded Redis."""
         self._write(self._state(kind, str(child.pid), child, time.monotonic(), self.settings_of(kind)))
 
     def remove(self, kind: ChildKind, name: str) -> None:
@@ -107,11 +107,11 @@ class ChildFileWriter:
             self._again.arm(min(self._again.when, self._loop.now() + AGAIN_S))
 
     def _write_refused(self) -> None:
-        """Try again what the disk refused: the next master knows no child that is not written down."""
+        """Write again what the disk refused: the next master would not know a child without a file."""
         for state in list(self._refused.values()):
             self._write(state)
 
 
 def registry_of(redis_url: str, settings: Settings) -> str:
-    """Names the Redis that these settings mean; its password cannot be read from it."""
+    """A name for the Redis and key prefix of these settings, from which no password can be read."""
     return digest((redis_url, settings.redis_key_prefix))

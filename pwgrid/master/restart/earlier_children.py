@@ -1,5 +1,5 @@
-"""Looks through what the master before this one left in the runtime directory: ends what cannot be used, and lists what
-is to be adopted; adopts nothing itself."""
+"""Looks through the children that an earlier master left in the runtime directory: ends those that cannot be used, and
+lists those to adopt. Adopts none itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ END_S: Final = 3.0
 
 @dataclass(slots=True)
 class Leftovers:
-    """What there is to adopt. `dead` are the workers whose records must go: id and browser type."""
+    """The children to adopt. `dead` are workers whose records must be removed from Redis: id and browser type."""
 
     workers: list[ChildState] = field(default_factory=list)
     proxy: ChildState | None = None
@@ -45,7 +45,8 @@ class Leftovers:
 
 
 def finding(registry: str, leftovers: Leftovers, kept: Collection[str] = ()) -> Callable[[Path], list[str]]:
-    """What fills `leftovers` from the directory that it is given, and says what of that must stay, with `kept`."""
+    """A function that fills `leftovers` from a runtime directory, and returns the paths in it that must stay, with
+    `kept` among them."""
 
     def find(runtime: Path) -> list[str]:
         _find(runtime, registry, leftovers)
@@ -55,12 +56,12 @@ def finding(registry: str, leftovers: Leftovers, kept: Collection[str] = ()) -> 
 
 
 def open_child(loop: Loop, state: ChildState) -> Child | None:
-    """The process as a child of ours; None when it has ended since."""
+    """The process as a Child; None when it has ended since."""
     try:
         pidfd = os.pidfd_open(state.pid)
     except ProcessLookupError:
         return None
-    if state.process is None:  # only now is it certain that the descriptor means the process that was written down
+    if state.process is None:  # checked after the pidfd is open, so that it cannot mean another process
         os.close(pidfd)
         return None
     return Child(loop, state.pid, pidfd, state.started_at)

@@ -1,4 +1,4 @@
-"""The master executes itself anew: pid, children and sockets are kept over exec."""
+"""Lets the master execute itself anew, and keep its pid, children and sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ VARIABLE: Final = "PWGRID_KEPT_OPEN"
 
 @dataclass(frozen=True, slots=True)
 class KeptOpen:
-    """What this very process keeps open while it executes itself anew. Numbers are descriptors."""
+    """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
+    worker id) are descriptors; `pools` are the wanted workers of scaled pools."""
 
     listeners: tuple[int, ...]
     lock: int
@@ -29,7 +30,7 @@ class KeptOpen:
     started_at: float
 
     def fds(self) -> list[int]:
-        """All of them."""
+        """All descriptors to keep open."""
         lifeline = [] if self.lifeline is None else [self.lifeline]
         return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]
 
@@ -54,7 +55,7 @@ def execute(argv: list[str], kept: KeptOpen) -> NoReturn:
 
 
 def kept_open() -> KeptOpen | None:
-    """What the code before us has kept open; None for a master that was started. To be called once."""
+    """What this process kept over its re-execution; None if it was started anew. Works only once."""
     written = os.environ.pop(VARIABLE, None)
     if written is None:
         return None

@@ -1,4 +1,4 @@
-"""New settings for a running grid: what has changed is scaled, recycled, replaced; or all of it is refused."""
+"""Takes new settings into a running grid: scales, recycles and replaces what they change, or refuses all of them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CONFIGURATION: Final = "configuration"
 UPGRADE: Final = "upgrade"
 
 KNOWN_S: Final = 3.0
-"""How long a reload waits for the proxy to know of it."""
+"""How long a reload waits until the proxy has the new configuration."""
 
 
 class Reload:
-    """Reads the configuration again. What a setting concerns is a table in settings/model.py."""
+    """Reads the configuration again and follows it. The table in settings/model.py says what each setting concerns."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Reload:
         self._late = loop.timer(lambda: self._answer(proxy_knows=False))
 
     def start(self) -> Deferred:
-        """Read the configuration again and do what it takes; the answer comes when the proxy, which clients meet, knows
-        of it, or KNOWN_S later. Raises ValueError with all that is wrong with it."""
+        """Read the configuration again and follow it. The answer comes when the proxy, which clients meet, has it, too,
+        or after KNOWN_S. Raises ValueError with all faults of the configuration."""
         answer, done = Deferred(), self._run()
         self._unanswered.append((answer, done))
         if done["changed"]:
@@ -62,7 +62,8 @@ class Reload:
         return answer
 
     def answer_if_known(self) -> None:
-        """To be called whenever a proxy may have said something."""
+        """Answer the reloads that wait for the proxy, if it has the configuration. Call it after each turn of the
+        loop."""
         if self._unanswered and self._proxies.know_configuration():
             self._answer(proxy_knows=True)
 
@@ -92,7 +93,7 @@ class Reload:
         }
 
     def recycle_outdated(self) -> list[str]:
-        """Have the workers recycled that run with other settings or other code than is wanted now; their ids."""
+        """Mark the workers with other settings or other code than is wanted now to be recycled; returns their ids."""
         found = []
         for record in self._workers.records.values():
             pool = self._pools[record.pool]
@@ -110,7 +111,8 @@ class Reload:
         return found
 
     def _follow_pools(self) -> None:
-        """Take over the configured pools, in their order; one that is configured no more goes with its last worker."""
+        """Take over the configured pools, in their order; a pool that is no longer configured ends with its last
+        worker."""
         wanted, there = self._config.settings.pools_wanted(), dict(self._pools)
         self._pools.clear()
         for name, settings in wanted.items():
@@ -125,7 +127,7 @@ class Reload:
             self._pools[name] = pool
 
     def read(self) -> tuple[Change, Callable[[], None]]:
-        """What the configuration asks for now, and what to call if that is to be done. Raises ValueError."""
+        """Read the configuration; returns what it changes, and a function to accept that. Raises ValueError."""
         config = self._config
         if config.reload is None:
             raise ValueError("this master does not know where its configuration came from")

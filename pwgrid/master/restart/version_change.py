@@ -1,5 +1,5 @@
-"""New code for a running grid: a child tries it, the master executes itself, then the proxy and the workers are
-replaced, one after the other. Forks only the child that tries it."""
+"""Takes new code into a running grid: a child tries it, the master executes itself, then the proxy and the workers are
+replaced, one after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REASON_CHARACTERS: Final = 2000
 
 
 class VersionChange:
-    """One at a time. `execute()` becomes the new code, or raises OSError."""
+    """Does one version change at a time. `execute()` becomes the new code, or raises OSError."""
 
     def __init__(
         self, loop: Loop, config: MasterConfig, workers: Workers, proxies: Proxies, execute: Callable[[], None]
@@ -42,19 +42,19 @@ class VersionChange:
         self._running = config.installed()
 
     def pids(self) -> set[int]:
-        """The pid of the child that tries the new code."""
+        """The pid of the child that tries the new code; empty if there is none."""
         return {self._check.pid} if self._check else set()
 
     def start(self, reload: Reload, *, force: bool) -> Deferred:
-        """Try the new code; once it has loaded, become it. Raises ValueError when it cannot be done now.
+        """Try the new code; if it loads, become it. Raises ValueError when that cannot be done now.
 
-        Where code, browsers and settings are those that run, nothing is done, unless by `force`.
+        Without `force` it does nothing when code, browsers and settings are those that run.
         """
         if self._check is not None or self._proxies.is_being_replaced:
             raise ValueError("an upgrade is under way already")
         if not self._config.check_argv:
             raise ValueError("this master does not know how it was started")
-        change, _ = reload.read()  # the new code will read the configuration, too: what it cannot take is refused here
+        change, _ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more
         if not force and not change.changed and self._config.installed() == self._running:
             log.info("upgrade_not_needed")
             answer = Deferred()
@@ -73,14 +73,14 @@ class VersionChange:
         return self._answer
 
     def cancel(self) -> None:
-        """The grid stops: nothing is changed any more."""
+        """Give up a change under way, because the grid stops or this master detaches."""
         if self._check is not None:
             self._check.send(signal.SIGKILL)
             self._check = None
             self._answer.refuse("the grid is stopping")
 
     def replace_children(self) -> None:
-        """In the new code: the proxy is replaced, then the workers, one after the other, replacement first."""
+        """Called in the new code: replace the proxy, then recycle all workers of the old code."""
         old = [record for record in self._workers.records.values() if record.life.is_capacity]
 
         def recycle() -> None:

@@ -1,4 +1,4 @@
-"""One pool: how many workers it should have, its backoff, and why it has not got them; starts none."""
+"""One pool: how many workers it should have, its backoff, and why it is short of workers. Starts none."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Figures:
 
 
 class Pool:
-    """One pool, as its `settings` want it; `workers` is how many are wanted now.
+    """`workers` is how many are wanted now: the number in `settings`, or what it was scaled to since.
 
-    `is_removed`: the configuration has it no more; it goes with the last of its workers.
+    `is_removed`: the configuration no longer has this pool; it ends with its last worker.
     """
 
     def __init__(self, settings: PoolSettings, now: float) -> None:
@@ -44,24 +44,24 @@ class Pool:
         self.is_removed = False
         self.backoff = Backoff()
         self.host_guard: str | None = None
-        """Why nothing is started in any pool just now."""
+        """Why no worker may be started in any pool now, or None."""
         self.is_complete = workers == 0
         self.rate = SessionRate(now, expected_rate(workers, settings.slots, settings.lifetime))
         self.starts = StartTimes()
         self.tally = Tally()
         self.spares = 0
-        """How many workers should be warm beside those that serve."""
+        """How many spares the pool should have."""
         self.drain_timeouts = 0
         """How many drains ran out of time and cut sessions."""
 
     @property
     def cannot_start(self) -> bool:
-        """Whether it failed often enough that nobody should wait for it. It is still tried."""
+        """Whether so many of its workers failed that the grid's start no longer waits for it. It still tries."""
         return self.backoff.deaths >= GIVEN_UP_AFTER_DEATHS
 
     @property
     def reason(self) -> str | None:
-        """Why it has fewer workers than wanted; None when it has them, or nothing went wrong."""
+        """Why it has fewer workers than wanted; None when it has all, or nothing went wrong."""
         if self.is_complete:
             return None
         if self.backoff.reason is None:
@@ -70,25 +70,25 @@ class Pool:
         return self.backoff.reason + (f" ({deaths} early deaths in a row)" if deaths > 1 else "")
 
     def wanted(self, now: float) -> Wanted:
-        """What the plan needs to know."""
+        """What the plan needs to know of it."""
         return Wanted(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
 
     def follow(self, settings: PoolSettings) -> None:
-        """Go on with these settings. The number of workers stays, unless it had been removed."""
+        """Take over these settings. The wanted number of workers stays, unless the pool had been removed."""
         self.settings = settings
         if self.is_removed:
             self.is_removed = False
             self.scale(settings.workers)
 
     def remove(self) -> None:
-        """Want no workers any more, and go with the last one."""
+        """Want no workers any more."""
         if not self.is_removed:
             log.info("pool_removed", pool=self.name)
             self.is_removed, self.workers = True, 0
             self.settings = replace(self.settings, workers=0)
 
     def scale(self, workers: int) -> None:
-        """Want another number."""
+        """Want another number of workers."""
         if workers != self.workers:
             log.info("pool_scaled", pool=self.name, before=self.workers, after=workers)
             self.workers = workers
@@ -106,7 +106,7 @@ class Pool:
         log.warning("pool_backs_off", pool=self.name, deaths=self.backoff.deaths, retry_s=retry_s, reason=reason)
 
     def observe(self, records: Collection[WorkerRecord], now: float) -> None:
-        """See whether it is complete, and whether a run since the last death was healthy."""
+        """Update `is_complete`, and reset the backoff after a healthy run since the last death."""
         available = [record for record in records if record.life.status is WorkerStatus.AVAILABLE]
         self.is_complete = len(available) >= self.workers
         if self.is_complete and not self.backoff.deaths:
@@ -116,13 +116,13 @@ class Pool:
             self.backoff = self.backoff.healthy()
 
     def told(self, record: WorkerRecord, lifetime: int, now: float) -> None:
-        """Take in how many sessions one of its workers has had."""
-        if lifetime > record.lifetime and record.counted_at <= now:  # what it had under another master is no news
+        """Take in the number of sessions that one of its workers reports to have had so far."""
+        if lifetime > record.lifetime and record.counted_at <= now:  # sessions under another master are not new
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
         record.lifetime, record.counted_at = lifetime, now
 
     def foresee(self, records: Collection[WorkerRecord], now: float) -> None:
-        """See how many spares it takes to have all replacements in time."""
+        """Update `spares`."""
         outlook = Outlook(
             self.rate.per_s(now),
             self.starts.longest_s,
@@ -132,7 +132,7 @@ class Pool:
         self.spares = spares(outlook, [record.lifetime for record in records if record.life.is_capacity])
 
     def status_reply(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
-        """What an operator is told."""
+        """The pool's part of the reply to `pwgrid status`."""
         count = {status: sum(1 for record in records if record.life.status is status) for status in WorkerStatus}
         return {
             "name": self.name,
@@ -159,7 +159,7 @@ class Pool:
         return Figures(self.workers, available, self.reason and without_places(self.reason))
 
     def roster_entry(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
-        """What the proxy is told, which tells it to clients."""
+        """The pool's part of the roster."""
         settings, statuses = self.settings, [record.life.status for record in records]
         return {
             "browserType": settings.browser_type,
@@ -177,7 +177,7 @@ class Pool:
         }
 
     def metrics(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
-        """What the proxy shows of it in the metrics: the tally, and what its workers take."""
+        """What the proxy's metrics show of it: the tally, and the memory of its workers."""
         sizes = [size for record in records if (size := record.memory.memory_mib or record.memory.rss_mib)]
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
         deaths = {"earlyDeaths": self.backoff.deaths}

@@ -1,4 +1,4 @@
-"""What the master knows of one worker. Decides nothing about it: that does its `life`."""
+"""What the master knows of one worker. Its `life` decides about it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 class WorkerRecord:
     """One worker. Times are monotonic seconds.
 
-    `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy
-    of the channel to its browser server, which outlives the process; another master's worker sends it when it
-    comes back. `runs`: who has its slots, as far as clients have said so. `settings` and `version` are what it was
-    forked with, `launched` what it said of its browser. `counted_at`: when it last told how many sessions it had
-    had. `recycle`: why it should be replaced. `late` watches `life.ready_by`.
+    `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy of
+    the IPC link to its browser server, which so outlives the process; an adopted worker sends it when it reconnects.
+    `runs`: the names, runs and label keys of the clients in its slots, as far as these gave any. `settings` and
+    `version` are those it was forked with, `launched` is what it reported of its browser. `counted_at`: when it last
+    reported `lifetime`. `recycle`: why it should be replaced. `late` fires at `life.ready_by`.
     """
 
     worker_id: str
@@ -54,10 +54,10 @@ class WorkerRecord:
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
     has_told_drain: bool = False
-    """Whether `active` is what it was when its drain began, or later."""
+    """Whether `active` was reported after its drain began."""
 
     def view(self, now: float, times: Times) -> WorkerView:
-        """What the plan needs to know."""
+        """What the plan needs to know of it."""
         return WorkerView(
             self.worker_id,
             self.pool,
@@ -70,7 +70,7 @@ class WorkerRecord:
         )
 
     def status_reply(self) -> dict[str, Any]:
-        """What an operator is told."""
+        """The worker's part of the reply to `pwgrid status`."""
         return {
             "id": self.worker_id,
             "pool": self.pool,
@@ -90,7 +90,7 @@ class WorkerRecord:
         }
 
     def _drain_left_s(self) -> float | None:
-        """How long its sessions may still go on; None when it does not drain."""
+        """How many seconds its sessions may still go on; None when it does not drain."""
         if self.life.sessions_until == math.inf:
             return None
         return round(max(0.0, self.life.sessions_until - time.monotonic()), 1)

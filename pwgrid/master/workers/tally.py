@@ -1,4 +1,4 @@
-"""What has happened in one pool since the master started, counted for the metrics; decides nothing."""
+"""Counts what has happened in one pool since the master started, for the metrics."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pwgrid.master.policy.reason_classes import DEATHS, NO_SIGNAL, OTHER, RECYCL
 
 
 class Tally:
-    """`launch` is the time from the fork until a worker is warm, `drain` how long the sessions of a drain went on,
-    `canary` the time to the first page of an idle browser."""
+    """Histograms in seconds: `launch` is the time from the fork until a worker is warm, `drain` how long the sessions
+    of a drain went on, `canary` the time to the first page of an idle browser."""
 
     def __init__(self) -> None:
         self.starts = 0
@@ -19,7 +19,7 @@ class Tally:
         self.drain = Histogram(DRAIN_BOUNDS_S)
         self.canary = Histogram(CANARY_BOUNDS_S)
         self.canary_failures = 0
-        # All begin at 0: where a series begins with its first event, Prometheus sees no increase.
+        # All begin at 0: Prometheus sees no increase in a series that begins with its first event.
         self._recycles = Counter(dict.fromkeys(RECYCLES.values(), 0))
         self._deaths = Counter({(reason, NO_SIGNAL): 0 for reason in (*DEATHS, OTHER)})
 
@@ -29,18 +29,18 @@ class Tally:
             self._recycles[found] += 1
 
     def died(self, reason: str) -> None:
-        """A worker ended that nobody wanted to end."""
+        """A worker ended unplanned."""
         self._deaths[death_class(reason)] += 1
 
     def tried(self, seconds: float, *, is_well: bool) -> None:
-        """An idle browser was tried."""
+        """An idle browser was tried (canary), and took `seconds`."""
         if is_well:
             self.canary.observe(seconds)
         else:
             self.canary_failures += 1
 
     def as_data(self) -> dict[str, Any]:
-        """What the proxy is told."""
+        """The tally as the proxy gets it in the roster."""
         return {
             "starts": self.starts,
             "recycles": dict(self._recycles),

@@ -1,5 +1,5 @@
-"""Where a worker's process comes from: forked anew, forked in the place of one that died, or taken over from another
-master. Watches none of them, and decides nothing."""
+"""Gets a worker's process: forks a new one, forks a successor of one that died, or adopts another master's. Watches and
+decides nothing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from pwgrid.settings.pools import PoolSettings
 
 
 def times_of(settings: Settings) -> Times:
-    """How long things may take, as the settings say now."""
+    """The settings as they are now, as Times."""
     return Times(settings.launch_timeout, settings.drain_timeout, settings.recycle_drain_timeout)
 
 
 def fork_worker(
     loop: Loop, config: MasterConfig, pool: PoolSettings, purpose: Purpose, *, registry_seen: bool
 ) -> tuple[WorkerRecord, socket.socket]:
-    """A new worker with its directory, and our end of its control link. Raises OSError, with nothing left behind."""
+    """Fork a worker with a new directory; returns its record and our end of its control link.
+
+    Raises OSError, with nothing left behind.
+    """
     worker_id = secrets.token_hex(4)
     with ExitStack() as undo:
         directory = config.runtime.make_worker_dir(worker_id)
@@ -58,20 +61,19 @@ def fork_worker(
 
 
 def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord, pool: PoolSettings) -> socket.socket:
-    """A new process in the place of the dead one: same id, directory, browser server. Our end of its control link.
+    """Fork a process in the place of the dead one, with its id, directory and browser server; returns our end of its
+    control link. Raises OSError, with nothing left behind.
 
-    Its sessions have what is left of the drain that was under way, else as long as those of any recycled worker.
-
-    Raises OSError, with nothing left behind.
+    Its sessions have what is left of a drain that was under way, and at most the time of any recycle.
     """
     ipc, node_pid = record.ipc, record.launched["nodePid"]
     assert ipc is not None
     until = min(record.life.sessions_until, loop.now() + config.settings.recycle_drain_timeout)
-    pool = replace(pool, browser_type=record.browser_type)  # a reload may have given the pool another one since
+    pool = replace(pool, browser_type=record.browser_type)  # a reload may have changed the pool's since
     common = (*config.common(pool), record.tree.directory, record.worker_id, pool)
 
     def run(control: socket.socket) -> int:
-        # It does not wait for Redis: its sessions matter more than its registration.
+        # registry_seen: it must not wait for Redis, since its sessions matter more than its registration.
         boot = WorkerArguments(
             *common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True, sessions_until=until
         )
@@ -83,7 +85,7 @@ def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord, pool:
 
 
 def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerRecord | None:
-    """The record of a worker that another master forked; None when it has ended since it was found."""
+    """The record of a worker that another master forked; None when it has ended since its file was read."""
     child = open_child(loop, state)
     if child is None:
         return None
@@ -94,7 +96,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
     ipc = config.kept_open.ipc.get(state.name) if config.kept_open else None
     return WorkerRecord(
         worker_id=state.name,
-        pool=state.pool or browser_type,  # a master of a version without named pools has written none
+        pool=state.pool or browser_type,  # versions without named pools write none
         browser_type=browser_type,
         life=life,
         child=child,

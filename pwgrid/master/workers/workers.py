@@ -1,4 +1,4 @@
-"""All workers: hears what they say, sees them end, has each one's `life` decide what is to be done, and does it."""
+"""All workers: takes what they report and how they end, lets each one's `life` decide what to do, and does it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pwgrid.settings.pools import short_form
 log = structlog.get_logger()
 
 _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=, --pids-limit or ulimit -u)"
-"""By the unit, the container or the user, of whichever limit is met."""
+"""Which limit it is, the unit's, the container's or the user's, the error does not tell."""
 
 CLEAN_UP_AGAIN_S: Final = 0.02
 DRAINED_KEPT: Final = 256
@@ -54,15 +54,15 @@ _EVENTS: Final = {
     "stopped": WorkerEvent.STOPS,
     "failed": WorkerEvent.FAILS,
 }
-"""What a worker says that concerns its life."""
+"""The events of a worker, by name, that change its life."""
 
 
 class Workers:
-    """The workers by id (`records`).
+    """`records` are the workers by id.
 
     `registry_seen`: a worker has registered, so Redis was there; from then on the grid goes on without Redis, too.
-    `drained` has the last ends of workers, the newest last: sessions that were `cut`, whether because the drain
-    `timedOut` (and not because somebody wanted the end now), and the reason when the worker was `lost` instead.
+    `drained` has the last ends of workers, the newest last: how many sessions were `cut`, whether the drain `timedOut`
+    (else they were cut on request), and the reason if the worker was `lost` instead.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Workers:
         self._cleaning = loop.timer(self._clean_up)
 
     def of(self, pool: str) -> list[WorkerRecord]:
-        """Those of one pool."""
+        """The workers of one pool."""
         return [record for record in self.records.values() if record.pool == pool]
 
     # What is done with them
 
     def start(self, name: str, *, spare: bool = False) -> None:
-        """Fork one for a pool; where that fails the pool backs off."""
+        """Fork a worker for a pool; if that fails, the pool backs off."""
         purpose, pool = Purpose.SPARE if spare else Purpose.SERVE, self._pools[name]
         try:
             record, control = fork_worker(
@@ -110,7 +110,7 @@ class Workers:
         log.info("worker_started", worker=record.worker_id, pool=name, pid=record.child.pid, spare=spare)
 
     def adopt(self, state: ChildState) -> None:
-        """Go on with one that another master forked; it has WORKER_LOST_THRESHOLD to come back."""
+        """Take over a worker that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
         record = adopt_worker(self._loop, self._config, state)
         if record is not None:
             self._see_pool(record)
@@ -119,16 +119,16 @@ class Workers:
             log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
 
     def _see_pool(self, record: WorkerRecord) -> None:
-        """Add the worker's pool, as a removed one, where this master's configuration does not have it."""
+        """Add the worker's pool, as a removed one, if this master's configuration does not have it."""
         if record.pool not in self._pools:
             settings = replace(short_form(self._config.settings, record.browser_type), name=record.pool, workers=0)
             self._pools[record.pool] = pool = Pool(settings, self._loop.now())
             pool.remove()
 
     def attach(self, reconnect: Reconnect) -> bool:
-        """Take a worker's new connection; False when there is no such worker any more.
+        """Take a worker's new connection; False when there is no such worker (any more).
 
-        Raises ProtocolError when its first frame says something impossible.
+        Raises ProtocolError when the first frame is not valid for the link.
         """
         record = self.records.get(reconnect.name)
         if record is None or record.link is None or record.child.pid != reconnect.pid:
@@ -142,16 +142,16 @@ class Workers:
         return True
 
     def serve(self, record: WorkerRecord) -> None:
-        """Let a spare serve, at once or as soon as it is warm, and count on it."""
+        """Let a spare serve, at once or as soon as it is warm; it counts as a wanted worker from now on."""
         self._do(record, record.life.serve(self._loop.now()))
 
     def views(self) -> list[WorkerView]:
-        """What the plan needs to know of all."""
+        """What the plan needs to know of all workers."""
         now, times = self._loop.now(), self._times()
         return [record.view(now, times) for record in self.records.values()]
 
     def drain(self, record: WorkerRecord, reason: str, wanted: Purpose) -> None:
-        """Ask for the end: the command goes over the link, and a worker that does not obey is killed."""
+        """Have a worker drain and end; if it does not end in time, it is killed."""
         was = record.life.status
         todo = record.life.drain(wanted, reason, self._loop.now(), self._times())
         self._note_drain(record, was, "operator" if wanted is Purpose.END_FOR_OPERATOR else reason)
@@ -161,27 +161,27 @@ class Workers:
         self._do(record, todo)
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
-        """Have a worker end one of its sessions; nothing when either is gone."""
+        """Tell a worker to end one of its sessions; does nothing when either is gone."""
         record = self.records.get(worker_id)
         if record is not None:
             self._send(record, "end_session", {"sessionId": session_id, "reason": reason})
 
     def kill(self, record: WorkerRecord, reason: str) -> None:
-        """End one that takes too much memory, with its tree, at once; its sessions fail for `reason`."""
+        """Kill a worker that takes too much memory, and its tree; its sessions fail for `reason`."""
         self._do(record, record.life.is_too_large(reason))
 
     def tell_all(self, name: str, data: Data) -> None:
-        """The same command for each."""
+        """Send the same command to each worker."""
         for record in self.records.values():
             self._send(record, name, data)
 
     def kill_all(self) -> None:
-        """Last resort: end every process at once, without waiting for anything."""
+        """SIGKILL the processes of all workers."""
         for record in self.records.values():
             self._do(record, record.life.kill())
 
     def learn_trees(self) -> Table:
-        """See which processes belong to whom now; returns the process table (empty without workers)."""
+        """Update which processes belong to which worker; returns the process table (empty without workers)."""
         live = [record for record in self.records.values() if record.life.has_process]
         table = process_table() if live else Table()
         for record in live:
@@ -189,7 +189,7 @@ class Workers:
         self._trees.cancel()  # the memory meter asks again, at each of its samples
         return table
 
-    # What they say. What makes no sense raises ValueError: that ends the connection it came over
+    # What workers report. Content that makes no sense raises ValueError, which ends its connection.
 
     def _heard(self, record: WorkerRecord, item: Received) -> None:
         now, life = self._loop.now(), record.life
@@ -256,7 +256,7 @@ class Workers:
         self.registry_seen |= record.life.status is WorkerStatus.AVAILABLE
         if record.life.status not in WARM or record.warm_since <= self._loop.now():
             return
-        if is_repeated:  # how long it waited for its master is no start time
+        if is_repeated:  # it also waited for this master, so the time since the fork is no launch time
             record.warm_since = record.forked_at
         else:
             record.warm_since = self._loop.now()
@@ -268,7 +268,7 @@ class Workers:
         if was in BEFORE_A_DRAIN and record.life.status is WorkerStatus.DRAINING:
             self._pools[record.pool].tally.drains(reason)
 
-    # How they end
+    # How workers end
 
     def _is_silent(self, record: WorkerRecord, reason: str) -> None:
         self._do(record, record.life.is_silent(reason, taken_over=self._can_be_taken_over(record)))
@@ -276,9 +276,9 @@ class Workers:
     def _exited(self, record: WorkerRecord, ended: Exit) -> None:
         if record.link is not None:
             record.link.read_what_is_left()
-        record.tree.worker_pid = 0  # from here on the pid may be another process's
+        record.tree.worker_pid = 0  # from here on another process may have the pid
         life, was, reason = record.life, record.life.status, _why(record, ended)
-        # Only its parent is told how an adopted one ended; but the last step of a clean end is to remove its directory.
+        # The exit code of an adopted worker is unknown; but the last step of a clean end is to remove its directory.
         is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
         todo = life.exits(reason, is_clean=is_clean, taken_over=self._can_be_taken_over(record))
         tell = log.info if Do.TELL_GONE in todo else log.error
@@ -290,7 +290,7 @@ class Workers:
         return record.life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
 
     def _fork_successor(self, record: WorkerRecord) -> None:
-        """Its browser server lives: another process sees its sessions to their end."""
+        """Fork a process that stays until the sessions of the dead one have ended: its browser server lives."""
         try:
             control = fork_successor(self._loop, self._config, record, self._pools[record.pool].settings)
         except OSError as error:
@@ -302,7 +302,7 @@ class Workers:
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
     def _clean_up(self) -> None:
-        """Kill what ended workers have left, until nothing is; then their directories go."""
+        """Kill the processes that ended workers left, until there are none; then remove the workers' directories."""
         table = process_table()
         for record in [record for record in self.records.values() if record.life.phase is Phase.EXITED]:
             killed = record.tree.kill(table)
@@ -317,7 +317,7 @@ class Workers:
             record.life.is_cleaned_up()
             del self.records[record.worker_id]
 
-    # What was decided
+    # Doing what `life` decides
 
     def _do(self, record: WorkerRecord, todo: Iterable[Do]) -> None:
         for what in todo:
@@ -362,7 +362,7 @@ class Workers:
 
     @staticmethod
     def _send(record: WorkerRecord, name: str, data: Data) -> None:
-        """Send a command over its link, where it waits if an adopted worker has not come back yet."""
+        """Send a command over its link, where it waits if an adopted worker has not reconnected yet."""
         if record.link is not None:
             record.link.send(name, data)
 
@@ -409,7 +409,7 @@ _DOING: Final[dict[Do, Callable[[Workers, WorkerRecord], object]]] = {
 
 
 def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
-    """The workers that a drain request means: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
+    """The workers that a drain request names: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
     worker_id = data.get("worker", data.get("workerId"))
     if worker_id is not None:
         return [record for record in records if record.worker_id == worker_id]
@@ -425,7 +425,7 @@ def _why(record: WorkerRecord, ended: Exit) -> str:
 
 
 def _count(value: object) -> int:
-    """A figure that a child reports. Raises ValueError for anything else."""
+    """A count that a child reports; 0 for None. Raises ValueError for anything else."""
     if value is None:
         return 0
     if type(value) is not int or value < 0:
@@ -434,7 +434,7 @@ def _count(value: object) -> int:
 
 
 def _seconds(value: object) -> float | None:
-    """A duration that a child reports, if it does. Raises ValueError for anything else."""
+    """A duration that a child reports, or None. Raises ValueError for anything else."""
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]
