@@ -1,10 +1,10 @@
--- Leaves the shutdown command for a worker's next heartbeat, if the worker is registered: one that has left reads nothing
--- any more, and the command would stay until its TTL ends. Stands alone.
+-- Leaves the shutdown command for a registered worker's next heartbeat. Any other would not read it, and the command would
+-- stay until its TTL ends. Stands alone.
 --
 -- KEYS  1 worker:{type}:{id}      2 worker:cmd:{type}:{id}      (full names, with the prefix if there is one)
 -- ARGV  1 TTL of the command, seconds
 -- Returns 1 if the command was left and published, 0 if there is no such worker.
--- Keys  those given (of the worker's hash the field usedUp); publishes on the channel of the second one's name. Idempotent.
+-- Keys  the field usedUp of the worker's hash, and the command; publishes on the channel of the command's name. Idempotent.
 
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 redis.call('HDEL', KEYS[1], 'usedUp') -- the selection's own command may be taken back; this one stays

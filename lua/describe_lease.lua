@@ -1,9 +1,9 @@
--- Writes what the worker of a borrowed lease knows of it into its record: again and again, since Redis may have lost that.
+-- Writes fields into a borrowed lease's record. Its worker does so repeatedly, since Redis may have lost them.
 --
 -- KEYS  none
 -- ARGV  1 id: "lease:" and more    2 key prefix    3 browser type    4 worker id    5 TTL of the record, seconds
 --       then fields of the record: name, value …
--- Returns 1 if the record is there, the worker's, and the lease not over; else 0, and nothing is written.
+-- Returns 1; or 0, and writes nothing, if there is no such record, it is another worker's, or the lease is over.
 -- Keys  lease:{id}. Idempotent.
 
 local key, worker = ARGV[2] .. ARGV[1], ARGV[3] .. ':' .. ARGV[4]

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 worker:{type}:{id} (full name, with the prefix if there is one)
 -- ARGV  none
--- Returns 1, or 0 if there is no such worker (a record is never made from a status alone: it would have no TTL).
+-- Returns 1, or 0 if there is no such worker (a hash of a status alone would have no TTL, so none is made).
 -- Keys  the worker's hash. Idempotent.
 
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end

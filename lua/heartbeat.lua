@@ -1,30 +1,32 @@
--- Renews a worker's record and repairs Redis from what the worker says it has, the authority for its slots. Needs lib.lua.
+-- Renews a worker's record and repairs Redis by the worker's own figures: it is the authority for its slots. Needs lib.lua.
 --
 -- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
 -- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 status    5 TTL of the worker's key, seconds
 --       6 stale threshold, seconds    7 key prefix    8 TTL of a live session's record, seconds
 --       9 how long records of ended sessions are kept, seconds    10 rssMib ("" = as before)
 --      11 lifetime: what the worker itself counts ("" = it does not know, and the counter stays)
---      12 n, the number of live sessions that follow    13 … 12+4n of each its id, when it started (Unix seconds, or ""), its
---       client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")    then fields of the worker's hash that somebody may have changed: name, value …
+--      12 n, the number of live sessions that follow    13 … 12+4n for each: its id, when it started (Unix seconds, or ""),
+--       its client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")
+--       then fields of the worker's hash that another program may have changed: name, value …
 -- Returns {known, command, repaired, used up, session id, seconds …}: known is 0 when the worker's key is gone (nothing was
---       touched: register again); command is what worker:cmd:{type}:{id} says, or "serve" for a spare that a selection has
---       made available (it stays so), or ""; repaired is by how much the active counter was wrong; used up is 1 when the
---       command is the selection's, after the last session of the worker's life; then sessions whose clients may be on their
---       way, and how long their leases still run.
+--       changed: register again); command is the value of worker:cmd:{type}:{id}, or "serve" for a spare that a selection
+--       made available, or ""; repaired is by how much the active counter was wrong; used up is 1 when the command is the
+--       selection's, after the last session of the worker's lifetime; then the sessions whose clients may be on their way,
+--       and how many seconds their leases still run.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:ends,
---       sessions:taken_back, sessions:index, cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as
---       rollback.lua; publishes slots:{pool} if the worker may be eligible again and somebody waits.
+--       sessions:taken_back, sessions:index, cluster:counter_repairs (+1 for a repair of one or both counters);
+--       worker:cmd:{type}:{id} as rollback.lua; publishes slots:{pool} if the worker may be eligible again and a client waits.
 --
--- A shutdown makes the worker draining in this very step. Only the selection's own waits for the last client's lease to end
--- or its session to start, since a failed handoff takes it back; nobody else can be leased meanwhile.
+-- A shutdown command makes the worker draining in this very step. Only the selection's own command waits until the last
+-- client's lease ends or its session starts, since a failed handoff takes that command back; no other slot can be leased
+-- meanwhile.
 --
--- A running session that the worker does not have: failed, "lost by worker". A pending one past its lease: expired, and the
--- lifetime is taken back, since nobody came with it. One that only the worker has: running again. The counter is then the
--- number of live sessions and of what callers of selector.lua without a session id still hold, which they take back
--- themselves; another figure there is a repair. The lifetime lies between what the worker itself counts and that plus those
--- callers' and the leases that still run. More than that, or no number, is a repair; less is not: while Redis was away only
--- the worker counted.
+-- A running session that the worker does not have fails, "lost by worker". A pending one past its lease expires, and gives
+-- its lifetime back, since no client came. One that only the worker has is running again.
+-- The active counter must then be the number of slots of live sessions and of callers of selector.lua without a session id,
+-- which take 1 back themselves; any other value is repaired. The lifetime counter must not be below what the worker itself
+-- counts, nor above that plus those callers' sessions and the leases that still run. A value above, or no number, counts as
+-- a repair; one below does not: while Redis was away only the worker counted.
 
 local prefix, field, now, status = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3], ARGV[4]
 local key, live = prefix .. 'worker:' .. field, prefix .. 'sessions:live:' .. field
@@ -72,7 +74,7 @@ redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
 -- Counters
 local is_wrong = false
 local leases, counted, outside = slots_taken(live), whole(redis.call('HGET', KEYS[1], field)), whole(was[3]) or 0
-local returned = outside - math.max(0, math.min(outside, (counted or 0) - leases)) -- what such callers took back, or lost
+local returned = outside - math.max(0, math.min(outside, (counted or 0) - leases)) -- what these callers took back, or the counter lost
 outside = outside - returned
 local active = leases + outside
 local repaired = active - (counted or 0)
@@ -92,8 +94,8 @@ elseif is_lifetime_wrong then
 end
 if is_wrong or is_lifetime_wrong then note_repair(prefix) end
 
--- These make a worker eligible: a slot was given back or had been counted too much, or the worker had been taken for
--- stale or used up, or had another status.
+-- The worker may be eligible again if a slot was given back or a counter was too high, or if the worker was stale, or had
+-- another status.
 local stale = math.floor(now) - (whole(was[2]) or 0) > tonumber(ARGV[6])
 if status == 'available' and (stale or was[1] ~= status or active < (before or 0) or returned > 0 or is_lifetime_wrong) then
   wake(prefix, field)

@@ -4,31 +4,31 @@
 -- ARGV  1 now, Unix seconds    2 stale threshold, seconds
 --       All others are optional; "" stands for the default.
 --       3 key prefix ("")    4 how long records of ended sessions are kept, seconds (3600)    5 reason ("worker lost")
---       6 one worker, "{type}:{id}": only it is reaped, whatever its heartbeat says (somebody saw it die)
+--       6 one worker, "{type}:{id}": only it is reaped, whatever its heartbeat (the caller knows that it is dead)
 --       7 owner and 8 seconds of a lock: while another owner holds it, nothing is done (one reaper at a time)
---       9 "names": return who was reaped instead of how many
+--       9 "names": return which workers were reaped instead of how many
 -- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", session id …}, or nil if locked out.
 -- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped
 --       worker; its live sessions: session:{id} failed with the reason, sessions:outcomes, sessions:ends; sessions:index
 --       loses vanished records.
 --
--- Workers are those that have a counter or a hash worker:{type}:{id} with a heartbeat or an endpoint. A worker is stale when
--- its last heartbeat is older than the threshold, or its key or heartbeat is missing. The look for hashes takes at most
--- 100,000 keys of the database at a time, so that it holds up nobody; the next call goes on from there.
+-- A worker has a counter, or a hash worker:{type}:{id} with a heartbeat or an endpoint. It is stale when its last heartbeat
+-- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
+-- for hashes, so that it does not hold up other clients of Redis; the next call goes on from there.
 
 -- [shared: counters]
--- What a hash says as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
+-- A hash's value as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
 local function whole(value)
   local number = tonumber(value)
   if number and number > -2^53 and number < 2^53 then return math.floor(number) end
 end
 
--- Adds to a counter; one that is no number, or below zero, counts as 0.
+-- Adds to a counter; a value that is no number, or below 0, counts as 0.
 local function add(hash, field, by)
   redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
 end
 
--- Takes 1 from a counter above 0; one that is gone is not made again.
+-- Takes 1 from a counter that is above 0; does not make a missing one.
 local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
@@ -36,13 +36,13 @@ end
 
 -- [shared: tally]
 -- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py). Any other reason of a presumed
--- end says what happened to the worker, and counts as "worker lost"; the rest counts as "other".
+-- end says what happened to the worker, and counts as "worker lost"; all others count as "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
   .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;borrow not answered;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
--- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
+-- Counts an end by browser type, pool, status and reason; and the session's length in seconds, unless it is unknown (nil).
 local function tally(prefix, browser_type, pool, status, reason, length_s, presumed)
   local head, class = string.match(reason, '^[%a ]*%a') or '', presumed and 'worker lost' or 'other'
   if string.find(COUNTED, ';' .. head .. ';', 1, true) then class = head end
@@ -59,9 +59,9 @@ end
 -- [end: tally]
 
 -- [shared: record]
--- The record of what has a slot, or will have one: session:{id} for a session; a borrowed lease has an id that begins
--- with "lease:", which is also the name of its record. A session that comes with a lease is called {id}~{number} after
--- it, and takes no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+-- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
+-- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
+-- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
 local function record_of(prefix, id)
   if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
   return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
@@ -69,7 +69,7 @@ end
 -- [end: record]
 
 -- [shared: note_lease]
--- Copies what a lease's record says into the record of a session that came with it.
+-- Copies fields of a lease's record into the record of a session that came with the lease.
 local function note_lease(prefix, id)
   local lease = string.match(id, '^(.-)~')
   if not lease then return end
@@ -87,9 +87,9 @@ end
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
--- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
--- `presumed`: the worker did not say so itself, and may prove it wrong. Returns whether this call ended the session, and
--- whether a slot came free.
+-- A session has its slot by being in the live set, so the slot is given back once, and the counter never falls below 0.
+-- `presumed`: the worker did not report the end itself, and may prove it wrong. Returns whether this call ended the
+-- session, and whether a slot came free.
 local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
   local key, totals, takes_slot = record_of(prefix, id)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
@@ -142,7 +142,7 @@ local function stale(field)
   return not beat or math.floor(now) - beat > tonumber(ARGV[2])
 end
 
--- The field of a worker's hash among all keys of the database; nil for another program's.
+-- The field ("type:id") of the worker whose hash `key` is; nil if it is another program's key.
 local function field_of(key)
   local field = string.sub(key, #prefix + #'worker:' + 1)
   if not string.find(field, '^[^:]+:[^:]+$') or string.find(field, '^cmd:') then return nil end

@@ -3,14 +3,15 @@
 -- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
 -- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 active    5 lifetime: what the worker itself counts
 --       6 TTL of the worker's key, seconds    7 key prefix    8 TTL of a live session's record, seconds
---       9 n, the number of live sessions that follow    10 … 9+4n of each its id, when it started (Unix seconds, or ""), its
---       client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")    then fields of the worker's hash: name, value …
--- Returns the active counter as written: what was given, or the number of leases if that is higher (a client on its way),
---       and what callers without a session id have of it.
+--       9 n, the number of live sessions that follow    10 … 9+4n for each: its id, when it started (Unix seconds, or ""),
+--       its client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")
+--       then fields of the worker's hash: name, value …
+-- Returns the active counter as written: the given one, or the number of leases if that is higher (a client is on its way);
+--       plus the slots of callers of selector.lua without a session id.
 -- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id} and session:{id} of the given sessions;
 --       publishes slots:{pool} and slots:{type}.
 --
--- Idempotent: said twice, it is the same. The lifetime never goes down.
+-- Idempotent. The lifetime never goes down.
 
 local prefix, field, now = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3]
 local key, last = prefix .. 'worker:' .. field, 9 + 4 * tonumber(ARGV[9])

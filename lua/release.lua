@@ -4,32 +4,33 @@
 -- ARGV  1 session id    2 completed | ended | failed | expired    3 reason    4 when it ended, Unix seconds
 --       All others are optional; "" stands for the default.
 --       5 key prefix ("")    6 how long the record is kept, seconds (3600)    7 bytes in    8 bytes out
---       9 browser type  10 worker id: whose session it is, by default what the record says
+--       9 browser type  10 worker id of its worker, by default those in the record
 --      11 when it started, Unix seconds, if Redis may not know that yet    12 client's address
 --      13 when the drain of its worker began, Unix seconds, if there was one
 --      14 what the worker was told of its client: JSON, fields of the record and "caps", as in lib.lua
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
---       the worker's counter (-1 once, never below zero); publishes slots:{pool} if a slot came free that somebody waits for (slots:wanted:{pool}, set by the selector).
+--       the worker's counter (-1 once, never below 0); publishes slots:{pool} if a slot came free for which a client waits
+--       (slots:wanted:{pool}, set by the selector).
 --
--- Idempotent by the session's state. A pending session that completes or was ended, or for which 11 is given, had run:
--- its lost start is made up for. What the worker itself says (9 and 10 given) replaces an end that was only presumed
--- ("worker lost", "lost by worker", "lease expired"); totals only rise, so the presumed end is counted as taken back. A
--- session that Redis does not know is recorded; it holds no slot there, so no counter moves.
+-- Idempotent by the session's state. A pending session that completes or was ended, or for which 11 is given, had run: its
+-- start, which Redis missed, is recorded now. A report of the worker itself (9 and 10 given) replaces an end that was only
+-- presumed ("worker lost", "lost by worker", "lease expired"); totals only rise, so the presumed end is counted as taken
+-- back. A session that Redis does not know is recorded; it holds no slot there, so no counter changes.
 
 -- [shared: counters]
--- What a hash says as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
+-- A hash's value as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
 local function whole(value)
   local number = tonumber(value)
   if number and number > -2^53 and number < 2^53 then return math.floor(number) end
 end
 
--- Adds to a counter; one that is no number, or below zero, counts as 0.
+-- Adds to a counter; a value that is no number, or below 0, counts as 0.
 local function add(hash, field, by)
   redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
 end
 
--- Takes 1 from a counter above 0; one that is gone is not made again.
+-- Takes 1 from a counter that is above 0; does not make a missing one.
 local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
@@ -37,13 +38,13 @@ end
 
 -- [shared: tally]
 -- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py). Any other reason of a presumed
--- end says what happened to the worker, and counts as "worker lost"; the rest counts as "other".
+-- end says what happened to the worker, and counts as "worker lost"; all others count as "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
   .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;borrow not answered;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
--- Counts an end by browser type, pool, status and reason, and the session's length where it is known (nil: it is not).
+-- Counts an end by browser type, pool, status and reason; and the session's length in seconds, unless it is unknown (nil).
 local function tally(prefix, browser_type, pool, status, reason, length_s, presumed)
   local head, class = string.match(reason, '^[%a ]*%a') or '', presumed and 'worker lost' or 'other'
   if string.find(COUNTED, ';' .. head .. ';', 1, true) then class = head end
@@ -60,9 +61,9 @@ end
 -- [end: tally]
 
 -- [shared: record]
--- The record of what has a slot, or will have one: session:{id} for a session; a borrowed lease has an id that begins
--- with "lease:", which is also the name of its record. A session that comes with a lease is called {id}~{number} after
--- it, and takes no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+-- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
+-- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
+-- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
 local function record_of(prefix, id)
   if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
   return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
@@ -70,7 +71,7 @@ end
 -- [end: record]
 
 -- [shared: note_lease]
--- Copies what a lease's record says into the record of a session that came with it.
+-- Copies fields of a lease's record into the record of a session that came with the lease.
 local function note_lease(prefix, id)
   local lease = string.match(id, '^(.-)~')
   if not lease then return end
@@ -87,12 +88,12 @@ end
 -- [end: note_lease]
 
 -- [shared: caps]
-local CAP_KEPT_MS = '2592000000' -- 30 days, longer than anything lives: after so long without a new member none is live
+local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
 -- [end: caps]
 
 -- [shared: describe]
--- Writes into a record that is made anew what the worker was told of the session's client: JSON, fields by their names, or "". Its
--- "caps" is no field but names, comma-separated, of whom the session counts for.
+-- Writes what the worker was told of the session's client into a record that is made anew: JSON of fields and values, or "".
+-- "caps" is not a field: it names the caps, comma-separated, for which the session counts.
 local function describe(prefix, id, told)
   if told == '' then return end
   local key, record = record_of(prefix, id), {}
@@ -113,9 +114,9 @@ end
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
--- Being in the live set *is* the lease, so it is given back once, and the counter cannot fall twice or below zero.
--- `presumed`: the worker did not say so itself, and may prove it wrong. Returns whether this call ended the session, and
--- whether a slot came free.
+-- A session has its slot by being in the live set, so the slot is given back once, and the counter never falls below 0.
+-- `presumed`: the worker did not report the end itself, and may prove it wrong. Returns whether this call ended the
+-- session, and whether a slot came free.
 local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
   local key, totals, takes_slot = record_of(prefix, id)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
@@ -142,13 +143,13 @@ end
 -- [end: finish]
 
 -- [shared: wake]
--- The pool of the worker at `field` ("type:id"): what its hash says, else its browser type, as workers without one have it.
+-- The pool of the worker at `field` ("type:id"): that in its hash, or else its browser type.
 local function pool_of(prefix, field)
   return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
 end
 
--- Tells the proxies that the worker at `field` may be eligible again, if a selection in its pool, or one of its browser type
--- that names no pool, has found none since the last time.
+-- Tells the proxies that the worker at `field` may be eligible again, if a selection found no worker since the last time:
+-- one in its pool, or one of its browser type that names no pool.
 local function wake(prefix, field)
   local browser_type, pool = string.match(field, '^[^:]*'), pool_of(prefix, field)
   for _, line in ipairs(pool == browser_type and {pool} or {pool, browser_type}) do

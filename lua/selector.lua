@@ -4,62 +4,64 @@
 -- ARGV  1 browser type    2 MAX_CONCURRENT_SESSIONS    3 MAX_LIFETIME_SESSIONS    4 now, Unix seconds
 --       All others are optional; "" stands for the default.
 --       5 stale threshold, seconds (30)         6 key prefix ("")
---       7 session id: with it the slot is held by a lease and session:{id} is written; for a slot that is borrowed it
+--       7 session id: with it a lease holds the slot, and session:{id} is written; for a slot that is borrowed the id
 --       begins with "lease:", and lease:{id} is written instead, with totals of its own (leases:…)
 --       8 lease of the pending session, seconds (10)                    9 client's address
 --      10 worker ids that must not be chosen, comma-separated       11 Playwright major.minor that the worker must have
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
 --      14 most sessions in sessions:index (10000)                      15 TTL of the shutdown command, seconds (60)
---      16 the pool whose workers may be chosen, and whose 2 and 3 are then ("" = all workers of the type)
+--      16 the pool whose workers may be chosen, and whose limits 2 and 3 then are ("" = all workers of the type)
 --      17, 18 … further fields of the session record: name, value, name, value …; a name that begins with "max:" is no
---       field: its value is how many sessions and leases of the rest of the name, say "run:nightly", may live at once
+--       field but a cap: its value is how many sessions and leases of the rest of the name, say "run:nightly", may be live
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
--- Keys  reads worker:{type}:{id}; adds 1 to both counters; when that makes lifetime reach its limit: worker:cmd:{type}:{id}
---       is set to "shutdown" and published, the worker's field usedUp says until when its last client may be on its way, the
---       status of a spare of its pool becomes available, its id is the worker's field replacement, and slots:{pool} is
---       published if somebody waits; with a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when
---       none is eligible slots:wanted:{pool} (without a pool: the type), so that whoever frees a slot publishes
---       slots:{pool}; for each "max:" that is more than 0 the set sessions:of:{rest of the name}, in which those that have ended
---       stay until it looks full; when it is full slots:wanted:{pool} of every pool that they are in.
+-- Keys  reads worker:{type}:{id}; adds 1 to both counters.
+--       When lifetime reaches its limit by that: sets worker:cmd:{type}:{id} to "shutdown" and publishes it; the worker's
+--       field usedUp says until when its last client may be on its way; a spare of its pool becomes available, whose id is
+--       the worker's field replacement, and slots:{pool} is published if a client waits.
+--       With a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when no worker is eligible
+--       slots:wanted:{pool} (without a pool: the type), so that slots:{pool} is published when a slot comes free.
+--       For each "max:" the set sessions:of:{rest of the name}, in which ended sessions stay until it looks full; when it
+--       is full, slots:wanted:{pool} of every pool of its members.
 --
--- Without a session id it is the caller who takes 1 from cluster:active_connections when its session has ended. The
--- worker's fields outside and outsideLifetime say how much of its counters comes from such callers, so that no
--- heartbeat takes that for wrong.
+-- A caller without a session id takes 1 from cluster:active_connections itself when its session has ended. The worker's
+-- fields outside and outsideLifetime say how much of its counters comes from such callers, so that no heartbeat takes that
+-- for wrong.
 --
 -- Serving: status available, heartbeat no older than the threshold. Eligible: serving, key with a TTL, active below the
 -- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
--- margin = max(1, floor(max lifetime / workers)). Workers are all of the pool that serve, full ones and those that a filter hides too:
--- load and filters must not move the border. Of the eligible ones below max lifetime - margin the highest lifetime wins, ties
--- go to the lowest active; without any such, the same among all eligible.
+-- margin = max(1, floor(max lifetime / workers)), where workers are all that serve, also full ones and those that 10 to 12
+-- exclude: load and filters must not move the border, max lifetime - margin. Of the eligible ones below the border the one
+-- with the highest lifetime wins, of equals the one with the lowest active; if none is below it, the same among all eligible.
 --
--- Spare: status spare, heartbeat as above. The step that uses another worker up makes a spare (the first by id) serve,
+-- Spare: status spare, heartbeat as above. The step that uses up another worker makes a spare (the first by id) serve,
 -- so that there is never one worker less. Until then a spare is not chosen, and does not move the border.
 --
--- Idempotent by the session: one that is pending already gets the same endpoint again and no second slot. When its worker
--- is excluded now, or its key has run out, that lease is taken back first, as rollback.lua does. One that ran already gets nil.
+-- Idempotent by the session: one that is pending already gets the same endpoint again and no second slot. If its worker is
+-- now excluded, or the worker's key has run out, that lease is taken back first, as rollback.lua does. One that has run gets
+-- nil.
 
 -- [shared: counters]
--- What a hash says as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
+-- A hash's value as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
 local function whole(value)
   local number = tonumber(value)
   if number and number > -2^53 and number < 2^53 then return math.floor(number) end
 end
 
--- Adds to a counter; one that is no number, or below zero, counts as 0.
+-- Adds to a counter; a value that is no number, or below 0, counts as 0.
 local function add(hash, field, by)
   redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
 end
 
--- Takes 1 from a counter above 0; one that is gone is not made again.
+-- Takes 1 from a counter that is above 0; does not make a missing one.
 local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
 -- [end: counters]
 
 -- [shared: record]
--- The record of what has a slot, or will have one: session:{id} for a session; a borrowed lease has an id that begins
--- with "lease:", which is also the name of its record. A session that comes with a lease is called {id}~{number} after
--- it, and takes no further slot. Returns the key, what the names of its totals begin with, and whether it takes a slot.
+-- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
+-- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
+-- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
 local function record_of(prefix, id)
   if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
   return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
@@ -67,13 +69,13 @@ end
 -- [end: record]
 
 -- [shared: wake]
--- The pool of the worker at `field` ("type:id"): what its hash says, else its browser type, as workers without one have it.
+-- The pool of the worker at `field` ("type:id"): that in its hash, or else its browser type.
 local function pool_of(prefix, field)
   return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
 end
 
--- Tells the proxies that the worker at `field` may be eligible again, if a selection in its pool, or one of its browser type
--- that names no pool, has found none since the last time.
+-- Tells the proxies that the worker at `field` may be eligible again, if a selection found no worker since the last time:
+-- one in its pool, or one of its browser type that names no pool.
 local function wake(prefix, field)
   local browser_type, pool = string.match(field, '^[^:]*'), pool_of(prefix, field)
   for _, line in ipairs(pool == browser_type and {pool} or {pool, browser_type}) do
@@ -85,8 +87,8 @@ end
 -- [end: wake]
 
 -- [shared: take_back]
--- Takes back what a lease of the worker at `field` had used up of its life, since nobody came with it: the lifetime, and, when
--- it was the last of that life, the shutdown that the selection had left. The replacement that serves by now goes on.
+-- Gives a session of its lifetime back to the worker at `field`, since no client came for the lease. If that was the last
+-- of its lifetime, the selection's shutdown command goes, too. The replacement that it let serve goes on.
 local function take_back(prefix, lifetime_hash, field)
   take_one(lifetime_hash, field)
   local worker = prefix .. 'worker:' .. field
@@ -134,7 +136,7 @@ if session_id then
     end
     redis.call('DEL', session_key)
   elseif was[1] and was[5] and not was[4] then
-    -- Its worker was given up before the session started: go on as if there had been no such attempt.
+    -- Its end was presumed, with its worker, before it started: go on as if it had not been selected before.
     add(totals .. 'taken_back', was[1], 1)
     redis.call('DEL', session_key)
   elseif was[1] then
@@ -143,7 +145,7 @@ if session_id then
 end
 
 -- [shared: caps]
-local CAP_KEPT_MS = '2592000000' -- 30 days, longer than anything lives: after so long without a new member none is live
+local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
 -- [end: caps]
 local fields, caps = {}, {}
 for i = 17, #ARGV, 2 do
@@ -156,7 +158,7 @@ for i = 17, #ARGV, 2 do
   end
 end
 
--- Whether a cap leaves no room. What has ended stays in the set until it looks full; then the records say what lives.
+-- Whether a cap leaves no room. Ended sessions stay in the set until it looks full; then their records tell them apart.
 local function is_full(members, most)
   if redis.call('SCARD', members) < most then return false end
   local live, pools = 0, {}
@@ -178,7 +180,7 @@ for _, cap in ipairs(session_id and caps or {}) do
   if is_full(cap[1], cap[2]) then return false end
 end
 
--- From here on the hot path: few calls, one command for each worker.
+-- From here on it is the hot path: few calls, one command for each worker.
 local call, find, type_prefix = redis.call, string.find, browser_type .. ':'
 
 local function counters(hash)
@@ -226,7 +228,7 @@ local function better(one, other)
   if (mine < border) ~= (theirs < border) then return mine < border end
   if mine ~= theirs then return mine > theirs end
   if active[one] ~= active[other] then return active[one] < active[other] end
-  return one < other -- the order of a hash means nothing; this makes the choice repeatable
+  return one < other -- by id, since pairs() has no order: the choice is repeatable
 end
 
 local chosen, endpoint
@@ -240,11 +242,11 @@ repeat
     return false
   end
   endpoint = call('PTTL', worker_prefix .. chosen) >= 0 and eligible[chosen]
-  eligible[chosen] = nil -- without a TTL: the next best
+  eligible[chosen] = nil -- if it has no TTL, the next best is tried
 until endpoint
 
 local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
--- Not by HINCRBY: their values are known, and it would refuse one that is no number.
+-- Not HINCRBY, which refuses a value that is no number; the values are known here.
 call('HSET', active_hash, chosen, active[chosen] + 1)
 call('HSET', lifetime_hash, chosen, (lifetime[chosen] or 0) + 1)
 if not session_id then
@@ -254,7 +256,7 @@ end
 if (lifetime[chosen] or 0) + 1 >= max_lifetime then
   local command = prefix .. 'worker:cmd:' .. chosen
   if redis.call('SET', command, 'shutdown', 'NX', 'PX', milliseconds(tonumber(given(15, 60)))) then
-    redis.call('HSET', worker_prefix .. chosen, 'usedUp', lease_until) -- else an operator's is there, and stays
+    redis.call('HSET', worker_prefix .. chosen, 'usedUp', lease_until) -- else there is an operator's command, which stays
   end
   redis.call('PUBLISH', command, 'shutdown')
   local spare = spares[pools[chosen]]

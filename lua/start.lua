@@ -1,12 +1,13 @@
--- The worker has admitted the session: pending becomes running, and its lease has no end any more. Needs lib.lua.
+-- The worker has admitted the session: it becomes running, and its lease no longer ends. Needs lib.lua.
 --
 -- KEYS  1 cluster:active_connections (full name, with the prefix if there is one)
 -- ARGV  1 session id    2 when it started, Unix seconds    3 key prefix    4 TTL of a live session's record, seconds
---       5 browser type  6 worker id: who says so; "" = the worker in the record       7 client's address, or ""
+--       5 browser type  6 worker id of the caller; "" = the worker in the record       7 client's address, or ""
 --       8 what the worker was told of its client: JSON, fields of the record and "caps", as in lib.lua; optional
 -- Returns 1 if the session runs, 0 if it does not (not known, ended, or another worker's), 2 if it holds a slot again: its end
---       had been presumed wrongly, which is counted as a repair, or Redis does not know it: it was away, or has lost it.
--- Keys  session:{id}, sessions:live:{type}:{id}, in the last case also the counter, cluster:counter_repairs and sessions:of:{…}.
+--       was presumed wrongly, which counts as a repair, or Redis had no record of it (was away, or lost it).
+-- Keys  session:{id}, sessions:live:{type}:{id}; in the last case also the counter, cluster:counter_repairs and
+--       sessions:of:{…}.
 --
 -- Idempotent by the session's state.
 
@@ -26,7 +27,8 @@ if was[1] == 'pending' then
   return 1
 end
 if was[1] == 'running' then return 1 end
--- Only the worker itself may say that what Redis does not have is alive; unregistered, it tells all when it registers.
+-- Only the worker itself may report a session that Redis does not have as running. An unregistered worker reports all of
+-- its sessions when it registers.
 if (was[1] and not was[4]) or ARGV[6] == '' or redis.call('EXISTS', prefix .. 'worker:' .. field) == 0 then return 0 end
 if adopt(prefix, field, id, now, tonumber(ARGV[4]), now, ARGV[7], ARGV[8] or '') == 1 then
   add(KEYS[1], field, 1)

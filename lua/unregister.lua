@@ -1,9 +1,9 @@
--- A worker ends: its record, both counters and its command go; what is still listed as its session fails. Needs lib.lua.
+-- A worker ends: removes its record, both counters and its command; sessions that it still has here fail. Needs lib.lua.
 --
 -- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
--- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 key prefix    5 reason for sessions that are left
+-- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 key prefix    5 reason for sessions that it still has
 --       6 how long their records are kept, seconds
--- Returns how many sessions were left.
+-- Returns how many sessions failed.
 -- Keys  worker:{type}:{id}, worker:cmd:{type}:{id}, both counter fields, sessions:live:{type}:{id}, session:{id},
 --       sessions:outcomes, sessions:ends. Idempotent.
 
