@@ -1,1 +1,1 @@
-"""`pwgrid calibrate`: measures what this host carries, with real browsers, and proposes settings. No part of a grid."""
+"""`pwgrid calibrate`: measures with real browsers what load this host carries, and proposes settings."""

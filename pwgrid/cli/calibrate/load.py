@@ -1,4 +1,4 @@
-"""Clients that have one session after the other, as many at once as are asked for, and what that takes."""
+"""Runs sessions one after the other in a given number of clients at once, and measures them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ STAND_IN: Final = (
     "for (let i = 0; i < 2000; i++) { const row = document.createElement('p'); row.textContent = 'row ' + i;"
     " document.body ? document.body.append(row) : document.documentElement.append(row) }</script>"
 )
-"""A page of 2,000 rows, for who names no page."""
+"""The page that sessions open without --url and --script: 2,000 rows."""
 
 
 class Client(Protocol):
-    """What has the sessions."""
+    """Something that can run a session."""
 
     async def session(self) -> None:
-        """One session from connect to close. Raises SessionFailed."""
+        """Run one session from connect to close. Raises SessionFailed."""
 
 
 class SessionFailed(Exception):
-    """A session that did not do what it was to do; its sentence says why."""
+    """A session failed; `str()` says why."""
 
 
 class Page:
@@ -53,7 +53,7 @@ class Page:
     @classmethod
     @asynccontextmanager
     async def of(cls, browser_type: types.BrowserType, endpoint: str, url: str) -> AsyncIterator[Page]:
-        """With the driver that it needs, for the length of the block."""
+        """Runs Playwright's driver for the length of the block."""
         async with async_playwright() as playwright:
             yield cls(getattr(playwright, browser_type), endpoint, url)
 
@@ -71,7 +71,7 @@ class Page:
 
 
 class Script:
-    """Runs a program for each session; it finds the grid as under `pwgrid run`."""
+    """Runs a program for each session; it gets the endpoint in the same variables as under `pwgrid run`."""
 
     def __init__(self, path: Path, endpoint: str) -> None:
         self._command = _command(path)
@@ -107,7 +107,8 @@ class _Seen:
 
 
 async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, list[str]]:
-    """`clients` loops for so long; sessions under way then are waited for. Also the sentences of those that failed."""
+    """Run sessions in `clients` loops, which begin none after `seconds`, and wait for the last ones. Returns the
+    figures, and the sentence of each session that failed."""
     seen, until = _Seen([], []), time.monotonic() + seconds
     busy, since = busy_s(), time.monotonic()
     await asyncio.gather(*(_loop(client, seen, until) for _ in range(clients)))
@@ -127,7 +128,7 @@ async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, l
 
 
 async def once(run: Callable[[], Awaitable[None]]) -> None:
-    """One session that must work. Raises GridError with why it does not."""
+    """Run one session that has to work. Raises GridError when it fails."""
     try:
         async with asyncio.timeout(SESSION_S):
             await run()
@@ -138,7 +139,7 @@ async def once(run: Callable[[], Awaitable[None]]) -> None:
 
 
 def busy_s() -> float:
-    """The processor time that this host has spent, in seconds of one core."""
+    """The processor time that this host has spent since its boot, in seconds of one core."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
 
@@ -161,7 +162,7 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Its processor seconds, with those of its children that have ended; 0 when it has ended itself."""
+    """The processor seconds of a process and of its children that have ended; 0 when it has ended itself."""
     try:
         return float(sum(process.cpu_times()[:4]))
     except psutil.Error:
@@ -169,7 +170,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def _command(path: Path) -> list[str]:
-    """How a script is run. Raises GridError for what cannot be."""
+    """The command that runs a script. Raises GridError for a file that cannot be run."""
     if not path.is_file():
         raise GridError(f"--script {path}: there is no such file")
     absolute = str(path.resolve())

@@ -1,4 +1,4 @@
-"""What `pwgrid calibrate` prints and writes."""
+"""Runs `pwgrid calibrate`: measures, and prints and writes what follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options."""
+    """The options of the command."""
 
     url: str | None
     script: Path | None
@@ -33,7 +33,7 @@ class Asked:
 
 
 def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Measures, prints, and writes what it is told to. Raises GridError."""
+    """Measures, prints, and writes what the options ask for. Raises GridError."""
     if asked.url is not None and asked.script is not None:
         raise click.UsageError("--url and --script: one of them is what a session does")
     file = loaded.config_file or Path(environment.get(FILE_VARIABLE) or DEFAULT_FILE)

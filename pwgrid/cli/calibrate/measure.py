@@ -1,4 +1,4 @@
-"""The measurement from start to end: a private grid, memory, launches, throughput, the proposal. Prints by `say`."""
+"""Measures a private grid: memory, processor time, launches, throughput."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pwgrid.master.memory.host import MIB, available_mib, memory_bytes
 from pwgrid.settings.model import Settings
 
 TOGETHER: Final = 3
-"""Clients at once whose sessions' memory is looked at: the highest figure is when all of them have their pages."""
+"""So many clients at once are run to measure a session's memory, which is highest when all of them have their pages."""
 
 SETTLE_S: Final = 1.0
-"""A browser gives memory back a moment after a session's end, and nothing tells when."""
+"""A browser gives memory back a moment after a session's end; no event says when."""
 
 SHORT_S: Final = 3.0
 AVAILABLE_S: Final = 120.0
 LOOK_S: Final = 0.02
 PER_CORE: Final = 16
-"""Clients at once for each core, at the most."""
+"""The most clients at once for each core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be measured: the page or the script, for how many seconds each number of clients, and up to `most`."""
+    """What to measure: the page or the script, in up to `most` clients at once, `seconds` for each number of them."""
 
     browser_type: BrowserType
     url: str
@@ -47,7 +47,7 @@ class Wish:
 
 
 def environment_for(wish: Wish, environment: Mapping[str, str]) -> dict[str, str]:
-    """A grid that neither recycles nor refuses nor tries its browsers while it is measured."""
+    """The environment of a grid that recycles no worker, refuses no client and runs no canary while it is measured."""
     values: dict[str, object] = {
         "max_concurrent_sessions": max(wish.most, TOGETHER),
         "max_lifetime_sessions": 1_000_000_000,
@@ -63,14 +63,14 @@ def environment_for(wish: Wish, environment: Mapping[str, str]) -> dict[str, str
 
 
 def most_clients(cores: float) -> int:
-    """How many clients at once are tried at the most, unless somebody says so."""
+    """The most clients at once that are tried without --most."""
     return max(4, int(cores * PER_CORE))
 
 
 def calibrate(
     wish: Wish, settings: Settings, arguments: Sequence[str], environment: Mapping[str, str], say: Callable[[str], None]
 ) -> Measured:
-    """Measures; takes about half a minute and `seconds` for each number of clients. Raises GridError."""
+    """Measures, in about half a minute and `wish.seconds` for each number of clients. Raises GridError."""
     grid = PrivateGrid(arguments, environment_for(wish, environment))
     try:
         ready = grid.ready()
@@ -93,7 +93,7 @@ class _Calibration:
     async def run(self) -> Measured:
         available = available_mib()
         async with self._client() as client:
-            await load.once(client.session)  # what is made once for all sessions must not count for one
+            await load.once(client.session)  # what only the first session takes must not count for each
             worker_mib, session_mib = await self._memory(client)
             cpu_s = await self._cpu(client)
             launch_s, launches_per_s = await self._launches()
@@ -122,7 +122,7 @@ class _Calibration:
             yield page
 
     async def _memory(self, client: load.Client) -> tuple[float, float]:
-        """What an idle worker takes, and one more session in it."""
+        """The MiB of an idle worker, and of each session in it."""
         await asyncio.sleep(SETTLE_S)
         (idle,) = self._worker_mib()
         highest, sessions = idle, asyncio.create_task(load.measure(client, TOGETHER, max(SETTLE_S, self._wish.seconds)))
@@ -145,7 +145,7 @@ class _Calibration:
         return cpu_s
 
     async def _launches(self) -> tuple[float, float]:
-        """How long one launch takes, and how many a second there are when one for each core starts at once."""
+        """Seconds of a launch, and launches a second, when one for each core starts at once."""
         more = max(1, round(self._cores))
         before = {worker["id"] for worker in self._workers()}
         since = time.monotonic()
@@ -178,14 +178,14 @@ class _Calibration:
             clients *= 2
 
     async def _growth(self, worker_mib: float, steps: Sequence[Step]) -> float:
-        """What the sessions have left in all workers together, for each session."""
+        """The MiB that each session left behind, on average over all workers."""
         await asyncio.sleep(SETTLE_S)
         sizes = self._worker_mib()
         sessions = sum(step.sessions + step.failed for step in steps)
         return max(0.0, (sum(sizes) - len(sizes) * worker_mib) / max(1, sessions))
 
     def _workers(self) -> list[dict[str, Any]]:
-        """Those of the pool that is measured; the configuration may have others."""
+        """The workers of the measured pool; the configuration may have other pools."""
         return [each for each in ask(self._grid, "status")["workers"] if each["pool"] == self._wish.browser_type]
 
     def _trees(self) -> list[list[psutil.Process]]:
@@ -198,11 +198,11 @@ class _Calibration:
         return trees
 
     def _worker_mib(self) -> list[float]:
-        """What each of them takes."""
+        """The MiB of each worker."""
         return [sum(memory_bytes(each, self._metric) for each in tree) / MIB for tree in self._trees()]
 
     def _cpu_s(self) -> float:
-        """Processor seconds of all of them; those of ended processes count for their parents."""
+        """Processor seconds of all workers; those of ended processes count for their parents."""
         return sum(load.cpu_s(each) for tree in self._trees() for each in tree)
 
 

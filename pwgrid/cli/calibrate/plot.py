@@ -1,4 +1,4 @@
-"""Sessions per second against clients at once, as text and as SVG. Draws only."""
+"""Draws sessions per second against clients at once, as text and as SVG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_text(steps: Sequence[Step]) -> list[str]:
 
 
 def as_svg(steps: Sequence[Step], title: str) -> str:
-    """A picture that stands alone: throughput and the time of a session, and where the one bends."""
+    """A whole SVG file: throughput and the time of a session, and where the throughput bends."""
     best, slowest = max(step.per_s for step in steps) or 1.0, max(step.p95_s for step in steps) or 1.0
     bends_at = bend(steps)
     places = [_LEFT + (_WIDTH - _LEFT - _RIGHT) * place / max(1, len(steps) - 1) for place in range(len(steps))]

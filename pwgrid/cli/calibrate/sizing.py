@@ -1,4 +1,4 @@
-"""What the measured figures mean: where the host bends, and which settings follow. Pure; measures nothing."""
+"""Finds in the measured figures where the throughput bends, and the settings that follow. Measures nothing."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 ENOUGH: Final = 0.9
-"""This part of the highest throughput is enough: the rest would make every session slower."""
+"""This part of the highest throughput is enough: more clients for the rest would make every session slower."""
 
 OF_MEMORY: Final = 0.8
 """The part of the host's available memory that may be used: MemoryHigh of the shipped unit."""
 
 SLOTS_OF_WORKER: Final = 5
-"""A browser that crashes ends that many sessions at the most; fewer cost a browser's memory more often."""
+"""The most slots of a worker: a browser that crashes ends so many sessions. Fewer would take more browsers' memory."""
 
 SOFT, HARD, STEP_MIB = 2.0, 3.0, 50
-"""A worker with all its slots taken may take twice what was measured, and is killed at three times that."""
+"""A worker is recycled at twice the memory of one with all slots taken, and killed at three times that."""
 
 START_SHARE: Final = 0.02
-"""The part of a worker's work that the start of its replacement may cost."""
+"""The part of the processor time of a worker's sessions that the launch of its replacement may take."""
 
 LEAST_LIFETIME, MOST_LIFETIME = 50, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """So many clients at once: how many sessions they had, in how many seconds, and how long one took."""
+    """The figures of so many clients at once: how many sessions they had in how many seconds, and how long one took."""
 
     clients: int
     sessions: int
@@ -36,7 +36,7 @@ class Step:
     p50_s: float
     p95_s: float
     busy_cores: float
-    """Of the whole host, the clients included."""
+    """On the whole host, the clients included."""
 
     @property
     def per_s(self) -> float:
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found on this host; memory in MiB by `metric`."""
+    """The figures of this host; memory in MiB by `metric`."""
 
     cores: float
     available_mib: int
@@ -54,33 +54,33 @@ class Measured:
     worker_mib: float
     """An idle worker with its browser."""
     session_mib: float
-    """What one more live session takes."""
+    """One live session, beside the worker."""
     growth_mib: float
-    """What a session that has ended leaves behind, at the most: caches are in it."""
+    """What an ended session leaves behind, caches included, which need not grow any further."""
     launch_s: float
     launches_per_s: float
-    """Of several at once."""
+    """With several launches at once."""
     cpu_s: float
-    """Of the browser, for one session: all that was busy but the client."""
+    """Processor seconds of one session in the worker and its browser, without the client."""
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Settings by name, and why."""
+    """Settings by name, and the sentences that say why."""
 
     settings: dict[str, int]
     reasons: tuple[str, ...]
 
 
 def bend(steps: Sequence[Step]) -> Step:
-    """The fewest clients at once that bring nearly all of the throughput there is."""
+    """The step of the fewest clients at once that bring at least ENOUGH of the highest throughput."""
     best = max(step.per_s for step in steps)
     return next(step for step in sorted(steps, key=lambda step: step.clients) if step.per_s >= ENOUGH * best)
 
 
 def goes_on(steps: Sequence[Step]) -> bool:
-    """Whether more clients may bring more throughput: not when the last two steps have added less than a tenth."""
+    """Whether more clients may bring more throughput: not if the last two steps added less than a tenth."""
     if len(steps) < 3:
         return True
     before = max(step.per_s for step in steps[:-2])
@@ -88,11 +88,11 @@ def goes_on(steps: Sequence[Step]) -> bool:
 
 
 def propose(found: Measured, browser_type: str, floor_mib: int) -> Proposal:
-    """The settings for a host that does nothing else; `floor_mib` is MIN_HOST_AVAILABLE_MIB."""
+    """Settings for a host that does nothing else; `floor_mib` is MIN_HOST_AVAILABLE_MIB."""
     best = bend(found.steps)
     memory_mib = found.available_mib * OF_MEMORY - floor_mib
     workers = max(1, math.ceil(best.clients / SLOTS_OF_WORKER), min(2, best.clients))
-    # One more than wanted: a recycle starts the replacement before the old worker goes.
+    # _sessions counts one worker more: a recycle starts the replacement before the old worker ends.
     while workers > 1 and _sessions(found, memory_mib, workers) < workers:
         workers -= 1
     by_memory = max(1, _sessions(found, memory_mib, workers))
@@ -124,7 +124,7 @@ def propose(found: Measured, browser_type: str, floor_mib: int) -> Proposal:
 
 
 def as_data(found: Measured, proposal: Proposal) -> dict[str, Any]:
-    """All of it for JSON."""
+    """Figures and proposal for JSON."""
     steps = [asdict(step) | {"per_s": round(step.per_s, 3)} for step in found.steps]
     return {
         "measured": asdict(found) | {"steps": steps},
@@ -135,7 +135,7 @@ def as_data(found: Measured, proposal: Proposal) -> dict[str, Any]:
 
 
 def _sessions(found: Measured, memory_mib: float, workers: int) -> int:
-    """For how many live sessions `memory_mib` is enough beside so many workers and one more."""
+    """How many live sessions `memory_mib` has room for, beside `workers` idle workers and one more."""
     return int((memory_mib - (workers + 1) * found.worker_mib) // max(1.0, found.session_mib))
 
 

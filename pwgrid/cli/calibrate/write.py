@@ -1,4 +1,4 @@
-"""Puts settings into a configuration file and leaves everything else there as it is. Decides no value."""
+"""Puts settings into a configuration file, and leaves everything else in it as it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
 def with_settings(text: str, settings: Mapping[str, int]) -> str:
     """The configuration `text` with these settings, each in its section; comments and order stay.
 
-    Raises GridError where that cannot be done line by line.
+    Raises GridError if the text does not have one setting a line.
     """
     lines = text.splitlines()
     sections = {name: _section(text, name) for name in settings}
@@ -30,13 +30,13 @@ def with_settings(text: str, settings: Mapping[str, int]) -> str:
         is_there = False
     if not is_there:
         raise GridError(
-            "the configuration file is written in another way than line by line: put the settings in by hand"
+            "the configuration file does not have each setting on a line of its own: put the settings in by hand"
         )
     return changed
 
 
 def write(path: Path, settings: Mapping[str, int]) -> None:
-    """Into the file at `path`, which may not be there yet. Raises GridError."""
+    """Put `settings` into the file at `path`, which need not exist. Raises GridError."""
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         changed = with_settings(text, settings)
@@ -52,7 +52,7 @@ def write(path: Path, settings: Mapping[str, int]) -> None:
 
 
 def _section(text: str, name: str) -> str:
-    """Where the setting belongs; a file that has the old name of a section keeps it."""
+    """The section of a setting, by its old name if the file has that."""
     section = SETTINGS[name].section
     try:
         old = tomllib.loads(text).get(OLD_SECTIONS.get(section, ""))
@@ -62,7 +62,8 @@ def _section(text: str, name: str) -> str:
 
 
 def _put(lines: list[str], section: str, name: str, line: str) -> None:
-    """Puts the line in place of what sets it, else of the comment that shows it, else at the end of its section."""
+    """Replaces the line that sets `name`, else the comment that shows it, else adds a line at the end of its
+    section."""
     head = next((place for place, each in enumerate(lines) if re.match(rf"\s*\[{section}\]\s*(#.*)?$", each)), None)
     if head is None:
         lines += [""] * bool(lines) + [f"[{section}]", line]

@@ -1,1 +1,1 @@
-"""`pwgrid install` and `pwgrid uninstall`: a grid as a service of systemd or supervisord, with all that it needs."""
+"""`pwgrid install` and `pwgrid uninstall`: make a grid a service of systemd or supervisord, and remove it again."""

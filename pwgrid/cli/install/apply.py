@@ -1,4 +1,4 @@
-"""Looks at what is there, makes what is wanted, and removes what was made. Decides nothing."""
+"""Reads what an installation finds, and makes and removes what the plan says. Decides nothing."""
 
 import grp
 import json
@@ -15,13 +15,13 @@ from pwgrid.cli.install.plan import Command, Directory, Present, Record, Removal
 from pwgrid.common.errors import GridError
 
 RECORD: Final = "installed.json"
-"""In the configuration's directory, which belongs to who installs: nobody else says what is removed."""
+"""In the configuration's directory, which belongs to the user who installs: no other user may say what is removed."""
 
 Say = Callable[[str], None]
 
 
 def present(wanted: Wanted) -> Present:
-    """What is there already."""
+    """What of `wanted` is there already."""
     return Present(
         files=contents(each.path for each in wanted.files),
         directories={each.path for each in wanted.directories if each.path.is_dir()},
@@ -30,7 +30,7 @@ def present(wanted: Wanted) -> Present:
 
 
 def contents(paths: Iterable[Path]) -> dict[Path, str]:
-    """The texts of those files that are there. Raises GridError for one that cannot be read."""
+    """The texts of those files that exist. Raises GridError for one that cannot be read."""
     found = {}
     for path in paths:
         try:
@@ -43,7 +43,7 @@ def contents(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def read_record(directory: Path) -> Record | None:
-    """What the installation before this one has made. Raises GridError for a file that does not say it."""
+    """What the earlier installation made, or None. Raises GridError for a damaged file."""
     path = directory / RECORD
     text = contents([path]).get(path)
     if text is None:
@@ -52,18 +52,17 @@ def read_record(directory: Path) -> Record | None:
         return Record.of(json.loads(text))
     except (ValueError, TypeError):
         raise GridError(
-            f"{path} is damaged, so nobody knows what was installed: remove it, and see its manual"
+            f"{path} is damaged, so it does not say what was installed: remove it, and the service by hand"
         ) from None
 
 
 def write_record(directory: Path, made: Record) -> None:
-    """Notes what an installation makes."""
     _write(directory / RECORD, json.dumps(asdict(made), indent=2) + "\n", 0o644)
 
 
 def make_all(steps: Sequence[Step], config: Path, made: Record) -> None:
-    """Does all steps. From the moment that there is a place for it, the record says what there will be: so an
-    installation that is broken off can be removed, too. Raises GridError."""
+    """Does all steps. Writes the record as soon as its directory is made, so that an installation that is broken off
+    can be removed, too. Raises GridError."""
     for step in steps:
         if isinstance(step, Directory):
             make(step)
@@ -74,7 +73,7 @@ def make_all(steps: Sequence[Step], config: Path, made: Record) -> None:
 
 
 def make(step: Step) -> None:
-    """Does one step. Raises GridError."""
+    """Does one step. Raises GridError when it fails."""
     try:
         match step:
             case User(name, home):
@@ -93,7 +92,7 @@ def make(step: Step) -> None:
 
 
 def run(command: Command) -> str:
-    """Runs it and returns what it printed. Raises GridError with what it said."""
+    """Runs a command and returns its output. Raises GridError with its error output when it fails."""
     environment = {**os.environ, **command.environment}
     try:
         done = subprocess.run(
@@ -108,7 +107,7 @@ def run(command: Command) -> str:
 
 
 def remove_files(removal: Removal) -> None:
-    """Removes files, and what lies in the trees. Raises GridError."""
+    """Removes files and trees. Raises GridError."""
     try:
         for file in removal.files:
             file.unlink(missing_ok=True)
@@ -120,7 +119,7 @@ def remove_files(removal: Removal) -> None:
 
 
 def remove_rest(removal: Removal, *, purge: bool, say: Say) -> None:
-    """Removes user and directories, and says what stays. Raises GridError."""
+    """Removes the user and the directories, and says what stays. Raises GridError."""
     if removal.user and _has_user(removal.user):
         run(Command(("userdel", removal.user)))
     for path, reason in removal.kept.items():
@@ -138,7 +137,7 @@ def remove_rest(removal: Removal, *, purge: bool, say: Say) -> None:
 
 
 def _write(path: Path, text: str, mode: int, owner: str = "", group: str = "") -> None:
-    """Writes the whole file or nothing; at no time may more users read it than `mode` says."""
+    """Writes the whole file or nothing; at no time can more users read it than `mode` says."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""The commands `pwgrid install` and `pwgrid uninstall`: they show what they will do, ask, and do it."""
+"""The commands `pwgrid install` and `pwgrid uninstall`: show what they will do, ask, and do it."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import click
 
 from pwgrid.common.errors import GridError
 
-if TYPE_CHECKING:  # these load the settings' model, which most commands do without
+if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
     from pwgrid.cli.install.installation import Asked, Installation
     from pwgrid.cli.install.plan import Record
 
@@ -37,7 +37,7 @@ _listening = _with(
     click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [8080]"),
     click.option("--host", help="Address to listen on; 0.0.0.0 means all. [127.0.0.1]"),
     click.option("--token/--no-token", default=None, help="Whether clients need a token, which is made. [they do]"),
-    click.option("--no-start", is_flag=True, help="Put everything in place, start nothing."),
+    click.option("--no-start", is_flag=True, help="Make everything, but do not start it."),
 )
 
 
@@ -45,8 +45,8 @@ _listening = _with(
 def install() -> None:
     """Installs the grid as a service that starts with the host.
 
-    Shows first what it will do. What is right already is left alone, and settings that are there are yours: a second
-    run changes only what another version of pwgrid, or another option, changes.
+    Shows first what it will do. A second run changes only what another version of pwgrid, or another option, changes;
+    it never changes your settings.
     """
 
 
@@ -54,7 +54,7 @@ def install() -> None:
 @_asking
 @_listening
 def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
-    """Unit, socket, system user, settings and token for systemd, and the start.
+    """Makes unit, socket, system user, settings and token for systemd, and starts the grid.
 
     \b
     sudo pwgrid install systemd --host 0.0.0.0 --port 9000
@@ -72,7 +72,7 @@ def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> N
     "--conf", type=click.Path(path_type=Path), help="supervisord's own configuration, if not in a usual place."
 )
 def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
-    """Program, system user, settings, token, log and its rotation for supervisord, and the start."""
+    """Makes program, system user, settings, token, log and its rotation for supervisord, and starts the grid."""
     from pwgrid.cli.install import supervisor
     from pwgrid.cli.install.installation import Asked
 
@@ -81,7 +81,7 @@ def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -
 
 @click.command()
 @click.argument("manager", type=click.Choice(_MANAGERS))
-@click.option("--purge", is_flag=True, help="Also remove what was changed since, and what the grid has written.")
+@click.option("--purge", is_flag=True, help="Also remove files that were changed since, and what the grid has written.")
 @_asking
 def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -> None:
     """Ends the grid and removes exactly what `pwgrid install` has made.
@@ -157,7 +157,7 @@ def _install(
 
 
 def _agreed(what: str, lines: Sequence[str], *, user: bool, dry_run: bool, yes: bool) -> bool:
-    """Whether to go on. Raises GridError where nobody can be asked, or root has to do it."""
+    """Show `lines`, and ask whether to go on. Raises GridError if it takes root, or stdin is no terminal to ask on."""
     click.echo(f"{what} will:")
     for line in lines:
         click.echo(line)

@@ -1,4 +1,5 @@
-"""What an installation is told by this host: how pwgrid is called, where it lies, and what a service cannot reach."""
+"""Finds out for an installation how pwgrid is called on this host, where its parts are, and which a service can
+reach."""
 
 import os
 import socket
@@ -15,24 +16,24 @@ from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
 
 _HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
-"""What ProtectHome= takes away."""
+"""What ProtectHome= hides from a service."""
 _PRIVATE: Final = (Path("/tmp"), Path("/var/tmp"))
-"""What PrivateTmp= takes away."""
+"""What PrivateTmp= hides from a service."""
 
 
 def command() -> tuple[str, ...]:
-    """How this very pwgrid is called by its true path."""
+    """The command of this very pwgrid, by its full path."""
     script = Path(sys.executable).parent / "pwgrid"
     return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "pwgrid")
 
 
 def missing_browsers(settings: Settings, browsers: Path | None) -> list[BrowserType]:
-    """The types of which workers are wanted and no browser is here. `browsers` is where downloaded ones lie."""
+    """The browser types with wanted workers but no browser. `browsers` is the directory of downloaded ones."""
     return list(dict.fromkeys(of_type for of_type, found in _wanted(settings, browsers) if found is None))
 
 
 def parts(settings: Settings, browsers: Path | None) -> list[Path]:
-    """Every directory that the grid is made of: code, Python, packages, browsers."""
+    """Every directory that the grid needs to run: code, Python, packages, browsers."""
     found = [Path(pwgrid.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent]
     found.append(Path(sys.executable).resolve().parent)
     found += [Path(each.executable).resolve().parent for _, each in _wanted(settings, browsers) if each]
@@ -54,7 +55,8 @@ def _wanted(settings: Settings, browsers: Path | None) -> Iterator[tuple[Browser
 
 
 def hidden(found: Iterable[Path]) -> tuple[Path, ...]:
-    """Those that lie in somebody's home, none inside another. Raises GridError for what no service can be shown."""
+    """Those of `found` that are in a home directory, without those inside another. Raises GridError for one in a
+    temporary directory, which a service cannot be shown."""
     in_homes = []
     for path in found:
         if any(path.is_relative_to(each) for each in _PRIVATE):
@@ -66,7 +68,7 @@ def hidden(found: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def closed(found: Iterable[Path], *, shown: Iterable[Path] = ()) -> Iterator[Path]:
-    """The directories on the way to these that another user may not pass; none of those above what is `shown`."""
+    """The directories on the paths in `found` that another user may not enter; except those above a path in `shown`."""
     known = set()
     for path in found:
         above = next((each for each in shown if path.is_relative_to(each)), None)
@@ -84,7 +86,7 @@ def is_run_by_systemd() -> bool:
 
 
 def why_no_listening(host: str, port: int) -> str:
-    """Why nobody can listen there now; empty when somebody can."""
+    """Why this address cannot be listened on now; empty when it can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

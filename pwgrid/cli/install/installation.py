@@ -1,4 +1,4 @@
-"""One way to install a grid: what it wants, and which commands go with it. What both ways have in common."""
+"""What the installations under systemd and under supervisord have in common."""
 
 import ipaddress
 import os
@@ -25,7 +25,7 @@ Commands = Callable[[Collection[Path]], Sequence[Command]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says. None: what the installation before this one was asked for, else the default."""
+    """The options of the command. None: the option of the earlier installation, else the default."""
 
     user: bool = False
     host: str | None = None
@@ -35,7 +35,7 @@ class Asked:
     conf: Path | None = None
 
     def after(self, before: Record | None) -> dict[str, Any]:
-        """All options with a value. Raises GridError for an address that is none."""
+        """Host, port and token with the values they get after `before`. Raises GridError for a wrong address."""
         old = before.options if before else {}
         named = str(self.host or old.get("host", Settings().host))
         host = "127.0.0.1" if named == "localhost" else named
@@ -51,18 +51,18 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things go: of the system, or in a user's own directories."""
+    """Where files go: in the system's directories, or in a user's own."""
 
     config: Path
     units: Path
     home: Path
     log: Path
     top: Path
-    """What is there before any installation: above it nothing is made or removed."""
+    """A directory that is there before any installation: it and those above it are not made or removed."""
 
     @classmethod
     def of(cls, *, user: bool, environ: Mapping[str, str] = os.environ) -> "Places":
-        """The usual ones."""
+        """The usual places of the system, or of the calling `user`."""
         if not user:
             etc, var = Path("/etc"), Path("/var")
             return cls(
@@ -74,7 +74,7 @@ class Places:
         return cls(config / "pwgrid", config / "systemd/user", home, state / "pwgrid/grid.log", home)
 
     def directories(self, *paths: Path, mode: int) -> list[Directory]:
-        """These with all above them, the outermost first; `mode` is that of these themselves."""
+        """`paths` with `mode`, after all directories above them, the outermost first."""
         above = {each for path in paths for each in path.parents if each != self.top and each.is_relative_to(self.top)}
         found = [Directory(each) for each in sorted(above - set(paths), key=lambda each: len(each.parts))]
         return [*found, *(Directory(path, mode) for path in paths)]
@@ -82,18 +82,18 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is wanted, and what to run for it."""
+    """What to make, and what to run."""
 
     places: Places
     service: Service
     wanted: Wanted
     fresh: Record
     start: Commands
-    """What to run once these files have been written."""
+    """Returns the commands to run after the given files were written."""
     why_not_running: Command
-    """What tells why the start failed."""
+    """The command whose output tells why the start failed."""
     notes: tuple[str, ...]
-    """What to say when it is done."""
+    """The lines to print at the end."""
     obstacle: str = ""
     """Why it cannot be started here; empty when it can."""
 
@@ -101,9 +101,8 @@ class Installation:
 def service(
     asked: Asked, options: Mapping[str, Any], places: Places, *, shows_homes: bool
 ) -> tuple[Service, list[Command]]:
-    """What the texts need to know, and what gets the browsers that are missing. `shows_homes`: the service manager can
-    show a service what lies in somebody's home. Raises GridError for an installation that a service's user cannot
-    reach."""
+    """What the texts need to know, and the commands that get missing browsers. `shows_homes`: the service manager can
+    show a service directories in a home. Raises GridError for an installation that the service's user cannot reach."""
     file = places.config / "grid.toml"
     settings = load(file, {}, {}).settings if file.exists() else Settings()
     browsers = None if asked.user else places.home / "browsers"
@@ -134,12 +133,12 @@ def service(
 
 
 def user_of(asked: Asked, places: Places) -> User | None:
-    """Who the grid runs as, if not who installs it."""
+    """The user that the grid runs as; None: the one who installs it."""
     return None if asked.user else User(SERVICE_USER, places.home)
 
 
 def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]:
-    """The configuration and the token: the operator's from the moment that they are there."""
+    """The configuration and the token: once they exist, they are the operator's, and are not overwritten."""
     config = (resource_dir("config") / "grid.toml").read_text()
     files = [TextFile(service.config, config, operators=True)]
     if service.token:
@@ -150,6 +149,6 @@ def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]
 
 
 def status_note(service: Service) -> str:
-    """How to ask the grid."""
+    """The note that names the command `pwgrid status`."""
     name = shutil.which("pwgrid") or " ".join(service.command)
     return f"status     {'sudo ' if service.user else ''}{name} status"

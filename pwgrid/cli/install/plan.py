@@ -1,4 +1,4 @@
-"""What an installation consists of, and what has to be done for it and undone again. Reads and writes nothing."""
+"""Decides what an installation has to make, and an uninstallation to remove. Reads and writes nothing."""
 
 import difflib
 import hashlib
@@ -13,7 +13,7 @@ _DIRECTORY_MODE: Final = 0o755
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the system that the grid runs as; it has no password and no shell."""
+    """The system user that the grid runs as; it has no password and no shell."""
 
     name: str
     home: Path
@@ -24,7 +24,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory, of whoever installs."""
+    """A directory, which belongs to the user who installs."""
 
     path: Path
     mode: int = _DIRECTORY_MODE
@@ -35,8 +35,8 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file of ours. One that belongs to the `operators` is written only where there is none yet. `owner` and `group`
-    are names; without them it belongs to whoever installs."""
+    """A file. One that is the `operators`' is written only if it does not exist yet. `owner` and `group` are names;
+    without them the file belongs to the user who installs."""
 
     path: Path
     text: str = field(repr=False)
@@ -53,7 +53,7 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to run. `environment` goes beside ours; `accepted` are the exit codes that are no failure."""
+    """A command to run. `environment` is added to ours; `accepted` are the exit codes that are no failure."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What is there of it already: the texts of files, directories, and whether the user is known."""
+    """What of Wanted is there already: the texts of files, directories, and whether the user exists."""
 
     files: Mapping[Path, str]
     directories: Collection[Path]
@@ -87,21 +87,21 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an installation has made, so that exactly this is removed: no file that was there before it, and none that
-    somebody has changed since. `under` is the service manager, `options` is what it was asked for."""
+    """What an installation has made, so that exactly this is removed: no file that was there before, and none that was
+    changed since. `under` is the service manager, `options` are those of the command."""
 
     under: str
     options: Mapping[str, Any]
     user: str = ""
     directories: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    """Path and digest."""
+    """Digests by path."""
     trees: tuple[str, ...] = ()
     """Directories whose whole content is the installation's."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Record":
-        """From JSON. Raises TypeError for what is none."""
+        """The record that is in JSON as `found`. Raises TypeError for anything else."""
         return cls(
             **{**found, "directories": tuple(found.get("directories", ())), "trees": tuple(found.get("trees", ()))}
         )
@@ -119,7 +119,7 @@ class Removal:
 
 
 def steps(wanted: Wanted, present: Present) -> list[Step]:
-    """What is still to be made."""
+    """What of `wanted` has still to be made."""
     found: list[Step] = [] if wanted.user is None or present.has_user else [wanted.user]
     found += [each for each in wanted.directories if each.path not in present.directories]
     for file in wanted.files:
@@ -130,7 +130,7 @@ def steps(wanted: Wanted, present: Present) -> list[Step]:
 
 
 def record(wanted: Wanted, present: Present, before: Record | None, fresh: Record) -> Record:
-    """`fresh` with all that this installation makes and the one before has made."""
+    """`fresh` with all that this installation makes and the earlier one made."""
     files = dict(before.files) if before else {}
     directories = list(before.directories) if before else []
     user = before.user if before else ""
@@ -153,8 +153,8 @@ def record(wanted: Wanted, present: Present, before: Record | None, fresh: Recor
 
 
 def removal(made: Record, contents: Mapping[Path, str], *, purge: bool) -> Removal:
-    """What of `made` goes, where `contents` are the texts of those files that are there. A file that was changed since
-    stays, unless everything is to go."""
+    """What of `made` to remove, where `contents` are the texts of those of its files that exist. A file that was
+    changed since stays, unless `purge`."""
     kept = {
         Path(path): "it was changed since (--purge removes it, too)"
         for path, was in made.files.items()
@@ -170,7 +170,8 @@ def removal(made: Record, contents: Mapping[Path, str], *, purge: bool) -> Remov
 
 
 def described(found: Sequence[Step], present: Present, *, in_full: bool) -> Iterator[str]:
-    """The steps for people. Files that change are shown as a diff, new ones of ours `in_full` with what they say."""
+    """The steps as lines for people. A file that changes is shown as a diff; a new one that is not the operators' with
+    its text, if `in_full`."""
     for step in found:
         yield f"  {step}"
         if isinstance(step, TextFile):
@@ -178,7 +179,7 @@ def described(found: Sequence[Step], present: Present, *, in_full: bool) -> Iter
 
 
 def digest(text: str) -> str:
-    """SHA-256."""
+    """The SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The texts of an installation, made from the shipped ones: true paths in place of those of a clone in /opt/pwgrid."""
+"""Makes the texts of an installation from the shipped ones, with this host's paths instead of those in /opt/pwgrid."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -16,33 +16,33 @@ _NEED_ROOT: Final = (
     "RemoveIPC=",
     "User=",
 )
-"""What a user's own systemd cannot do, or does not need: these begin the lines that its unit lacks."""
+"""A user's own systemd cannot do this, or does not need it: its unit has no lines that begin so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the shipped texts cannot know. `command` is how pwgrid is called here."""
+    """What the shipped texts cannot know. `command` runs this pwgrid."""
 
     command: tuple[str, ...]
     host: str
     port: int
     config: Path
     token: Path | None
-    """None: clients need none."""
+    """The file of the token; None: clients need none."""
     browsers: Path | None
-    """Where Playwright's browsers lie; None: where Playwright itself looks for them."""
+    """The directory of Playwright's browsers; None: where Playwright itself looks for them."""
     user: str = ""
-    """Who the grid runs as; empty: who installs it."""
+    """The user that the grid runs as; empty: the one who installs it."""
     home: Path = Path("/")
     log: Path = Path("/dev/null")
-    """For supervisord: the log file."""
+    """The log file, under supervisord."""
     hidden: tuple[Path, ...] = ()
-    """The parts of the installation in somebody's home, which a service sees only if its unit names them."""
+    """The parts of the installation in home directories, which a service sees only if its unit names them."""
     sandbox: bool = True
 
     @property
     def address(self) -> str:
-        """As ListenStream= has it."""
+        """Host and port, as ListenStream= has them."""
         try:
             return f"[{IPv6Address(self.host)}]:{self.port}"
         except ValueError:
@@ -50,7 +50,7 @@ class Service:
 
 
 def service_unit(shipped: str, service: Service) -> str:
-    """pwgrid.service, of the system or (without a user) of a user's own systemd."""
+    """pwgrid.service, for the system or (without `service.user`) for a user's own systemd."""
     command = " ".join(map(_unit_word, service.command))
     environment = [("PWGRID_HOST", service.host), ("PWGRID_PORT", str(service.port))]
     environment += [("PWGRID_CONFIG", str(service.config))]
@@ -115,7 +115,8 @@ def rotation(shipped: str, service: Service) -> str:
 
 
 def _set(text: str, start: str, lines: Sequence[str]) -> str:
-    """The text with `lines` in place of its one line that begins so. Raises ValueError where there is not one."""
+    """The text with `lines` in place of the one line that begins with `start`. Raises ValueError if there is not
+    one."""
     old = text.splitlines()
     places = [number for number, line in enumerate(old) if line.startswith(start)]
     if len(places) != 1:
@@ -124,7 +125,7 @@ def _set(text: str, start: str, lines: Sequence[str]) -> str:
 
 
 def _without(text: str, starts: Iterable[str]) -> str:
-    """The text without the lines that begin so, and without the comments that are theirs alone."""
+    """The text without the lines that begin with one of `starts`, and without the comments right above them."""
     kept: list[str] = []
     comments: list[str] = []
     for line in text.splitlines():
@@ -139,7 +140,7 @@ def _without(text: str, starts: Iterable[str]) -> str:
 
 
 def _unit_word(word: str) -> str:
-    """The word as a unit file has it: % and $ have a meaning there, and blanks divide words."""
+    """The word, escaped for a unit file, where % and $ have a meaning and blanks divide words."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if set(escaped) & set(" \t'\"") else escaped
 

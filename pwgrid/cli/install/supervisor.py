@@ -1,4 +1,4 @@
-"""`pwgrid install supervisor`: what a grid under supervisord consists of, and the commands of supervisorctl for it."""
+"""`pwgrid install supervisor`: what a grid under supervisord needs, and the commands of supervisorctl for it."""
 
 import configparser
 import pwd
@@ -32,7 +32,7 @@ _PROGRAM: Final = "pwgrid"
 
 
 def installation(asked: Asked, before: Record | None) -> Installation:
-    """What it takes here. Raises GridError for a supervisord that cannot be found, or includes nothing."""
+    """What to make and run on this host. Raises GridError if there is no supervisord, or it includes no files."""
     conf = _conf(asked, before)
     options = asked.after(before) | {"conf": str(conf)}
     places = Places.of(user=asked.user)
@@ -44,7 +44,8 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     )
     files.append(program)
     if about.user:
-        # supervisord, which is root, opens it as well. So it is in root's directory: nobody else can replace it there.
+        # supervisord, which is root, opens this file, too. So it is in a directory of root, where no other user can
+        # replace it.
         files.append(TextFile(places.log, "", 0o640, operators=True, owner=about.user, group=about.user))
     rule = places.config / "logrotate.conf" if asked.user else _ROTATION
     if asked.user or rule.parent.is_dir():
@@ -63,22 +64,26 @@ def installation(asked: Asked, before: Record | None) -> Installation:
 
 
 def stop(asked: Asked, before: Record) -> list[Command]:
-    """Drains and ends the grid: its end is no reason for supervisord to start it again."""
+    """The command that drains and ends the grid; supervisord does not start it again after that."""
     about = before.options
     conf = Path(about["conf"])
     if not _program_file(conf).exists():
         return []
-    return [Command((*facts.command(), "stop", "--port", str(about["port"]), *_base(asked)), accepted=range(256))]
+    return [
+        Command(
+            (*facts.command(), "stop", "--port", str(about["port"]), *_runtime_dir_option(asked)), accepted=range(256)
+        )
+    ]
 
 
 def forget(before: Record) -> list[Command]:
-    """Has supervisord forget the program, once its file is gone. Where it does not know it, or does not run, all is
-    well, too."""
+    """The command that makes supervisord forget the program, once its file is removed. Its failure does not matter:
+    supervisord may not run, or not know the program."""
     return [Command((*_supervisorctl(Path(before.options["conf"])), "update", _PROGRAM), accepted=range(256))]
 
 
-def _base(asked: Asked) -> tuple[str, ...]:
-    """The option that names the grid's place: without it root asks no other user's grid."""
+def _runtime_dir_option(asked: Asked) -> tuple[str, ...]:
+    """The option that names the grid's runtime directory: root asks no other user's grid without it."""
     if asked.user:
         return ()
     with_uid = Path(tempfile.gettempdir()) / f"pwgrid-{pwd.getpwnam(_PROGRAM).pw_uid}"
@@ -95,7 +100,7 @@ def _conf(asked: Asked, before: Record | None) -> Path:
 
 
 def _program_file(conf: Path) -> Path:
-    """Where supervisord looks for programs: the first pattern of its [include]."""
+    """A file where supervisord looks for programs, by the first pattern of its [include]."""
     parser = configparser.RawConfigParser(strict=False, inline_comment_prefixes=(";",))
     try:
         parser.read(conf)

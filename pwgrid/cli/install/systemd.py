@@ -1,4 +1,4 @@
-"""`pwgrid install systemd`: what a grid under systemd consists of, and the commands of systemctl for it."""
+"""`pwgrid install systemd`: what a grid under systemd needs, and the commands of systemctl for it."""
 
 import subprocess
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ _SOCKET: Final = "pwgrid.socket"
 
 
 def installation(asked: Asked, before: Record | None) -> Installation:
-    """What it takes here. Raises GridError for a place that no service can reach."""
+    """What to make and run on this host. Raises GridError if pwgrid is where no service can reach it."""
     systemctl = _systemctl(asked)
     options = asked.after(before)
     places = Places.of(user=asked.user)
@@ -63,7 +63,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
 
 
 def stop(asked: Asked) -> list[Command]:
-    """Ends the grid and its socket, and has systemd start neither again."""
+    """The command that ends the grid and its socket, after which systemd starts neither again."""
     systemctl = _systemctl(asked)
     places = Places.of(user=asked.user)
     if not (places.units / _SERVICE).exists():
@@ -72,7 +72,7 @@ def stop(asked: Asked) -> list[Command]:
 
 
 def forget(asked: Asked) -> list[Command]:
-    """Has systemd forget the units, once their files are gone."""
+    """The commands that make systemd forget the units, after their files were removed."""
     systemctl = _systemctl(asked)
     return [
         Command((*systemctl, "daemon-reload")),
@@ -92,7 +92,7 @@ def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path]
     is_running = _is(systemctl, "active", _SERVICE)
     listens = _is(systemctl, "active", _SOCKET)
     if is_running and (not listens or places.units / _SOCKET in written):
-        found.append(Command((*systemctl, "stop", _SOCKET, _SERVICE)))  # it drains: the address is another one
+        found.append(Command((*systemctl, "stop", _SOCKET, _SERVICE)))  # drains: the address has changed
         is_running = listens = False
     if not (is_running and listens):
         found.append(Command((*systemctl, "start", _SOCKET, _SERVICE)))
