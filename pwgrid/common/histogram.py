@@ -26,7 +26,6 @@ class Histogram:
         return f"<Histogram {sum(self.counts)} figures, {self.total:g} in total>"
 
     def observe(self, figure: float) -> None:
-        """Count one figure."""
         self.counts[bisect_left(self.bounds, figure)] += 1
         self.total += figure
 

@@ -7,8 +7,6 @@ from typing import Final
 
 
 class SessionStatus(StrEnum):
-    """The state of a session, as its record in Redis has it."""
-
     PENDING = "pending"  # selected: it holds a slot until its lease ends
     RUNNING = "running"  # its worker has admitted it
     COMPLETED = "completed"  # its client ended it
@@ -18,8 +16,6 @@ class SessionStatus(StrEnum):
 
 
 class SessionEvent(StrEnum):
-    """What can happen to a session."""
-
     STARTED = "started"
     COMPLETED = "completed"
     ENDED = "ended"
@@ -104,4 +100,4 @@ def advance(status: SessionStatus, event: SessionEvent) -> SessionStatus:
     try:
         return TRANSITIONS[status, event]
     except KeyError:
-        raise SessionError(f"a session that is {status} cannot see {event}") from None
+        raise SessionError(f"the event {event} cannot happen to a session that is {status}") from None

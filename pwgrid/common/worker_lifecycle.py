@@ -7,8 +7,6 @@ from typing import Final
 
 
 class WorkerStatus(StrEnum):
-    """The state of a worker, as others see it."""
-
     STARTING = "starting"
     SPARE = "spare"
     AVAILABLE = "available"
@@ -22,11 +20,9 @@ BEFORE_A_DRAIN: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus
 
 
 class WorkerEvent(StrEnum):
-    """What can happen to a worker."""
-
     WAITS = "waits"  # it is warm, and a spare until it is told to serve
     SERVES = "serves"  # it is warm and registered
-    DRAINS = "drains"  # somebody asked it to, or it has a reason of its own
+    DRAINS = "drains"  # it was asked to, or has a reason of its own
     STOPS = "stops"  # it said that its drain is over
     FAILS = "fails"  # it said that it cannot start, and why
     VANISHES = "vanishes"  # it ended, or fell silent, without having said so
@@ -72,4 +68,4 @@ def advance(status: WorkerStatus, event: WorkerEvent) -> WorkerStatus:
     try:
         return TRANSITIONS[status, event]
     except KeyError:
-        raise LifecycleError(f"a worker that is {status} cannot see {event}") from None
+        raise LifecycleError(f"the event {event} cannot happen to a worker that is {status}") from None

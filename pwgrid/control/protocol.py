@@ -193,7 +193,6 @@ class Link:
         self._queue("ping", ts=ts, data=data)
 
     def stopping(self) -> None:
-        """Announce a graceful end."""
         self._queue("stopping")
 
     def close(self, reason: str) -> None:

@@ -25,11 +25,9 @@ class Silence:
         return self._heard_at + self.limit_s
 
     def heard(self, now: float) -> None:
-        """The peer lives."""
         self._heard_at = now
 
     def is_over(self, now: float) -> bool:
-        """Whether the peer has said nothing for too long."""
         late_s = now - self.look_at
         if late_s > LATE_S:
             self._heard_at = now

@@ -57,8 +57,6 @@ _BEFORE_US: Final = "worker ended while the grid had no master"
 
 
 class Master:
-    """Supervises one grid."""
-
     def __init__(self, config: MasterConfig) -> None:
         kept = config.kept_open
         self._config = config
@@ -154,7 +152,6 @@ class Master:
         log.info("detached", workers=len(self._workers.records), grace_s=settings.detach_grace)
 
     def status(self) -> dict[str, object]:
-        """The reply to `pwgrid status`."""
         return self._reporter.status(stopping=self._shutdown.is_stopping)
 
     # The loop

@@ -21,8 +21,6 @@ class Phase(StrEnum):
 
 
 class Step(StrEnum):
-    """What moves the shutdown on."""
-
     ASKED = "asked"
     WORKERS_GONE = "workers gone"
     PROXY_GONE = "proxy gone"

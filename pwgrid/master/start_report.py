@@ -32,7 +32,7 @@ class StartReport:
     def tell(self, records: Iterable[WorkerRecord], *, listens: bool, ready: bool) -> None:
         """Call the callbacks that have news: those about readiness once every pool is complete, or known not to start.
 
-        `listens` and `ready` come from the proxy, so that whoever then asks the proxy gets the same answer.
+        `listens` and `ready` come from the proxy, so that a caller who then asks the proxy gets the same answer.
         """
         if self.is_ready:
             return
@@ -63,4 +63,4 @@ class StartReport:
         try:
             hook(*arguments)
         except OSError as error:
-            log.warning("start_not_told", reason=str(error))
+            log.warning("start_report_failed", reason=str(error))

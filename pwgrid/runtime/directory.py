@@ -70,7 +70,6 @@ def base_dir(setting: str | None = None) -> Path:
 
 
 def default_base() -> Path:
-    """The base that is used when nobody names one."""
     return Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
 
 
@@ -143,7 +142,6 @@ class RuntimeDir:
 
     @property
     def control_path(self) -> Path:
-        """The master's control socket."""
         return self.directory / "control.sock"
 
     def clear(self, kept: Collection[str] = ()) -> list[str]:

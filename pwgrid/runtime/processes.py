@@ -20,7 +20,7 @@ def create_time(pid: int) -> float | None:
     """When process `pid` started, in seconds since boot; None when it has ended, or never was.
 
     psutil's create_time() and boot_time() both move when the wall clock is set. Their difference does not, and is the
-    same for whoever asks; psutil itself compares processes by it, but keeps it private.
+    same in every process; psutil itself compares processes by it, but keeps it private.
     """
     while True:
         booted_at = psutil.boot_time()

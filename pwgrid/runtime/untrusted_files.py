@@ -1,4 +1,4 @@
-"""Reads small files of runtime directories, also of those that belong to somebody else. Writes nothing."""
+"""Reads small files of runtime directories, also of other users' ones. Writes nothing."""
 
 import errno
 import os

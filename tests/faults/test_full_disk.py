@@ -68,7 +68,7 @@ def test_on_a_full_disk_a_killed_worker_is_succeeded_and_replaced(small_disk: Pa
                     assert goes_on(another)
             fill(small_disk)  # the dead one has left some room
             grid.ask("drain", {"all": True})
-            eventually(lambda: "child_not_written_down" in grid.output(), "there is no room to write who is there")
+            eventually(lambda: "child_file_not_written" in grid.output(), "there is no room to write who is there")
             filler.unlink()
         eventually(lambda: list(workers_of(grid).values()) == ["available"] * 2, "it is complete", 60)
         assert grid.status()["problems"] == []

@@ -52,7 +52,7 @@ def test_the_table_is_this_one() -> None:
 
 
 def test_a_pair_that_is_not_in_the_table_raises() -> None:
-    with pytest.raises(SessionError, match="a session that is completed cannot see started"):
+    with pytest.raises(SessionError, match="the event started cannot happen to a session that is completed"):
         advance(SessionStatus.COMPLETED, SessionEvent.STARTED)
 
 

@@ -67,7 +67,7 @@ def test_the_phases_are_just_what_is_walked_here() -> None:
 
 def test_a_pair_that_is_in_no_table_raises() -> None:
     gone = WorkerLife(W.SERVE, S.LOST, P.CLEANED_UP)
-    for happens in (gone.opens, gone.is_cleaned_up, lambda: gone.exits("", is_clean=True, taken_over=False)):
+    for happens in (gone.opens, gone.gets_cleaned_up, lambda: gone.exits("", is_clean=True, taken_over=False)):
         with pytest.raises(LifecycleError):
             happens()
 
@@ -261,7 +261,7 @@ def test_a_dead_worker_whose_browser_server_lives_is_taken_over() -> None:
         Do.TELL_TAKEN_OVER,
         Do.FORK_SUCCESSOR,
     ]
-    assert worker.is_succeeded(NOW, TIMES) == [Do.LIMIT_DRAIN]
+    assert worker.gets_successor(NOW, TIMES) == [Do.LIMIT_DRAIN]
     assert (worker.status, worker.phase, worker.purpose, worker.successors) == (S.DRAINING, P.RUNNING, W.RECYCLE, 1)
     assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
     assert not worker.may_be_taken_over(NOW)
@@ -272,7 +272,7 @@ def test_the_death_of_a_successor_counts_for_nothing() -> None:
     worker = life(S.AVAILABLE)
     worker.says(E.DRAINS, "lifetime limit", NOW, TIMES)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
-    worker.is_succeeded(NOW, TIMES)
+    worker.gets_successor(NOW, TIMES)
     assert Do.COUNT_DEATH not in worker.exits("SIGKILL", is_clean=False, taken_over=False)
 
 
@@ -280,7 +280,7 @@ def test_a_successor_gets_what_is_left_of_the_drain() -> None:
     worker = life(S.AVAILABLE)
     worker.drain(W.RECYCLE, "memory", NOW, TIMES)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
-    worker.is_succeeded(NOW + 60, TIMES)
+    worker.gets_successor(NOW + 60, TIMES)
     assert (worker.sessions_until, worker.drain_by) == (NOW + 5000.0, NOW + 5000.0 + DRAIN_GRACE_S)
 
 
@@ -294,13 +294,13 @@ def test_a_worker_that_was_killed_at_its_drain_deadline_is_not_taken_over() -> N
 def test_where_no_successor_can_be_forked_the_worker_is_lost_and_its_death_counted_once() -> None:
     worker = life(S.AVAILABLE)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
-    assert worker.is_not_succeeded() == [Do.TELL_LOST, Do.CLEAN_UP]
+    assert worker.gets_no_successor() == [Do.TELL_LOST, Do.CLEAN_UP]
     assert (worker.status, worker.reason) == (S.LOST, "SIGKILL")
 
 
 def test_a_silent_worker_is_taken_over_once_its_process_has_ended() -> None:
     worker = life(S.AVAILABLE)
-    assert worker.is_silent("silent for 4 s", taken_over=True) == [
+    assert worker.falls_silent("silent for 4 s", taken_over=True) == [
         Do.CUT_LINK,
         Do.COUNT_DEATH,
         Do.TELL_TAKEN_OVER,
@@ -312,7 +312,7 @@ def test_a_silent_worker_is_taken_over_once_its_process_has_ended() -> None:
 
 def test_a_silent_worker_without_a_browser_server_is_lost_at_once_and_told_once() -> None:
     worker = WorkerLife.forked(W.SERVE, NOW, TIMES)
-    silent = worker.is_silent("silent for 4 s", taken_over=False)
+    silent = worker.falls_silent("silent for 4 s", taken_over=False)
     assert silent == [Do.CUT_LINK, Do.COUNT_DEATH, Do.TELL_LOST, Do.END_PROCESS]
     assert (worker.status, worker.reason, worker.ready_by) == (S.LOST, "silent for 4 s", math.inf)
     assert worker.exits("killed", is_clean=False, taken_over=False) == [Do.CLEAN_UP]
@@ -320,7 +320,7 @@ def test_a_silent_worker_without_a_browser_server_is_lost_at_once_and_told_once(
 
 def test_a_worker_over_the_hard_memory_limit_has_no_grace() -> None:
     worker = life(S.AVAILABLE)
-    large = worker.is_too_large("memory limit")
+    large = worker.takes_too_much_memory("memory limit")
     assert large == [Do.CUT_LINK, Do.COUNT_DEATH, Do.TELL_LOST, Do.KILL_PROCESS]
     assert (worker.status, worker.phase) == (S.LOST, P.GIVEN_UP)
 
@@ -335,7 +335,7 @@ def test_the_last_resort_kills_what_runs_and_asks_for_no_successor() -> None:
 def test_one_that_has_stopped_and_does_not_end_is_told_once() -> None:
     worker = life(S.DRAINING, W.END)
     worker.says(E.STOPS, "", NOW, TIMES)
-    assert Do.TELL_LOST in worker.is_silent("silent for 4 s", taken_over=False)
+    assert Do.TELL_LOST in worker.falls_silent("silent for 4 s", taken_over=False)
     assert worker.exits("", is_clean=True, taken_over=False) == [Do.CLEAN_UP]
 
 
@@ -424,7 +424,7 @@ def test_an_adopted_successor_has_no_successor() -> None:
 
 def test_one_that_does_not_come_back_is_given_up_like_any_other() -> None:
     worker = adopted("available")
-    assert Do.TELL_LOST in worker.is_silent("silent for 4 s", taken_over=False)
+    assert Do.TELL_LOST in worker.falls_silent("silent for 4 s", taken_over=False)
 
 
 # Any order of what can happen
@@ -490,10 +490,10 @@ class World:
             if what is Do.LIMIT_DRAIN:
                 self.kill_at = min(self.kill_at, self.life.drain_by)
             elif what is Do.FORK_SUCCESSOR and self.forks_fail:
-                self.do(self.life.is_not_succeeded())
+                self.do(self.life.gets_no_successor())
             elif what is Do.FORK_SUCCESSOR:
                 self.kill_at, self.script, self.unheard = math.inf, [E.DRAINS, E.STOPS], 0
-                self.do(self.life.is_succeeded(self.now, TIMES))
+                self.do(self.life.gets_successor(self.now, TIMES))
         self.check()
 
     def ends_told(self) -> int:
@@ -517,7 +517,7 @@ class World:
         """Whatever it is, it ends, and so does its successor."""
         while self.life.has_process:
             self._exits()
-        self.life.is_cleaned_up()
+        self.life.gets_cleaned_up()
 
     def _is_heard(self) -> bool:
         return self.life.phase in (P.REPEATING, P.RUNNING)
@@ -566,7 +566,7 @@ class World:
 
     def _is_silent(self) -> None:
         if self.life.phase is not P.GIVEN_UP:
-            self.do(self.life.is_silent("silent", taken_over=self._taken_over()))
+            self.do(self.life.falls_silent("silent", taken_over=self._taken_over()))
 
     def _is_late(self) -> None:
         if self.life.ready_by < math.inf:
@@ -575,7 +575,7 @@ class World:
 
     def _is_too_large(self) -> None:
         if self.life.status in (*BEFORE_A_DRAIN, S.DRAINING):
-            self.do(self.life.is_too_large("memory"))
+            self.do(self.life.takes_too_much_memory("memory"))
 
     def _browser_server_dies(self) -> None:
         self.browser_server_lives = False

@@ -32,8 +32,6 @@ STAND_IN: Final = (
 
 
 class Client(Protocol):
-    """Something that can run a session."""
-
     async def session(self) -> None:
         """Run one session from connect to close. Raises SessionFailed."""
 

@@ -20,8 +20,6 @@ from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of the command."""
-
     url: str | None
     script: Path | None
     browser_type: BrowserType

@@ -198,7 +198,6 @@ class _Calibration:
         return trees
 
     def _worker_mib(self) -> list[float]:
-        """The MiB of each worker."""
         return [sum(memory_bytes(each, self._metric) for each in tree) / MIB for tree in self._trees()]
 
     def _cpu_s(self) -> float:

@@ -124,7 +124,6 @@ def propose(found: Measured, browser_type: str, floor_mib: int) -> Proposal:
 
 
 def as_data(found: Measured, proposal: Proposal) -> dict[str, Any]:
-    """Figures and proposal for JSON."""
     steps = [asdict(step) | {"per_s": round(step.per_s, 3)} for step in found.steps]
     return {
         "measured": asdict(found) | {"steps": steps},

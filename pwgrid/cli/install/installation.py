@@ -82,8 +82,6 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What to make, and what to run."""
-
     places: Places
     service: Service
     wanted: Wanted
@@ -149,6 +147,5 @@ def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]
 
 
 def status_note(service: Service) -> str:
-    """The note that names the command `pwgrid status`."""
     name = shutil.which("pwgrid") or " ".join(service.command)
     return f"status     {'sudo ' if service.user else ''}{name} status"

@@ -80,7 +80,6 @@ def service_unit(shipped: str, service: Service) -> str:
 
 
 def socket_unit(shipped: str, service: Service) -> str:
-    """pwgrid.socket."""
     return _set(shipped, "ListenStream=", [f"ListenStream={service.address}"])
 
 
@@ -110,7 +109,6 @@ def supervisor_program(shipped: str, service: Service) -> str:
 
 
 def rotation(shipped: str, service: Service) -> str:
-    """The rule for logrotate."""
     return _set(shipped, "/var/log/pwgrid/grid.log", [f'"{service.log}" {{'])
 
 

@@ -100,7 +100,6 @@ class MemoryMeter:
         return replace(limits, memory_for=max(0, self._room - started), no_spawns=self.guard.reason)
 
     def status_reply(self) -> dict[str, Any]:
-        """The host's part of the reply to `pwgrid status`."""
         metric = self._settings.memory_metric
         peak = {"peakMib": self.peak_mib, "memoryMetric": metric}
         return {"availableMib": self.host_available_mib, "guard": self.guard.reason, **peak}

@@ -24,8 +24,6 @@ class Found:
 
 
 class Verdict(StrEnum):
-    """What to do with a child."""
-
     ADOPT = "adopt"
     RETIRE = "retire"  # a second proxy: it serves the clients that it has accepted, and ends
     END = "end"  # it lives, but uses another Redis: it and its tree are killed, then as REMOVE

@@ -49,7 +49,6 @@ class Backoff:
         return Backoff(self.policy, deaths, now, now + self._delay_s(deaths), reason)
 
     def healthy(self) -> Backoff:
-        """The tally after a healthy run."""
         return Backoff(self.policy)
 
     def _delay_s(self, deaths: int) -> float:

@@ -98,7 +98,6 @@ class SessionRate:
             self._peak, self._peak_at = seen, now
 
     def per_s(self, now: float) -> float:
-        """The expected sessions per second."""
         return self._peak * math.exp2((self._peak_at - now) / HALF_LIFE_S)
 
     def is_quiet(self, now: float) -> bool:

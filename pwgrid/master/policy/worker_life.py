@@ -44,8 +44,6 @@ class Phase(StrEnum):
 
 
 class PhaseEvent(StrEnum):
-    """What can happen to the process."""
-
     OPENS = "opens"  # its link is open, for the first time or again
     COMES_BACK = "comes back"  # it has told its state
     IS_GIVEN_UP = "is given up"
@@ -193,14 +191,13 @@ class WorkerLife:
     # What the worker says
 
     def opens(self) -> None:
-        """Its link is open, for the first time or again."""
-        self._step(PhaseEvent.OPENS)
+        self._advance_phase(PhaseEvent.OPENS)
 
     def says(self, event: WorkerEvent, reason: str, now: float, times: Times, drain_s: float | None = None) -> list[Do]:
         """The worker reports `event`; `reason` is why it drains or failed, `drain_s` how long its sessions may go on
         (None: it does not say)."""
         was = self.status
-        self._see(event)
+        self._advance_status(event)
         if self.status is was:
             return []
         self.ready_by = math.inf
@@ -221,7 +218,7 @@ class WorkerLife:
         master asked of it is asked again, since the worker may not have heard it."""
         event = _LEADS_TO.get(str(told))
         todo = self.says(event, "asked", now, times) if event else []
-        self._step(PhaseEvent.COMES_BACK)
+        self._advance_phase(PhaseEvent.COMES_BACK)
         if self.status is WorkerStatus.DRAINING and told is not None:
             # Also if it drains already: it may not have heard that its sessions have less time by now.
             self.reason = self.reason or "asked"
@@ -246,7 +243,7 @@ class WorkerLife:
             return []
         todo = self.serve(now)
         if self.status is WorkerStatus.SPARE:
-            self._see(WorkerEvent.SERVES)
+            self._advance_status(WorkerEvent.SERVES)
             self.ready_by = math.inf
         return todo
 
@@ -264,7 +261,7 @@ class WorkerLife:
             self.reason = reason
         elif not is_now or was is Purpose.END_NOW:
             return []
-        self._see(WorkerEvent.DRAINS)
+        self._advance_status(WorkerEvent.DRAINS)
         self.ready_by = math.inf
         limit = self._limit_drain(until, DRAIN_NOW_S if is_now else DRAIN_GRACE_S)
         # A recycle waits until the link is up again: the drain command in Redis would leave sessions less time.
@@ -290,56 +287,55 @@ class WorkerLife:
             and now < self.drain_by
         )
 
-    def is_silent(self, reason: str, *, taken_over: bool) -> list[Do]:
+    def falls_silent(self, reason: str, *, taken_over: bool) -> list[Do]:
         """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: a successor
         gets its browser server, which lives."""
-        self._step(PhaseEvent.IS_GIVEN_UP)
-        news = self._is_taken_over(reason) if taken_over else self._is_lost(reason)
+        self._advance_phase(PhaseEvent.IS_GIVEN_UP)
+        news = self._gets_taken_over(reason) if taken_over else self._gets_lost(reason)
         return [Do.CUT_LINK, *news, Do.END_PROCESS]
 
-    def is_too_large(self, reason: str) -> list[Do]:
+    def takes_too_much_memory(self, reason: str) -> list[Do]:
         """It takes more memory than any worker may."""
-        self._step(PhaseEvent.IS_GIVEN_UP)
-        return [Do.CUT_LINK, *self._is_lost(reason), Do.KILL_PROCESS]
+        self._advance_phase(PhaseEvent.IS_GIVEN_UP)
+        return [Do.CUT_LINK, *self._gets_lost(reason), Do.KILL_PROCESS]
 
     def exits(self, reason: str, *, is_clean: bool, taken_over: bool) -> list[Do]:
-        """Its process has ended; `is_clean`: by itself and without a fault. `taken_over`: as in `is_silent`."""
+        """Its process has ended; `is_clean`: by itself and without a fault. `taken_over`: as in `falls_silent`."""
         was_given_up = self.phase is Phase.GIVEN_UP
-        self._step(PhaseEvent.EXITS)
+        self._advance_phase(PhaseEvent.EXITS)
         self.ready_by = math.inf
         if was_given_up and self.status is not WorkerStatus.DRAINING:
             return [Do.CLEAN_UP]  # the proxy knows
         if self.has_failed or (is_clean and self.status in (WorkerStatus.DRAINING, WorkerStatus.STOPPED)):
-            self._see(WorkerEvent.STOPS)
+            self._advance_status(WorkerEvent.STOPS)
             return [Do.CUT_LINK, Do.TELL_GONE, Do.CLEAN_UP]
         if taken_over:
-            news = [] if was_given_up else self._is_taken_over(reason)
+            news = [] if was_given_up else self._gets_taken_over(reason)
             return [Do.CUT_LINK, *news, Do.FORK_SUCCESSOR]
-        return [Do.CUT_LINK, *self._is_lost(reason), Do.CLEAN_UP]
+        return [Do.CUT_LINK, *self._gets_lost(reason), Do.CLEAN_UP]
 
-    def is_succeeded(self, now: float, times: Times) -> list[Do]:
+    def gets_successor(self, now: float, times: Times) -> list[Do]:
         """Another process has taken its place: it stays until the sessions have ended."""
-        self._step(PhaseEvent.IS_SUCCEEDED)
+        self._advance_phase(PhaseEvent.IS_SUCCEEDED)
         self.successors += 1
         self.purpose = max(self.purpose, Purpose.RECYCLE)
         return self._limit_drain(now + times.of(self.purpose))
 
-    def is_not_succeeded(self) -> list[Do]:
+    def gets_no_successor(self) -> list[Do]:
         """No successor could be forked: no process or descriptor was free."""
-        return [*self._is_lost(self.reason or "no successor can be forked"), Do.CLEAN_UP]
+        return [*self._gets_lost(self.reason or "no successor can be forked"), Do.CLEAN_UP]
 
-    def is_cleaned_up(self) -> None:
-        """Nothing of it is left."""
-        self._step(PhaseEvent.IS_CLEANED_UP)
+    def gets_cleaned_up(self) -> None:
+        self._advance_phase(PhaseEvent.IS_CLEANED_UP)
 
     # What these have in common
 
-    def _step(self, event: PhaseEvent) -> None:
+    def _advance_phase(self, event: PhaseEvent) -> None:
         if (self.phase, event) not in PHASES:
-            raise LifecycleError(f"a worker whose process is {self.phase} cannot see that it {event}")
+            raise LifecycleError(f"the event that it {event} cannot happen to a worker whose process is {self.phase}")
         self.phase = PHASES[self.phase, event]
 
-    def _see(self, event: WorkerEvent) -> None:
+    def _advance_status(self, event: WorkerEvent) -> None:
         repeated = REPEATED.get((self.status, event)) if self.phase is Phase.REPEATING else None
         self.status = repeated or advance(self.status, event)
 
@@ -348,20 +344,20 @@ class WorkerLife:
         self.drain_by = min(self.drain_by, until + grace_s)
         return [Do.LIMIT_DRAIN]
 
-    def _is_lost(self, reason: str) -> list[Do]:
+    def _gets_lost(self, reason: str) -> list[Do]:
         """It has ended unannounced, and its sessions with it."""
         self.reason = reason
-        self._see(WorkerEvent.VANISHES)
+        self._advance_status(WorkerEvent.VANISHES)
         self.ready_by = math.inf
         return [*self._dies(), Do.TELL_LOST]
 
-    def _is_taken_over(self, reason: str) -> list[Do]:
+    def _gets_taken_over(self, reason: str) -> list[Do]:
         """Its sessions may go on, but it gets no new ones, and its replacement starts."""
         death: list[Do] = []
         if self.status is WorkerStatus.AVAILABLE:
             self.reason = reason
             death = self._dies()
-        self._see(WorkerEvent.DRAINS)
+        self._advance_status(WorkerEvent.DRAINS)
         return [*death, Do.TELL_TAKEN_OVER]
 
     def _dies(self) -> list[Do]:

@@ -81,7 +81,7 @@ class Proxies:
         self._leaving = [each for each in self._leaving if each.pid is not None]
         if self._coming is not None:
             if self._coming.listening:
-                self._change_hands(self._coming)
+                self._take_over(self._coming)
             elif self._coming.problem is not None:
                 self._keep_current(self._coming.problem)
         elif self._wanted is not None and self.current.listening and self.current.listeners:
@@ -92,7 +92,6 @@ class Proxies:
             self._coming.start()
 
     def push_state(self, state: Data) -> None:
-        """Send the state to all proxies."""
         told = {**state, "configuration": self.configuration}
         for each in self._all():
             each.push_state(told)
@@ -110,7 +109,6 @@ class Proxies:
                 each.send(name, data)
 
     def tell_all(self, name: str, data: Data) -> None:
-        """Send the same command to each proxy."""
         for each in self._all():
             each.send(name, data)
 
@@ -121,7 +119,6 @@ class Proxies:
             each.stop()
 
     def kill(self) -> None:
-        """SIGKILL all proxies."""
         self._end_replacement()
         for each in self._all():
             each.kill()
@@ -130,11 +127,11 @@ class Proxies:
         """Take a proxy's new connection; False when it is none of these proxies."""
         return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
 
-    def _change_hands(self, coming: ProxyChild) -> None:
+    def _take_over(self, coming: ProxyChild) -> None:
         self._retire(self.current)
         self.current, self._coming = coming, None
         log.info("proxy_replaced", pid=self.current.pid)
-        self._is_settled()
+        self._replacement_ended()
 
     def _keep_current(self, reason: str) -> None:
         coming, self._coming = self._coming, None
@@ -142,9 +139,9 @@ class Proxies:
             log.error("proxy_not_replaced", reason=reason)
             coming.kill()
             self._leaving.append(coming)
-            self._is_settled()
+            self._replacement_ended()
 
-    def _is_settled(self) -> None:
+    def _replacement_ended(self) -> None:
         self._late.cancel()
         then, self._then = self._then, None
         if then is not None:

@@ -162,7 +162,7 @@ class ProxyChild(SingleChild):
             case StateSeen():
                 self.ready = bool(item.data.get("ready"))
                 self.configuration = str(item.data.get("configuration", ""))  # earlier versions report none
-                self.waiting = {name: item.data.get(name, nobody) for name, nobody in NOBODY_WAITS.items()}
+                self.waiting = {name: item.data.get(name, default) for name, default in NOBODY_WAITS.items()}
             case StoppingSeen():
                 self.listening = self.ready = False
             case Applied(name="listening"):

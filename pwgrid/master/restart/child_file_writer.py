@@ -102,7 +102,7 @@ class ChildFileWriter:
         except OSError as error:
             self._refused[path] = state
             if known is None:
-                log.warning("child_not_written_down", process=state.name, reason=error.strerror or str(error))
+                log.warning("child_file_not_written", process=state.name, reason=error.strerror or str(error))
         if self._refused:
             self._again.arm(min(self._again.when, self._loop.now() + AGAIN_S))
 

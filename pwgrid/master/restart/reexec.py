@@ -30,7 +30,6 @@ class KeptOpen:
     started_at: float
 
     def fds(self) -> list[int]:
-        """All descriptors to keep open."""
         lifeline = [] if self.lifeline is None else [self.lifeline]
         return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]
 

@@ -70,7 +70,6 @@ class Pool:
         return self.backoff.reason + (f" ({deaths} early deaths in a row)" if deaths > 1 else "")
 
     def wanted(self, now: float) -> Wanted:
-        """What the plan needs to know of it."""
         return Wanted(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
 
     def follow(self, settings: PoolSettings) -> None:
@@ -88,7 +87,6 @@ class Pool:
             self.settings = replace(self.settings, workers=0)
 
     def scale(self, workers: int) -> None:
-        """Want another number of workers."""
         if workers != self.workers:
             log.info("pool_scaled", pool=self.name, before=self.workers, after=workers)
             self.workers = workers
@@ -115,7 +113,7 @@ class Pool:
             log.info("pool_healthy", pool=self.name)
             self.backoff = self.backoff.healthy()
 
-    def told(self, record: WorkerRecord, lifetime: int, now: float) -> None:
+    def count_sessions(self, record: WorkerRecord, lifetime: int, now: float) -> None:
         """Take in the number of sessions that one of its workers reports to have had so far."""
         if lifetime > record.lifetime and record.counted_at <= now:  # sessions under another master are not new
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
@@ -132,7 +130,6 @@ class Pool:
         self.spares = spares(outlook, [record.lifetime for record in records if record.life.is_capacity])
 
     def status_reply(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
-        """The pool's part of the reply to `pwgrid status`."""
         count = {status: sum(1 for record in records if record.life.status is status) for status in WorkerStatus}
         return {
             "name": self.name,
@@ -159,7 +156,6 @@ class Pool:
         return Figures(self.workers, available, self.reason and without_places(self.reason))
 
     def roster_entry(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
-        """The pool's part of the roster."""
         settings, statuses = self.settings, [record.life.status for record in records]
         return {
             "browserType": settings.browser_type,

@@ -57,7 +57,6 @@ class WorkerRecord:
     """Whether `active` was reported after its drain began."""
 
     def view(self, now: float, times: Times) -> WorkerView:
-        """What the plan needs to know of it."""
         return WorkerView(
             self.worker_id,
             self.pool,
@@ -70,7 +69,6 @@ class WorkerRecord:
         )
 
     def status_reply(self) -> dict[str, Any]:
-        """The worker's part of the reply to `pwgrid status`."""
         return {
             "id": self.worker_id,
             "pool": self.pool,

@@ -29,7 +29,6 @@ class Tally:
             self._recycles[found] += 1
 
     def died(self, reason: str) -> None:
-        """A worker ended unplanned."""
         self._deaths[death_class(reason)] += 1
 
     def tried(self, seconds: float, *, is_well: bool) -> None:
@@ -40,11 +39,10 @@ class Tally:
             self.canary_failures += 1
 
     def as_data(self) -> dict[str, Any]:
-        """The tally as the proxy gets it in the roster."""
         return {
             "starts": self.starts,
             "recycles": dict(self._recycles),
-            "deaths": [[*befell, count] for befell, count in self._deaths.items()],
+            "deaths": [[*death, count] for death, count in self._deaths.items()],
             "launch": self.launch.as_data(),
             "drain": self.drain.as_data(),
             "canary": self.canary.as_data(),

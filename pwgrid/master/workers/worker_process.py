@@ -24,7 +24,6 @@ from pwgrid.settings.pools import PoolSettings
 
 
 def times_of(settings: Settings) -> Times:
-    """The settings as they are now, as Times."""
     return Times(settings.launch_timeout, settings.drain_timeout, settings.recycle_drain_timeout)
 
 

@@ -85,7 +85,6 @@ class Workers:
         self._cleaning = loop.timer(self._clean_up)
 
     def of(self, pool: str) -> list[WorkerRecord]:
-        """The workers of one pool."""
         return [record for record in self.records.values() if record.pool == pool]
 
     # What is done with them
@@ -146,7 +145,6 @@ class Workers:
         self._do(record, record.life.serve(self._loop.now()))
 
     def views(self) -> list[WorkerView]:
-        """What the plan needs to know of all workers."""
         now, times = self._loop.now(), self._times()
         return [record.view(now, times) for record in self.records.values()]
 
@@ -168,15 +166,13 @@ class Workers:
 
     def kill(self, record: WorkerRecord, reason: str) -> None:
         """Kill a worker that takes too much memory, and its tree; its sessions fail for `reason`."""
-        self._do(record, record.life.is_too_large(reason))
+        self._do(record, record.life.takes_too_much_memory(reason))
 
     def tell_all(self, name: str, data: Data) -> None:
-        """Send the same command to each worker."""
         for record in self.records.values():
             self._send(record, name, data)
 
     def kill_all(self) -> None:
-        """SIGKILL the processes of all workers."""
         for record in self.records.values():
             self._do(record, record.life.kill())
 
@@ -205,7 +201,7 @@ class Workers:
                     self._note_warm(record, is_repeated=True)
                 record.active = _count(item.data.get("active"))
                 record.runs = item.data.get("runs", [])
-                self._pools[record.pool].told(record, _count(item.data.get("lifetime")), now)
+                self._pools[record.pool].count_sessions(record, _count(item.data.get("lifetime")), now)
             case StoppingSeen() if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._times()))
             case Applied(name="launched"):
@@ -270,8 +266,8 @@ class Workers:
 
     # How workers end
 
-    def _is_silent(self, record: WorkerRecord, reason: str) -> None:
-        self._do(record, record.life.is_silent(reason, taken_over=self._can_be_taken_over(record)))
+    def _on_silence(self, record: WorkerRecord, reason: str) -> None:
+        self._do(record, record.life.falls_silent(reason, taken_over=self._can_be_taken_over(record)))
 
     def _exited(self, record: WorkerRecord, ended: Exit) -> None:
         if record.link is not None:
@@ -295,10 +291,10 @@ class Workers:
             control = fork_successor(self._loop, self._config, record, self._pools[record.pool].settings)
         except OSError as error:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
-            self._do(record, record.life.is_not_succeeded())
+            self._do(record, record.life.gets_no_successor())
             return
         self._follow(record, control)
-        self._do(record, record.life.is_succeeded(self._loop.now(), self._times()))
+        self._do(record, record.life.gets_successor(self._loop.now(), self._times()))
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
     def _clean_up(self) -> None:
@@ -314,7 +310,7 @@ class Workers:
                 record.ipc.close()
             if self._config.runtime.remove_worker_dir(record.worker_id):
                 log.debug("worker_directory_removed", worker=record.worker_id)
-            record.life.is_cleaned_up()
+            record.life.gets_cleaned_up()
             del self.records[record.worker_id]
 
     # Doing what `life` decides
@@ -374,12 +370,12 @@ class Workers:
             Link("master", record.worker_id, adopts=record.life.phase is Phase.AWAITED),
             lost_s,
             lambda item: self._heard(record, item),
-            lambda: self._is_silent(record, f"silent for {lost_s:g} s"),
+            lambda: self._on_silence(record, f"silent for {lost_s:g} s"),
         )
         if control is not None:
             record.link.attach(control)
         record.child.watch(lambda ended: self._exited(record, ended))
-        record.late = self._loop.timer(lambda: self._is_late(record))
+        record.late = self._loop.timer(lambda: self._on_late(record))
         self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.memory_check_interval))
         self.records[record.worker_id] = record
         self._do(record, [Do.LIMIT_DRAIN])
@@ -387,8 +383,8 @@ class Workers:
     def _times(self) -> Times:
         return times_of(self._config.settings)
 
-    def _is_late(self, record: WorkerRecord) -> None:
-        self._is_silent(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
+    def _on_late(self, record: WorkerRecord) -> None:
+        self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
 
 
 _DOING: Final[dict[Do, Callable[[Workers, WorkerRecord], object]]] = {
