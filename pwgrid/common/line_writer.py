@@ -16,7 +16,7 @@ STALL_MS: Final = 100
 class LineWriter:
     """Writes whole lines, or drops and counts them.
 
-    When stderr's reader does not keep up, it waits `STALL_MS` once, then drops lines until the reader reads again.
+    When stderr's reader does not keep up, one line waits `STALL_MS`; further lines are dropped until it reads again.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ def problem(url: str) -> str:
     except ValueError:
         hosts = None
     if hosts is None or parts.fragment:
-        return "must be a URL like redis://:password@host:6379/0, with special characters of the password as %2F"
+        return "must be a URL like redis://:password@host:6379/0, with a / of the password as %2F, an @ as %40 …"
     if parts.scheme not in OPTIONS:
         return "must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
     if fault := _wrong_place(parts, hosts):

@@ -43,7 +43,7 @@ def not_ready(why: str, *, patience_s: float) -> None:
 
 @contextmanager
 def reload(*, is_ready: bool) -> Iterator[None]:
-    """Say that the block takes new settings or new code. Says nothing before the grid `is_ready` for the first time."""
+    """Say that the block takes new settings or new code; nothing if READY was not sent yet (`is_ready`)."""
     if is_ready:
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:

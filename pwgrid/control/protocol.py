@@ -129,7 +129,8 @@ class Inbox:
         self.last = self.told = last
 
     def take(self, idx: int) -> bool:
-        """Whether to apply frame `idx`: not a second time. Raises ProtocolError when frames before it are missing."""
+        """Whether to apply frame `idx`: False if it was before. Raises ProtocolError when frames before it are
+        missing."""
         if idx <= self.last:
             return False
         if idx != self.last + 1:
