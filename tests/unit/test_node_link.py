@@ -9,6 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import uvloop
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.worker.browser.node_link import Message, NodeLink
@@ -244,6 +245,60 @@ async def test_what_was_said_before_the_end_is_heard(node: FakeNode) -> None:
     node.channel.drain()
     assert node.said == [{"say": "closed"}, {"say": "gone"}]
     assert node.ends == 1
+
+
+async def test_what_was_said_before_the_end_is_heard_although_a_write_meets_it_first(
+    node: FakeNode, some_socket: socket.socket
+) -> None:
+    acknowledged = node.channel.send_handle({"session": "a"}, some_socket.fileno())
+    node.sock.sendall(b'{"cmd":"NODE_HANDLE_ACK"}\n{"say":"closed"}\n')
+    node.sock.close()
+    node.channel.send({"do": "ack", "idx": 1})
+    too_late = node.channel.send_handle({"session": "b"}, some_socket.fileno())
+    async with asyncio.timeout(BOUND_S):
+        await acknowledged
+        with pytest.raises(BrowserServerGone):
+            await too_late
+    assert node.said == [{"say": "closed"}]
+    assert node.ends == 1
+
+
+async def test_lines_stay_in_order_where_an_answer_among_them_has_a_write_meet_the_end(
+    node: FakeNode, some_socket: socket.socket
+) -> None:
+    node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket.fileno())
+    held = node.channel.send_handle({"session": "held"}, some_socket.fileno())
+    await node.read_all(1)
+    said = [{"say": "closed", "n": number} for number in range(4000)]  # more than is read at once
+    lines = [json.dumps(each).encode() + b"\n" for each in said]
+    node.sock.setblocking(False)
+    node.sock.sendall(b"".join([lines[0], b'{"cmd":"NODE_HANDLE_ACK"}\n', *lines[1:]]))
+    node.sock.close()
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(BrowserServerGone):
+            await held
+    assert node.said == said
+    assert node.ends == 1
+
+
+def test_nothing_waits_to_write_once_the_last_write_has_met_the_end() -> None:
+    """On uvloop, as workers run: a socket that something waits for is not closed there."""
+
+    async def the_last_write_meets_the_end() -> None:
+        before = open_fds()
+        node = FakeNode()
+        while "unsent=0" in repr(node.channel):
+            node.channel.send({"do": "close", "reason": "x" * 1000})
+        assert "unsent=1" in repr(node.channel)
+        node.sock.sendall(b'{"say":"gone"}\n')  # this is read first, then the write fails, then the end is read
+        node.sock.close()
+        async with asyncio.timeout(BOUND_S):
+            while not node.ends:
+                await asyncio.sleep(0)
+        assert open_fds() == before
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(the_last_write_meets_the_end())
 
 
 async def test_a_reset_by_the_other_side_is_an_end(node: FakeNode) -> None:

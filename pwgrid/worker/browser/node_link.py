@@ -85,8 +85,7 @@ class NodeLink:
             return
         self._closed = True
         self._loop.remove_reader(self._sock)
-        if self._outgoing:
-            self._loop.remove_writer(self._sock)
+        self._loop.remove_writer(self._sock)
         self._sock.close()
         for _, fd in self._outgoing:
             _close(fd)
@@ -188,7 +187,7 @@ class NodeLink:
         return data if len(batch) == 1 else b"".join(batch)
 
     def _transmit(self, data: bytes | memoryview, fd: int | None) -> int:
-        """How many bytes the kernel took; -1 when the link has ended."""
+        """How many bytes the kernel took; -1 when it takes no more: the link ends soon."""
         try:
             if fd is None:
                 return self._sock.send(data)
@@ -197,7 +196,8 @@ class NodeLink:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            self._end()
+            # Node may have said more before. It is read later: this may be called while a line of Node's is taken.
+            self._loop.call_soon(self._end_after_what_is_left)
             return -1
 
     # Reading
@@ -232,6 +232,10 @@ class NodeLink:
             self._answered(message["cmd"] == "NODE_HANDLE_ACK")
         elif not self._closed:
             self._on_message(message)
+
+    def _end_after_what_is_left(self) -> None:
+        self.drain()
+        self._end()
 
     def _end(self) -> None:
         if not self._closed:
