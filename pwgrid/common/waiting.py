@@ -8,13 +8,20 @@ _CANCEL_AGAIN_S: Final = 0.05
 
 
 async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Returns when the first of `waits` ends, and cancels the others."""
+    """Returns when the first of these ends, or raises what it raised. The others are cancelled, and have ended by then;
+    what they raise besides is logged by asyncio."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
+        for task in tasks:
+            await end_task(task)
+    for task in tasks:
+        # One that was cancelled, as all are when a process stops, has only ended.
+        if task in done and not task.cancelled() and (error := task.exception()) is not None:
+            raise error
 
 
 async def end_task(task: "asyncio.Task[Any]") -> None:
