@@ -1,4 +1,4 @@
-"""What passes between a page and what it is shown of a session: a page's nonsense ends it, a fault of ours is raised."""
+"""What passes between a page and what shows it a session: a fault of ours is raised, nonsense of a page is not."""
 
 from __future__ import annotations
 
