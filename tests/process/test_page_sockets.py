@@ -1,23 +1,62 @@
-"""The WebSockets of the grid's own page, with a fake browser server: what a page says is no error of the grid."""
+"""The WebSockets of the grid's own page, with a fake browser server: nothing that a page does is an error."""
 
 import contextlib
 import json
+import socket
+import struct
+from collections.abc import Iterator
 
+import pytest
 from websockets.sync.client import connect
 
 from tests.support import raw
-from tests.support.grid import running_grid
+from tests.support.grid import Grid, running_grid
 
 SENSELESS = ("", "{", "null", "7", "[]", '"x"', '{"page":7}', b"\xff\x00", b"{}")
+NOT_UTF_8 = b"\x81\x84\0\0\0\0\xff\xfe\x80\x80"
+"""A masked frame of text."""
+
+RESET = struct.pack("ii", 1, 0)
+REFUSED = (("/v1/live/0123", ""), ("/v1/live/0123/4", ""), ("/v1/live", "http://evil.example"))
 
 
-def test_the_feed_goes_on_whatever_a_page_says() -> None:
-    with (
-        running_grid("--chromium", "1", fake=True) as grid,
-        connect(f"{grid.endpoint}/v1/live") as socket,
-    ):
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    """Shows nobody a session."""
+    with running_grid("--chromium", "1", fake=True, environment={"LIVE_VIEW": "false"}) as made:
+        yield made
+
+
+def errors(grid: Grid) -> list[str]:
+    """Of its log, once the proxy has done with all pages before."""
+    with connect(f"{grid.endpoint}/v1/live") as page:
+        page.recv(timeout=30)
+        page.recv(timeout=30)
+    return [line for line in grid.output().splitlines() if "[error" in line]
+
+
+def test_the_feed_goes_on_whatever_a_page_says(grid: Grid) -> None:
+    with connect(f"{grid.endpoint}/v1/live") as page:
         for each in SENSELESS:
-            socket.send(each)
+            page.send(each)
+        page.socket.sendall(NOT_UTF_8)
         with contextlib.closing(raw.session(grid.port)):
-            while not json.loads(socket.recv(timeout=30)).get("set", {}).get("sessions"):
+            while not json.loads(page.recv(timeout=30)).get("set", {}).get("sessions"):
                 pass
+    assert errors(grid) == []
+
+
+@pytest.mark.parametrize(("target", "origin"), REFUSED)
+def test_a_page_that_is_refused_is_no_error(grid: Grid, target: str, origin: str) -> None:
+    with contextlib.closing(raw.connect(grid.port)) as page:
+        page.sendall(raw.head(target=target, Origin=origin or None))
+        assert raw.read_all(page).startswith(b"HTTP/1.1 403 ")
+    assert errors(grid) == []
+
+
+def test_a_page_that_is_gone_before_it_is_told_anything_is_no_error(grid: Grid) -> None:
+    for _ in range(50):
+        with contextlib.closing(raw.connect(grid.port)) as page:
+            page.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            page.sendall(raw.head(target="/v1/live"))
+    assert errors(grid) == []

@@ -11,7 +11,7 @@ import structlog
 from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from websockets.datastructures import Headers
 
 from pwgrid.common.errors import RegistryUnavailable
@@ -31,6 +31,7 @@ from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
+NORMAL: Final = 1000
 SERVICE_RESTART: Final = 1012
 """The WebSocket close code by which a page is told to connect again, to the next proxy."""
 
@@ -96,13 +97,10 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
             await _deny(socket, refusal)
             return
         await socket.accept()
-        await socket.send_text(
-            orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}}).decode()
-        )
+        you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
         async with grid.feed.page() as page:
-            await first_of(_send(socket, page), _until_gone(socket), page.ended.wait())
-        with contextlib.suppress(WebSocketDisconnect):
-            await socket.close(SERVICE_RESTART)
+            await first_of(_send(socket, page, you), _until_gone(socket), page.ended.wait())
+        await _close(socket, SERVICE_RESTART)
 
     @router.websocket("/v1/live/{id}")
     async def view(socket: WebSocket, session_id: Annotated[str, Path(alias="id")]) -> None:
@@ -119,8 +117,7 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
             with contextlib.suppress(RegistryUnavailable):  # the record says already that somebody has looked
                 await grid.registry.note_view(session_id)
             grid.feed.touch_session(session_id)
-        with contextlib.suppress(WebSocketDisconnect):
-            await socket.close()
+        await _close(socket, NORMAL)
 
     return router
 
@@ -155,8 +152,9 @@ def _address(socket: WebSocket) -> str:
     return f"{socket.client.host}:{socket.client.port}" if socket.client else "unknown"
 
 
-async def _send(socket: WebSocket, page: Page) -> None:
+async def _send(socket: WebSocket, page: Page, first: bytes) -> None:
     with contextlib.suppress(WebSocketDisconnect):
+        await socket.send_text(first.decode())
         while True:
             message = await page.messages.get()
             await socket.send_text(message.decode())
@@ -165,6 +163,12 @@ async def _send(socket: WebSocket, page: Page) -> None:
 async def _until_gone(socket: WebSocket) -> None:
     while (await socket.receive())["type"] != "websocket.disconnect":
         pass  # a page has nothing to say
+
+
+async def _close(socket: WebSocket, code: int) -> None:
+    if socket.application_state is WebSocketState.CONNECTED:  # else what was sent last has not arrived
+        with contextlib.suppress(WebSocketDisconnect):
+            await socket.close(code)
 
 
 def _sent(file: File, request: Request) -> Response:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.page_sockets import WebSocketsSansIOProtocol, is_own
+from pwgrid.proxy.connect.page_sockets import PageSocketProtocol, is_own
 from pwgrid.proxy.connect.refusals import render
 from pwgrid.proxy.policy.upgrade_request import Refusal
 
@@ -119,7 +119,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
         if is_own(self.url):
-            self.ws_protocol_class = WebSocketsSansIOProtocol
+            self.ws_protocol_class = PageSocketProtocol
         super().handle_websocket_upgrade()
         self.transport.resume_reading()
         protocol = self.transport.get_protocol()

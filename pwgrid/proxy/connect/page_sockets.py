@@ -1,12 +1,12 @@
-"""Which WebSockets are for the grid's own page and no sessions: by path alone, before anything else is spent."""
+"""Which WebSockets are for the grid's own page and no sessions: by path alone, before anything else is spent. And what
+serves them, which is uvicorn's."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-__all__ = ["WebSocketsSansIOProtocol", "is_own", "is_own_head"]
+from websockets.frames import Frame
 
 _LIVE: Final = b"/v1/live"
 _GET_LIVE: Final = b"GET " + _LIVE
@@ -20,3 +20,18 @@ def is_own_head(head: bytes) -> bool:
 def is_own(target: bytes) -> bool:
     """The same for a request's target alone."""
     return target.startswith(_LIVE) and target[len(_LIVE) : len(_LIVE) + 1] in (b"", b"?", b"/")
+
+
+class PageSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol without two lines of its log that are no errors of ours."""
+
+    async def send(self, message: Any) -> None:
+        """Called by the application. A refusal that has been sent whole completes the handshake, too: uvicorn would
+        miss a handshake."""
+        await super().send(message)
+        if self.close_sent:
+            self.handshake_complete = True
+
+    def handle_text(self, event: Frame) -> None:
+        """Called for a text. uvicorn logs one that is no UTF-8 with a traceback; the application reads bytes itself."""
+        self.handle_bytes(event)

@@ -68,7 +68,7 @@ async def _hear(socket: WebSocket, writer: asyncio.StreamWriter) -> None:
 def _read(message: Message) -> dict[str, Any]:
     """What a page says; empty where that makes no sense."""
     try:
-        said = orjson.loads(message.get("text") or "")
+        said = orjson.loads(message.get("bytes") or b"")
     except orjson.JSONDecodeError:
         return {}
     return said if isinstance(said, dict) else {}
