@@ -153,7 +153,7 @@ async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_noth
             assert "the old one stays" in done.stderr
             hook.write_text("")
             assert pids(grid) == before
-            assert "upgrade_refused" in grid.output()
+            assert "version_change_refused" in grid.output()
 
 
 async def test_a_reload_scales_recycles_and_replaces_what_has_changed(playwright: Playwright) -> None:

@@ -1,6 +1,7 @@
 """Borrow and return on a grid with a fake browser server: rules, names, expiry, drains, shutdown, and many of them."""
 
 import asyncio
+import json
 import os
 import re
 import secrets
@@ -12,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from websockets.sync.client import connect as page
 
 from pwgrid.proxy.connect.handoff import Handoffs
 from tests.conftest import counters_are_exact
@@ -231,6 +233,23 @@ def test_a_lease_whose_borrower_was_not_answered_comes_back_and_one_whose_was_st
         assert grid.active() == 1
         assert give_back(grid, answered)
     eventually(lambda: grid.active() == 0, "the slots are free")
+
+
+def test_a_refused_borrow_is_an_event_of_the_page_and_a_line_of_the_log() -> None:
+    environment = {**TWO_POOLS, "BORROW_QUEUE_TIMEOUT": "0.2", "MAX_CONCURRENT_SESSIONS": "1"}
+    with running_grid(environment=environment, fake=True) as grid, page(f"{grid.endpoint}/v1/live") as feed:
+        lease = borrow(grid, "AppB:Chromium")
+        status, error = refused(grid, labelKey="AppB:Chromium")
+        assert status == 503
+        (line,) = (each for each in grid.output().splitlines() if "_refused" in each)
+        assert "borrow_refused" in line
+        assert error in line
+        assert "client=127.0.0.1:" in line
+        events: list[str] = []
+        while not any("refused" in text for text in events):
+            events += [each["text"] for each in json.loads(feed.recv(timeout=BOUND_S)).get("events", ())]
+        assert f"a borrow was refused (503): {error}" in events
+        assert give_back(grid, lease)
 
 
 def killed_at(grid: Grid, relay: HandoffRelay, packet: bytes) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.proxy.connect import refusal_log
 from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.policy.upgrade_request import Refusal
 
 NO_TOKEN, LATE = Refusal(401, "no token"), Refusal(503, "no slot")
@@ -27,10 +28,10 @@ async def test_the_first_refusal_is_a_line_and_the_next_ones_are_a_count() -> No
         counting.flush()
         counting.flush()
     assert lines(captured) == [
-        ("upgrade_refused", None, 401, None),
-        ("upgrade_refused", None, 503, None),
-        ("upgrade_refused", None, 401, None),
-        ("upgrades_refused", 999, 401, "10.0.0.1"),
+        ("connect_refused", None, 401, None),
+        ("connect_refused", None, 503, None),
+        ("connect_refused", None, 401, None),
+        ("connects_refused", 999, 401, "10.0.0.1"),
     ]
 
 
@@ -47,10 +48,10 @@ async def test_as_long_as_it_goes_on_there_is_one_line_a_window(monkeypatch: pyt
                 callback, key = due.pop()
                 callback(key)
     assert lines(captured) == [
-        ("upgrade_refused", None, 401, None),
-        ("upgrades_refused", 2, 401, "10.0.0.1"),
-        ("upgrades_refused", 2, 401, "10.0.0.1"),
-        ("upgrade_refused", None, 401, None),
+        ("connect_refused", None, 401, None),
+        ("connects_refused", 2, 401, "10.0.0.1"),
+        ("connects_refused", 2, 401, "10.0.0.1"),
+        ("connect_refused", None, 401, None),
     ]
 
 
@@ -62,4 +63,24 @@ async def test_hosts_without_number_share_a_count(monkeypatch: pytest.MonkeyPatc
             counting.note(NO_TOKEN, f"10.0.0.{host}", f"10.0.0.{host}:1")
         counting.flush()
     assert len(captured) == 12
-    assert lines(captured)[-1] == ("upgrades_refused", 89, 401, "others")
+    assert lines(captured)[-1] == ("connects_refused", 89, 401, "others")
+
+
+async def test_a_borrow_is_told_as_a_borrow_and_counted_apart() -> None:
+    events = Events(lambda: 1.0)
+    counting = RefusalLog(events.refused)
+    with capture_logs() as captured:
+        counting.note(LATE, "10.0.0.1", "10.0.0.1:1")
+        for _ in range(3):
+            counting.note(LATE, "10.0.0.1", "10.0.0.1:2", "borrow")
+        counting.flush()
+    assert lines(captured) == [
+        ("connect_refused", None, 503, None),
+        ("borrow_refused", None, 503, None),
+        ("borrows_refused", 2, 503, "10.0.0.1"),
+    ]
+    assert [each["text"] for each in events.since(0)] == [
+        "a client was refused (503): no slot",
+        "a borrow was refused (503): no slot",
+        "2 more borrows were refused (503): no slot",
+    ]

@@ -96,7 +96,7 @@ class VersionChange:
             return
         self._check = None
         if problem is not None:
-            log.error("upgrade_refused", reason=problem)
+            log.error("version_change_refused", reason=problem)
             self._answer.refuse(f"the new code does not load, so the old one stays: {problem}")
             return
         log.info("upgrade_executing")

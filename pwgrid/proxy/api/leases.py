@@ -1,6 +1,8 @@
 """The routes of borrowing and returning: a slot is kept until it is returned, or expires, or its client goes."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
@@ -52,40 +54,21 @@ def lease_routes(grid: Lends) -> APIRouter:
         request: Request, wanted: models.Borrow, identity: who, afterwards: BackgroundTasks
     ) -> models.Borrowed:
         """Keeps a slot of the pool that serves the label key, and gives the endpoint for it."""
-        named = run_name(wanted.run_name, "runName")
-        run = run_name(wanted.run_id, "runId")
-        labels = grid.gateway.policy().labels
-        key = labels.serving(wanted.label_key)
-        identity.check_pool(labels.keys[key])
-        assert key.browser_type is not None  # pools have no wildcards
-        fields = {
-            records.LABELS: wanted.label_key.strip(),
-            records.NAME: named,
-            records.RUN: run,
-            records.TOKEN: identity.name,
-        }
-        wish = Wish(
-            key.browser_type,
-            labels.keys[key],
-            f"{request.client.host}:{request.client.port}" if request.client else "unknown",
-            wanted.ttl_seconds,
-            {name: value for name, value in fields.items() if value},
-            str(key),
-            identity.max_sessions,
-        )
-        ticket = grid.lender.ticket(wish)
-        watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
-        try:
-            lent = await grid.lender.lend(wish, ticket)
-        except BaseException:
-            watch.cancel()
-            raise
+        with _refusal_told(grid.gateway, request):
+            wish = _wish(grid.gateway, wanted, identity, _client(request))
+            ticket = grid.lender.ticket(wish)
+            watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
+            try:
+                lent = await grid.lender.lend(wish, ticket)
+            except BaseException:
+                watch.cancel()
+                raise
         afterwards.add_task(_answered, grid.lender, lent, ticket, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
             web_socket_endpoint=_base(request, grid.gateway.settings) + lent.path,
-            browser_type=key.browser_type,
-            label_key=str(key),
+            browser_type=wish.browser_type,
+            label_key=wish.label_key,
             expires_at=lent.expires_at,
         )
 
@@ -141,6 +124,46 @@ def check(label_key: str | None) -> None:
 async def on_client_gone(_request: Request, _gone: Exception) -> Response:
     """Nobody is there any more."""
     return Response(status_code=CLIENT_CLOSED)
+
+
+@contextlib.contextmanager
+def _refusal_told(gateway: Gateway, request: Request) -> Iterator[None]:
+    """A refused borrow is in the log and on the page, as a refused connect is."""
+    try:
+        yield
+    except Refusal as refusal:
+        host = request.client.host if request.client else "unknown"
+        gateway.refusal_log.note(refusal, host, _client(request), "borrow")
+        raise
+
+
+def _wish(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: str) -> Wish:
+    """Raises Refusal for what this grid has for nobody, or not for this token."""
+    named = run_name(wanted.run_name, "runName")
+    run = run_name(wanted.run_id, "runId")
+    labels = gateway.policy().labels
+    key = labels.serving(wanted.label_key)
+    identity.check_pool(labels.keys[key])
+    assert key.browser_type is not None  # pools have no wildcards
+    fields = {
+        records.LABELS: wanted.label_key.strip(),
+        records.NAME: named,
+        records.RUN: run,
+        records.TOKEN: identity.name,
+    }
+    return Wish(
+        key.browser_type,
+        labels.keys[key],
+        client,
+        wanted.ttl_seconds,
+        {name: value for name, value in fields.items() if value},
+        str(key),
+        identity.max_sessions,
+    )
+
+
+def _client(request: Request) -> str:
+    return f"{request.client.host}:{request.client.port}" if request.client else "unknown"
 
 
 def _of(identity: Identity) -> str | None:

@@ -1,9 +1,9 @@
-"""Logs refused clients: the first of a host at once, what follows as a count. Refuses nobody itself."""
+"""Logs refused connects and borrows: the first of a host at once, what follows as a count. Refuses nobody itself."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 
@@ -17,6 +17,15 @@ MAX_HOSTS: Final = 1000
 
 _OTHERS: Final = "others"
 
+Asked = Literal["connect", "borrow"]
+"""What a client had asked for."""
+
+_ONE: Final[dict[Asked, str]] = {"connect": "connect_refused", "borrow": "borrow_refused"}
+_MORE: Final[dict[Asked, str]] = {"connect": "connects_refused", "borrow": "borrows_refused"}
+
+_Key = tuple[str, int, Asked]
+"""Host and status."""
+
 
 @dataclass(slots=True)
 class _Window:
@@ -27,22 +36,22 @@ class _Window:
 class RefusalLog:
     """A client that tries again and again, or a scanner, gets one line for each status and `WINDOW_S`."""
 
-    def __init__(self, on_line: Callable[[int, int, str], None] = lambda _times, _status, _error: None) -> None:
+    def __init__(self, on_line: Callable[[Asked, int, int, str], None] = lambda *_line: None) -> None:
         self.on_line = on_line
-        """Is called with each line: how many clients, status and sentence."""
-        self._windows: dict[tuple[str, int], _Window] = {}
+        """Is called with each line: what was refused, how often, status and sentence."""
+        self._windows: dict[_Key, _Window] = {}
 
-    def note(self, refusal: Refusal, host: str, client: str) -> None:
+    def note(self, refusal: Refusal, host: str, client: str, asked: Asked = "connect") -> None:
         """`host` was refused; `client` is what it is called in the log."""
-        key = (host, refusal.status)
+        key: _Key = (host, refusal.status, asked)
         if key not in self._windows and len(self._windows) >= MAX_HOSTS:
-            key = (_OTHERS, refusal.status)
+            key = (_OTHERS, refusal.status, asked)
         if window := self._windows.get(key):
             window.times += 1
             window.error = refusal.error
         else:
-            log.info("upgrade_refused", status=refusal.status, error=refusal.error, client=client)
-            self.on_line(1, refusal.status, refusal.error)
+            log.info(_ONE[asked], status=refusal.status, error=refusal.error, client=client)
+            self.on_line(asked, 1, refusal.status, refusal.error)
             self._open(key)
 
     def flush(self) -> None:
@@ -50,22 +59,20 @@ class RefusalLog:
         for key in list(self._windows):
             self._close(key)
 
-    def _open(self, key: tuple[str, int]) -> None:
+    def _open(self, key: _Key) -> None:
         self._windows[key] = _Window()
         asyncio.get_running_loop().call_later(WINDOW_S, self._next, key)
 
-    def _next(self, key: tuple[str, int]) -> None:
+    def _next(self, key: _Key) -> None:
         if self._close(key):
             self._open(key)  # it goes on: no single lines
 
-    def _close(self, key: tuple[str, int]) -> bool:
+    def _close(self, key: _Key) -> bool:
         """Ends a window; whether there was something in it."""
         window = self._windows.pop(key, None)
         if window is None or not window.times:
             return False
-        host, status = key
-        self.on_line(window.times, status, window.error)
-        log.info(
-            "upgrades_refused", times=window.times, within_s=WINDOW_S, status=status, error=window.error, host=host
-        )
+        host, status, asked = key
+        self.on_line(asked, window.times, status, window.error)
+        log.info(_MORE[asked], times=window.times, within_s=WINDOW_S, status=status, error=window.error, host=host)
         return True

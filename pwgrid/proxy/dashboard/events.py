@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from pwgrid.proxy.connect.refusal_log import Asked
 from pwgrid.proxy.policy.grid_events import Event, GridSeen, PoolSeen, WorkerSeen, happened
 from pwgrid.proxy.roster import Roster
 
@@ -58,7 +59,8 @@ class Events:
             Event("worker", f"the process of worker {worker_id} died; its sessions go on in a successor", "warning")
         )
 
-    def refused(self, times: int, status: int, error: str) -> None:
-        """Clients were refused, for the same reason."""
-        who = "a client was" if times == 1 else f"{times} more clients were"
+    def refused(self, asked: Asked, times: int, status: int, error: str) -> None:
+        """Clients were refused, or borrows, for the same reason."""
+        what = "borrow" if asked == "borrow" else "client"
+        who = f"a {what} was" if times == 1 else f"{times} more {what}s were"
         self.add(Event("refusal", f"{who} refused ({status}): {error}", "warning"))
