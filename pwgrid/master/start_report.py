@@ -50,10 +50,18 @@ class StartReport:
             self._call(self._config.on_not_ready, status)
 
     def _tell_progress(self, records: Iterable[WorkerRecord]) -> None:
-        wanted = sum(pool.workers for pool in self._pools.values())
-        capacity = [record.life.status for record in records if record.life.is_capacity]
-        text = f"launching {len(capacity)} of {wanted} workers ({capacity.count(WorkerStatus.AVAILABLE)} ready)"
-        if capacity and text != self._told:
+        statuses: dict[str, list[WorkerStatus]] = {name: [] for name in self._pools}
+        for record in records:
+            if record.life.is_capacity and record.pool in statuses:
+                statuses[record.pool].append(record.life.status)
+        wanted = launching = available = 0
+        for name, pool in self._pools.items():
+            wanted += pool.workers
+            # A worker that is to be replaced is there until its replacement is: there are more than are wanted then.
+            launching += min(pool.workers, len(statuses[name]))
+            available += min(pool.workers, statuses[name].count(WorkerStatus.AVAILABLE))
+        text = f"launching {launching} of {wanted} workers ({available} ready)"
+        if launching and text != self._told:
             self._told = text
             self._call(self._config.on_progress, text)
 

@@ -5,9 +5,11 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.start_report import StartReport
 from pwgrid.master.workers.pool import Pool
+from pwgrid.master.workers.record import WorkerRecord
 
 SHORT = "the host is short of memory"
 
@@ -17,11 +19,12 @@ class Start:
 
     def __init__(self, pool: SimpleNamespace, *, adopted: bool = False) -> None:
         self.told: list[str] = []
+        self.progress: list[str] = []
         self.reason: str | None = None
         config = SimpleNamespace(
             on_ready=lambda status: self.told.append(f"ready {status['ready']}"),
             on_not_ready=lambda status: self.told.append(f"not ready: {status['reason']}"),
-            on_progress=lambda _: None,
+            on_progress=self.progress.append,
             kept_open=None,
             leftovers=SimpleNamespace(workers=["a"] if adopted else []),
         )
@@ -93,3 +96,27 @@ def test_what_another_master_had_started_is_started_but_called_ready_only_when_i
     assert start.tell(ready=True) == []
     found.is_complete = True
     assert start.tell(ready=True) == ["ready True"]
+
+
+def worker(status: WorkerStatus, *, of: str = "chromium") -> WorkerRecord:
+    life = SimpleNamespace(status=status, is_capacity=status in BEFORE_A_DRAIN)
+    return cast(WorkerRecord, SimpleNamespace(pool=of, life=life))
+
+
+def test_no_more_workers_are_launched_than_are_wanted_also_while_one_is_replaced() -> None:
+    start = Start(pool(complete=False))
+    starting, available, draining = map(worker, (WorkerStatus.STARTING, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING))
+    gone = worker(WorkerStatus.STARTING, of="a pool that is no more")
+    for records in (
+        [starting],
+        [available, starting],
+        [available, starting, starting, gone],
+        [available, draining, available],
+        [available, available, available],
+    ):
+        start.report.tell(records, listens=False, ready=False)
+    assert start.progress == [
+        "launching 1 of 2 workers (0 ready)",
+        "launching 2 of 2 workers (1 ready)",
+        "launching 2 of 2 workers (2 ready)",
+    ]
