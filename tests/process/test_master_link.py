@@ -42,11 +42,11 @@ class FakeMaster:
 
     def on_readable(self) -> None:
         assert self.sock is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(ConnectionResetError):  # the child has not read all: what it said is still to be read
             if packet := self.sock.recv(MAX_FRAME_BYTES):
                 self.take(packet)
-                return
-        self.die()
+            else:
+                self.die()
 
     def take(self, packet: bytes) -> None:
         for item in self.link.receive(packet):
@@ -192,6 +192,21 @@ async def test_a_healthy_child_is_not_silent_for_a_whole_threshold(lost_threshol
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         assert Child(theirs, Path("nowhere"), lost_threshold_s).client.ping_s == pytest.approx(ping_s)
+
+
+async def test_what_a_master_has_said_last_is_heard_though_it_did_not_read_all_before_its_end(
+    control_path: Path,
+) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child):
+        master.attach(ours)
+        child.client.event("launched", {"nodePid": 7})
+        await master.next(Applied)  # so the link is open, and what follows is written at once
+        child.client.event("spare", {})
+        master.send("drain", {"reason": "memory"})
+        master.die()
+        assert await soon(child.commands.get()) == ("drain", {"reason": "memory"})
 
 
 async def test_it_outlives_its_master_and_goes_on_with_the_next_connection(control_path: Path) -> None:
