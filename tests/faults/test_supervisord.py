@@ -19,9 +19,6 @@ import pytest
 from playwright.async_api import Error, Playwright
 from supervisor.xmlrpc import SupervisorTransport
 
-from pwgrid.cli.running_grid import ask
-from pwgrid.common.errors import GridError
-from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.worker.browser.find import SearchPaths
 from tests.conftest import need
 from tests.support.grid import (
@@ -34,6 +31,7 @@ from tests.support.grid import (
     free_port,
     last_lines,
     processes_marked,
+    status_of,
 )
 from tests.support.load import under_load
 
@@ -131,11 +129,8 @@ class Supervised:
         )
 
     def status(self) -> dict[str, Any]:
-        """The master's own view; of no workers while there is no master."""
-        directory = self.directory / f"pwgrid-{os.getuid()}" / str(self.port)
-        with contextlib.suppress(GridError, FileNotFoundError):
-            return ask(RunningGrid(directory, self.port, 0, self.endpoint), "status")
-        return {"ready": False, "workers": [], "proxy": {"pid": None}}
+        """The master's own view; waits for a master that answers."""
+        return status_of(self.directory / f"pwgrid-{os.getuid()}" / str(self.port), self.port, self.endpoint)
 
     def runs_with(self, workers: dict[str, int]) -> bool:
         """Whether the master has these workers. RUNNING alone means that it has not ended for some seconds."""
@@ -152,7 +147,7 @@ class Supervised:
         """The program as supervisord and its master know it, its processes and the ends of all logs."""
         parts = {
             "supervisord says": lambda: str(self.state()),
-            "the master says": lambda: str(self.status()),
+            "pwgrid status": lambda: self.command("status").stdout,
             "its processes": lambda: str(processes_marked(str(self.directory))),
             "the logs end with": lambda: last_lines(self.output()),
         }
@@ -232,15 +227,15 @@ async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_sessio
         restarted = supervised.state()
         assert restarted != state
 
-        os.kill(supervised.status()["master"]["pid"], signal.SIGKILL)
+        os.kill((await asyncio.to_thread(supervised.status))["master"]["pid"], signal.SIGKILL)
         await eventually_async(
             lambda: supervised.runs_with(workers) and supervised.state() != restarted, "it is started again"
         )
         await load.goes_on()
-        assert supervised.status()["proxy"]["pid"] == proxy
+        assert (await asyncio.to_thread(supervised.status))["proxy"]["pid"] == proxy
         # A session of 25 s goes on, and so does every new one.
         await load.goes_on(beats=120 - min(now - then for now, then in zip(load.clicks, clicks, strict=True)))
-        assert supervised.available() == workers
+        assert await asyncio.to_thread(supervised.available) == workers
     assert (load.lost, load.refused) == ({}, [])
 
     # The end of the grid is not a reason to start it again.

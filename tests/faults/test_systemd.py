@@ -18,13 +18,10 @@ from typing import Any, TypeVar
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.cli.running_grid import ask
-from pwgrid.common.errors import GridError
-from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
 from tests.conftest import need
-from tests.support.grid import NEVER, RUNNING, described, eventually, eventually_async, free_port, last_lines
+from tests.support.grid import NEVER, RUNNING, described, eventually, eventually_async, free_port, last_lines, status_of
 from tests.support.load import under_load
 from tests.support.service_manager import INSTALLED, USER_UNIT, ServiceManager, why_not
 
@@ -86,11 +83,8 @@ class Service:
         self.manager.path(CONFIG).write_text(text)
 
     def status(self) -> dict[str, Any]:
-        """The master's own view, without a process for the question; of no workers while there is no master."""
-        directory = self.manager.path(f"/run/pwgrid/{self.port}")
-        with contextlib.suppress(GridError, FileNotFoundError):
-            return ask(RunningGrid(directory, self.port, 0, self.endpoint), "status")
-        return {"workers": [], "proxy": {"pid": None}}
+        """The master's own view; waits for a master that answers."""
+        return status_of(self.manager.path(f"/run/pwgrid/{self.port}"), self.port, self.endpoint)
 
     def available(self) -> dict[str, int]:
         """The workers that serve."""
@@ -126,7 +120,7 @@ class Service:
         """The service as systemd and its master know it, and the ends of both logs."""
         parts = {
             "systemd says": lambda: str(self.main()),
-            "the master says": lambda: str(self.status()),
+            "pwgrid status": lambda: self.manager.command(PWGRID, "status", expected=range(256)),
             "systemd's log ends with": lambda: last_lines(self.manager.output()),
             "the service's log ends with": lambda: last_lines(self.output()),
         }
@@ -336,7 +330,7 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
         restarted = running.main()
         assert restarted[0] == "active"
         assert restarted != main
-        assert running.available() == workers
+        assert await asyncio.to_thread(running.available) == workers
 
         unit = running.manager.path("/etc/systemd/system/pwgrid.service")
         shipped = unit.read_text()
@@ -349,7 +343,7 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
         installed = running.main()
         assert installed[0] == "active"
         assert installed != restarted
-        assert running.available() == workers
+        assert await asyncio.to_thread(running.available) == workers
 
         systemctl("kill", "--kill-who=main", "--signal=KILL", "pwgrid.service")
         await eventually_async(
@@ -357,8 +351,8 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
             "systemd has started it again",
         )
         await load.goes_on()
-        assert running.available() == workers
-        assert running.status()["proxy"]["pid"] == first["proxy"]["pid"]
+        assert await asyncio.to_thread(running.available) == workers
+        assert (await asyncio.to_thread(running.status))["proxy"]["pid"] == first["proxy"]["pid"]
 
         # By the unit's own WatchdogSec. The next master adopts what the frozen one had.
         assert running.manager.show("pwgrid.service")["WatchdogUSec"] == "10s"
@@ -368,8 +362,8 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
             lambda: running.main()[0] == "active" and running.main()[1] not in ("0", frozen[1]), "another one runs"
         )
         await load.goes_on()
-        assert running.available() == workers
-        assert running.status()["proxy"]["pid"] == first["proxy"]["pid"]
+        assert await asyncio.to_thread(running.available) == workers
+        assert (await asyncio.to_thread(running.status))["proxy"]["pid"] == first["proxy"]["pid"]
 
         main = running.main()
         systemctl("kill", "--kill-who=main", "--signal=USR2", "pwgrid.service")

@@ -46,7 +46,7 @@ mkdir /sys/fs/cgroup/{name}
 _REMOVE_CGROUP = """
 mount --make-rprivate /
 mount -t cgroup2 none /sys/fs/cgroup
-find /sys/fs/cgroup/{name} -depth -type d -exec rmdir {{}} \\;
+test ! -d /sys/fs/cgroup/{name} || find /sys/fs/cgroup/{name} -depth -type d -exec rmdir {{}} \\;
 """
 _PROGRAM = f"""#!{INSTALLED}/.venv/bin/python
 import sys
