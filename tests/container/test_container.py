@@ -112,6 +112,13 @@ def built() -> Iterator[tuple[Engine, str]]:
 
 
 @pytest.fixture
+def only_podman(built: tuple[Engine, str]) -> None:
+    """Skips before a container is started in which Chromium could not start."""
+    if built[0].name != "podman":
+        pytest.skip("docker's seccomp profile forbids user namespaces")
+
+
+@pytest.fixture
 def container(built: tuple[Engine, str], request: pytest.FixtureRequest) -> Iterator[Container]:
     """What the test's parameter says; removed at its end, with what it has said in a failure's report."""
     (line,) = [each for each in lines(PAGE, FIRST) if (HARDENED in each) == request.param[0]]
@@ -223,9 +230,9 @@ async def test_the_hardened_container_serves_and_a_stop_tells_its_client_why(
 
 
 @pytest.mark.parametrize("container", [(False, "--env CHROMIUM_SANDBOX=true")], indirect=True, ids=["sandbox"])
-async def test_podman_lets_chromium_have_its_own_sandbox_as_well(container: Container, playwright: Playwright) -> None:
-    if container.engine.name != "podman":
-        pytest.skip("docker's seccomp profile forbids user namespaces")
+async def test_podman_lets_chromium_have_its_own_sandbox_as_well(
+    only_podman: None, container: Container, playwright: Playwright
+) -> None:
     browser = await playwright.chromium.connect(container.endpoint)
     assert await (await browser.new_page()).evaluate("6 * 7") == 42
     commands = [command for _, command in container.processes().values() if "headless-shell" in command]

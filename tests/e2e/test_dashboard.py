@@ -43,10 +43,10 @@ WAIT_S = 20.0
 
 @pytest.fixture(scope="module")
 def own_grid() -> Iterator[Grid]:
-    """Two workers of three slots; who finds none waits for long."""
+    """Two workers of three slots, whose lives are too long for spares; who finds no slot waits for long."""
     need("chromium")
     environment = {
-        **{"MAX_CONCURRENT_SESSIONS": str(SLOTS), "MAX_LIFETIME_SESSIONS": "40", "MAX_WORKER_MEMORY_MIB": "4000"},
+        **{"MAX_CONCURRENT_SESSIONS": str(SLOTS), "MAX_LIFETIME_SESSIONS": "6000", "MAX_WORKER_MEMORY_MIB": "4000"},
         **{"MAX_WORKER_MEMORY_HARD_MIB": "5000", "WORKER_SELECT_TIMEOUT": str(WAIT_S)},
     }
     with running_grid("--chromium", "2", environment=environment) as grid:
@@ -81,6 +81,13 @@ def load(grid: Grid, count: int) -> Iterator[list[Any]]:
     """So many sessions that do nothing but be there."""
     with contextlib.ExitStack() as held:
         yield [held.enter_context(contextlib.closing(raw.session(grid.port))) for _ in range(count)]
+
+
+async def only_running(page: Page, but: str = "none") -> str:
+    """The id of the one session that the page shows as running, once there is just one beside `but`."""
+    found = page.locator("#sessions tbody tr").filter(has_text="running").filter(has_not_text=but)
+    await expect(found).to_have_count(1)
+    return await found.locator("th").inner_text()
 
 
 async def figure(page: Page, name: str) -> str:
@@ -121,7 +128,7 @@ async def test_what_it_shows_under_load_is_the_truth(own_grid: Grid, page: Page)
         )
         for worker in status["workers"]:
             tile = page.locator(".worker").filter(has=page.get_by_text(worker["id"], exact=True))
-            await expect(tile.locator(".life")).to_have_text(f"{worker['lifetime']} of 40 sessions")
+            await expect(tile.locator(".life")).to_have_text(f"{worker['lifetime']} of 6000 sessions")
             await expect(tile.locator(".size")).to_contain_text("MiB of 4000", timeout=15_000)
         assert await figure(page, "Workers") == "2 / 2"
         line.close()
@@ -146,12 +153,10 @@ async def _pictures(page: Page) -> None:
 
 async def test_an_operator_ends_a_session_scales_and_drains_by_its_buttons(own_grid: Grid, page: Page) -> None:
     page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
-    own = await page.locator("#sessions tbody tr").filter(has_text="running").locator("th").all_inner_texts()
+    own = await only_running(page)
     with load(own_grid, 1):
-        others = page.locator("#sessions tbody tr").filter(has_text="running").filter(has_not_text=own[0])
-        await expect(others).to_have_count(1)
-        ended = await others.locator("th").inner_text()
-        await others.get_by_role("button", name="End").click()
+        ended = await only_running(page, but=own)
+        await page.get_by_role("button", name=f"End session {ended}").click()
         row = page.locator("#sessions tbody tr").filter(has_text=ended)
         await expect(row).to_contain_text("ended by operator", timeout=15_000)
         await expect(page.locator("#events")).to_contain_text(f"session {ended} was ended: ended by operator")
@@ -162,7 +167,7 @@ async def test_an_operator_ends_a_session_scales_and_drains_by_its_buttons(own_g
     await expect(page.locator("#notice")).to_have_text("chromium wants 3 workers now.")
     await expect(page.locator(".worker[data-status=available]")).to_have_count(3, timeout=30_000)
     await expect(page.locator("#events")).to_contain_text("pool chromium wants 3 workers, it wanted 2")
-    here = (await asyncio.to_thread(api, own_grid, f"/v1/sessions/{own[0]}"))[1]["workerId"]
+    here = (await asyncio.to_thread(api, own_grid, f"/v1/sessions/{own}"))[1]["workerId"]
     idle = next(
         worker["id"] for worker in (await asyncio.to_thread(own_grid.status))["workers"] if worker["id"] != here
     )
@@ -194,13 +199,12 @@ def post(grid: Grid, path: str, body: dict[str, Any]) -> tuple[int, Any]:
 async def test_an_operator_looks_at_a_session_which_is_on_its_record(
     own_grid: Grid, page: Page, playwright: Playwright
 ) -> None:
-    own = await page.locator("#sessions tbody tr").filter(has_text="running").locator("th").all_inner_texts()
+    own = await only_running(page)
     async with await playwright.chromium.connect(own_grid.endpoint) as browser:
         shown = await browser.new_page()
         await shown.set_content("<body style='margin:0;background:rgb(200, 0, 0)'>")
-        row = page.locator("#sessions tbody tr").filter(has_text="running").filter(has_not_text=own[0])
-        await expect(row).to_have_count(1)
-        session = await row.locator("th").inner_text()
+        session = await only_running(page, but=own)
+        row = page.locator("#sessions tbody tr").filter(has_text=session)
         await row.get_by_role("button", name="View").click()
         picture = page.locator("#viewer-picture")
         for colour in ("rgb(200, 0, 0)", "rgb(0, 0, 220)"):

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
-from tests.support.grid import Grid, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
 from tests.support.raw import head
 
 CLIENT = """
@@ -69,7 +69,7 @@ async def test_clients_that_end_their_half_first_leak_no_slot(grid: Grid) -> Non
 
 async def test_after_the_sigkill_of_a_worker_no_connect_fails(playwright: Playwright) -> None:
     need("chromium")
-    with running_grid("--chromium", "2") as grid:
+    with running_grid("--chromium", "2", environment=WITHOUT_SPARES) as grid:
         before = {worker["id"]: worker["pid"] for worker in grid.status()["workers"]}
         killed, pid = next(iter(before.items()))
         os.kill(pid, signal.SIGKILL)

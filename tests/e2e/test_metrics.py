@@ -10,12 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid.proxy.api import metric_families as families
 from tests.conftest import need
-from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.metric_names import all_names
 from tests.support.raw import answer, head
 
 POOL = ("chromium", "chromium")
 ENVIRONMENT = {
+    **WITHOUT_SPARES,
     "MAX_CONCURRENT_SESSIONS": "1",
     "WORKER_SELECT_TIMEOUT": "0.3",
     "CANARY_INTERVAL": "0.5",
@@ -79,7 +80,7 @@ async def test_a_session_and_a_client_that_finds_no_slot_are_measured(metered: G
         assert rose("pwgrid_proxy_connect_seconds_count", *POOL, phase) == 1
         assert rose("pwgrid_proxy_connect_seconds_sum", *POOL, phase) < 10
     assert rose("pwgrid_proxy_queue_wait_seconds_count", *POOL, "refused") == 1
-    assert rose("pwgrid_proxy_queue_wait_seconds_sum", *POOL, "refused") >= 0.3
+    assert rose("pwgrid_proxy_queue_wait_seconds_sum", *POOL, "refused") > 0.29  # uvloop's timers may be 1 ms early
     assert rose("pwgrid_proxy_refusals_total", "503", "waited too long") == 1
     assert rose("pwgrid_upgrades_handed_off_total") == rose("pwgrid_upgrades_refused_total") == 1
     assert rose("pwgrid_proxy_redis_exchange_seconds_count") > 0

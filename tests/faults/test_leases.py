@@ -83,7 +83,7 @@ async def test_leases_outlive_the_proxy_redis_the_master_their_worker_and_an_upg
             for lease, name in ((used, "used"), (idle, "idle")):
                 now = await asyncio.to_thread(lease_now, grid, lease)
                 assert (now["status"], now["runName"], now["labelKey"]) == ("active", name, CHROMIUM)
-            assert await asyncio.to_thread(grid.active) == 2
+            await eventually_async(lambda: grid.active() == 2, "it counts both")
             assert await asyncio.to_thread(give_back, grid, used)
         assert await asyncio.to_thread(give_back, grid, idle)
         await eventually_async(lambda: leases(grid) == [], "none is left")

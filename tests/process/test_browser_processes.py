@@ -186,15 +186,17 @@ DETACHED = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-I", "-S", "-c", {ASLEEP!r}], start_new_session=True, env={{}})
 print(child.pid, flush=True)
-child.wait()
 """
-"""A child in a session of its own whose environment names nothing."""
+ALONE = f"{DETACHED}{ASLEEP}"
+"""A child in a session of its own whose environment names nothing. Its end does not end its parent: else it is a matter
+of chance whether the parent is there to be killed as well."""
+UNTIL_ITS_END = f"{DETACHED}child.wait()"
 
 
 def test_what_was_seen_below_is_found_after_its_parent_has_ended(
     spawn: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
-    parent = spawn(DETACHED)
+    parent = spawn(ALONE)
     child = said_pid(parent)
     tree = Tree(0, Path("/nowhere"), {psutil.Process(parent.pid)})
     tree.note(process_table())
@@ -208,7 +210,7 @@ def test_what_was_seen_below_is_found_after_its_parent_has_ended(
 def test_below_a_worker_belongs_to_it_but_not_the_worker_itself(
     spawn: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
-    worker = spawn(DETACHED)
+    worker = spawn(UNTIL_ITS_END)
     child = said_pid(worker)
     tree = Tree(worker.pid, Path("/nowhere"))
     tree.note(process_table())
@@ -231,7 +233,7 @@ os.setsid()
 child = subprocess.Popen([sys.executable, "-I", "-S", "-c", {ASLEEP!r}], env={{}})
 print(os.getpid(), flush=True)
 print(child.pid, flush=True)
-child.wait()
+{ASLEEP}
 """
     parent = spawn(code, directory / "w" / "1" / "tmp")
     stray, below = said_pid(parent), said_pid(parent)
@@ -249,7 +251,7 @@ child.wait()
 def test_only_below_the_directories_that_are_named_is_killed(
     spawn: Callable[..., subprocess.Popen[bytes]], directory: Path
 ) -> None:
-    first, second = spawn(DETACHED, directory / "1" / "tmp"), spawn(ASLEEP, directory / "1")
+    first, second = spawn(ALONE, directory / "1" / "tmp"), spawn(ASLEEP, directory / "1")
     other, similar = spawn(ASLEEP, directory / "2" / "tmp"), spawn(ASLEEP, directory / "11")
     child = said_pid(first)
     assert kill_below([]) == 0
@@ -298,7 +300,7 @@ def test_a_new_process_and_a_new_parent_are_seen_at_once(
     """Whose child a process is is remembered, but not where that may have changed."""
     monkeypatch.setattr(browser_processes._remembered, "recheck_at", time.monotonic() + 1000)
     process_table()
-    parent = spawn(DETACHED)
+    parent = spawn(ALONE)
     child = said_pid(parent)
     assert child in process_table().children[parent.pid]
     parent.kill()
@@ -312,7 +314,7 @@ def test_a_new_process_and_a_new_parent_are_seen_at_once(
 def test_a_pid_that_was_given_away_unnoticed_is_noticed_within_a_minute(
     spawn: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent = spawn(DETACHED)
+    parent = spawn(ALONE)
     child = said_pid(parent)
     former = another(child)
     browser_processes._remembered.parents[former] = process_table().processes[parent.pid]
@@ -330,7 +332,7 @@ def test_a_pid_that_was_given_away_unnoticed_is_noticed_within_a_minute(
 def test_children_of_a_process_that_has_the_pid_of_a_known_one_are_not_killed(
     spawn: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stranger = spawn(DETACHED)
+    stranger = spawn(ALONE)
     child = said_pid(stranger)
     former = another(psutil.Process(stranger.pid))
     browser_processes._remembered.parents[former] = process_table().processes[os.getpid()]
