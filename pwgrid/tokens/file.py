@@ -1,4 +1,4 @@
-"""The file with the tokens: read again whenever it has changed, replaced whole by who changes it."""
+"""Reads the file of tokens again whenever it has changed, and replaces it as a whole."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class TokenFile:
-    """What the file at `path` has now. A file that is there and cannot be read lets nobody in."""
+    """The tokens in the file at `path`. While the file exists and cannot be read, no token is valid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._name = str(path)  # for stat(), which would make it anew for each client
+        self._name = str(path)  # for stat(), which would convert the Path for each client
         self._seen: tuple[int, ...] | None = None
         self._tokens = NO_TOKENS
 
     def tokens(self) -> Tokens:
-        """As the file is at this moment: asked for each client, it costs one stat()."""
+        """Returns the tokens that the file has now. Called for each client: costs one stat() if nothing has changed."""
         try:
             status = os.stat(self._name)
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class TokenFile:
             return NO_TOKENS
         except OSError as error:
             return self._unreadable((error.errno or 0,), error)
-        # A file that is replaced is another inode; one that is edited has another time.
+        # A replaced file has another inode; an edited one has another time.
         seen = (status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
         if seen != self._seen:
             try:
@@ -59,7 +59,7 @@ class TokenFile:
 
 
 def read(path: Path) -> Tokens:
-    """The tokens of a file. Raises OSError, or ValueError where its content is none of ours."""
+    """Reads the tokens of a file. Raises OSError, or ValueError for content of another form."""
     content = path.read_bytes()
     try:
         return Tokens(Token.read(entry) for entry in orjson.loads(content[:_MOST_BYTES])["tokens"])
@@ -69,9 +69,9 @@ def read(path: Path) -> Tokens:
 
 @contextlib.contextmanager
 def changing(path: Path, owner: int | None = None) -> Iterator[dict[str, Token]]:
-    """The tokens by name; what the block has made of them is in the file when it ends. One changer at a time.
+    """Yields the tokens by name, and writes them into the file when the block ends. A lock admits one block at a time.
 
-    `owner`: the user that reads it, where root writes it for a new file. Raises GridError.
+    If root runs this, the file gets the user id `owner`, or keeps the one that it has. Raises GridError.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def changing(path: Path, owner: int | None = None) -> Iterator[dict[str, Token]]
 
 
 def load(path: Path) -> Tokens:
-    """The tokens of a file, none where there is no such file. Raises GridError."""
+    """Reads the tokens of a file; NO_TOKENS if there is no such file. Raises GridError."""
     try:
         return read(path)
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _replace(path: Path, directory: int, tokens: dict[str, Token], owner: int | 
 
 
 def _owner(path: Path) -> int:
-    """Who has the file now; where there is none yet, root."""
+    """Returns the user id of the file's owner; root's, 0, if there is no file yet."""
     try:
         return path.stat().st_uid
     except FileNotFoundError:

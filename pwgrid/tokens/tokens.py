@@ -1,6 +1,6 @@
-"""What a token is and how one is recognised. Reads no file.
+"""Makes tokens and recognises them. Reads no file.
 
-A token is 192 random bits, so that one round of a hash is enough: there is nothing to guess.
+A token has 192 random bits, which nobody guesses: one round of a hash is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SALT_BYTES: Final = 16
 
 
 class Role(StrEnum):
-    """What the holder of a token may do: a client connects, and sees and ends its own sessions; an operator all."""
+    """What a token allows. CLIENT: to connect, and to see and end its own sessions. OPERATOR: everything."""
 
     CLIENT = "client"
     OPERATOR = "operator"
@@ -30,8 +30,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token, without its text: `digest` is that of the salt and the text. `max_sessions` at once; 0 is no limit.
-    `pools` that it may use; empty: all."""
+    """A token without its text. `digest` is the HMAC of the text, keyed with `salt`. `max_sessions` may live at once
+    (0: no limit); `pools` are those that it may use (empty: all)."""
 
     name: str
     id: str
@@ -44,7 +44,7 @@ class Token:
     digest: bytes
 
     def as_json(self) -> dict[str, Any]:
-        """As the file has it."""
+        """The token as the file has it."""
         return {
             "name": self.name,
             "id": self.id,
@@ -58,7 +58,7 @@ class Token:
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Token:
-        """What `as_json` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        """Reverses `as_json`. Raises ValueError, KeyError or TypeError for anything else."""
         token = cls(
             name=str(entry["name"]),
             id=str(entry["id"]),
@@ -75,14 +75,14 @@ class Token:
 
 
 def make(name: str, role: Role, max_sessions: int, pools: Iterable[str], now: float) -> tuple[Token, str]:
-    """A new token, and its text, which is nowhere else."""
+    """Makes a token. Returns it, and its text, which is stored nowhere."""
     token_id, salt = secrets.token_hex(4), secrets.token_bytes(_SALT_BYTES)
     text = f"pwg_{token_id}_{secrets.token_hex(24)}"
     return Token(name, token_id, role, max_sessions, tuple(pools), now, salt, _digest(salt, text)), text
 
 
 class Tokens:
-    """All tokens at one moment. `are_there` False: nobody has ever made one, so that none is asked for."""
+    """All tokens at one moment. `are_there` is False if there is no file of tokens: then the grid asks for none."""
 
     def __init__(self, tokens: Iterable[Token] = (), *, are_there: bool = True) -> None:
         self.are_there = are_there
@@ -90,7 +90,7 @@ class Tokens:
         self._by_id = {token.id: token for token in self.all}
 
     def find(self, text: str) -> Token | None:
-        """The token with this text; takes as long for a wrong secret as for a right one."""
+        """Returns the token with this text, or None. Takes as long for a wrong secret as for a right one."""
         match = _TEXT.fullmatch(text)
         token = self._by_id.get(match[1]) if match else None
         if token is None or not hmac.compare_digest(_digest(token.salt, text), token.digest):
