@@ -1,4 +1,4 @@
-"""Reads the registry for commands: once, or again and again; over redis-py's blocking client. Writes nothing."""
+"""Reads the registry for the command line, through redis-py's blocking client. Writes nothing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DEFAULT_TIMEOUT_S: Final = 1.0
 _PAGE: Final = 500
 
 _LATE_S: Final = 5.0
-"""A record may be written so long after the time that it bears."""
+"""Redis may get a session's record up to this long after its `createdAt`."""
 
 
 def snapshot(url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> RegistrySnapshot:
-    """Workers, counters and totals, as Registry.snapshot gives them. Raises RegistryUnavailable."""
+    """Returns what Registry.snapshot returns. Raises RegistryUnavailable."""
     with _connected(url, timeout_s) as redis:
         replies = _pipeline(redis, records.snapshot_commands(prefix))
         fields = records.worker_fields(replies)
@@ -37,7 +37,7 @@ def snapshot(url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S
 def latest_sessions(
     url: str, prefix: str = "", *, status: str | None = None, limit: int = 100, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> list[SessionRecord]:
-    """Up to `limit` sessions, the newest first, of all or of one status. Raises RegistryUnavailable."""
+    """Returns up to `limit` sessions, newest first, of any or of one status. Raises RegistryUnavailable."""
     found: list[SessionRecord] = []
     start = 0
     with _connected(url, timeout_s) as redis:
@@ -54,7 +54,7 @@ def latest_sessions(
 def session(
     url: str, session_id: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> SessionRecord | None:
-    """One session's record; None if there is none (any more). Raises RegistryUnavailable."""
+    """Returns one session's record, or None if Redis has none (any more). Raises RegistryUnavailable."""
     with _connected(url, timeout_s) as redis:
         (values,) = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}")])
     return SessionRecord.read(session_id, values) if values else None
@@ -62,8 +62,8 @@ def session(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The registry at one moment, its live sessions, and those that are new or have changed since the look before; both
-    the oldest first."""
+    """The registry at one moment. `news` are sessions that have begun or changed status since the previous look. Both
+    lists are oldest first."""
 
     snapshot: RegistrySnapshot
     live: list[SessionRecord]
@@ -71,7 +71,7 @@ class Seen:
 
 
 class SessionWatch:
-    """Looks at the registry again and again; each look costs Redis as much as there are live and new sessions."""
+    """Reads the registry repeatedly. Each look reads only the records of live, new and changed sessions."""
 
     def __init__(self, url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._url, self._prefix, self._timeout_s = url, prefix, timeout_s
@@ -79,7 +79,7 @@ class SessionWatch:
         self._looked_at: float | None = None
 
     def look(self, now: float) -> Seen:
-        """`now` in Unix seconds. The first look's news are sessions that live, or began just now. Raises
+        """`now` is in Unix seconds. The first look's `news` are all live sessions and those of the last 5 s. Raises
         RegistryUnavailable."""
         prefix, since = self._prefix, (now if self._looked_at is None else self._looked_at) - _LATE_S
         with _connected(self._url, self._timeout_s) as redis:

@@ -1,7 +1,7 @@
-"""The one connection to Redis for all that a process asks of it, kept up in the background. Knows no keys.
+"""Holds a process's one connection for Redis commands and reconnects in the background. Knows no keys.
 
-What is asked in one turn of the loop goes as one pipeline, and what is asked while that is under way as the next.
-Nobody waits for a Redis that is known to be away.
+Commands of one turn of the event loop go as one pipeline; those that come before its replies form the next pipeline.
+While Redis is known to be away, a command fails at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pwgrid.registry.scripts import Script
 
 log = structlog.get_logger()
 
-_PASSING_CODES: Final = (
+_TEMPORARY_CODES: Final = (
     "BUSY",
     "CLUSTERDOWN",
     "LOADING",
@@ -39,20 +39,20 @@ _PASSING_CODES: Final = (
     "READONLY",
     "TRYAGAIN",
 )
-"""What Redis says while it cannot serve; the same command may succeed later."""
+"""Error codes of a Redis that cannot serve now; the same command may succeed later."""
 
 
 EXCHANGE_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
 
 class RedisClient:
-    """Connects at once, and again after each loss. To be made while a loop runs."""
+    """Connects at once, and again after each loss. Make it while an event loop runs."""
 
     def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = ()) -> None:
         self.reason = "not connected yet"
-        """Why there is no connection, while there is none."""
+        """Why there is no connection; out of date while there is one."""
         self.exchanges = Histogram(EXCHANGE_BOUNDS_S)
-        """How long Redis took for a pipeline, in seconds."""
+        """How long Redis took for each pipeline, in seconds."""
         self._name = shown(url)
         self._timeout_s = timeout_s
         self._loads = [script.load for script in scripts]
@@ -60,8 +60,8 @@ class RedisClient:
         self._redis = open_async(url, timeout_s=timeout_s, step_s=None)
         self._waiting: list[Pipeline] = []
         self._under_way: list[Pipeline] = []
-        self._scripts_wait = False
-        """Whether one of those that wait has the scripts with it."""
+        self._scripts_are_queued = False
+        """Whether a waiting pipeline loads the scripts already."""
         self._asked = asyncio.Event()
         self._tried = asyncio.Event()
         self._connected = asyncio.Event()
@@ -81,11 +81,11 @@ class RedisClient:
         self._on_connect.append(callback)
 
     async def wait_connected(self) -> None:
-        """Returns once there is a connection; bounded by nothing but the caller."""
+        """Returns once connected. Has no timeout of its own."""
         await self._connected.wait()
 
     async def call(self, *arguments: Argument) -> Reply:
-        """One command. Raises RegistryUnavailable (also after `timeout_s`) or RegistryError."""
+        """Sends one command. Raises RegistryUnavailable (also after `timeout_s`) or RegistryError."""
         return (await self.pipeline([arguments]))[0]
 
     async def run(self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]) -> Reply:
@@ -93,14 +93,14 @@ class RedisClient:
         return (await self.pipeline([("EVALSHA", script.digest, len(keys), *keys, *arguments)]))[0]
 
     async def pipeline(self, commands: Iterable[Command]) -> list[Reply]:
-        """Several commands; all replies in order. Raises as `call` does, for the first that is refused."""
+        """Sends commands, returns all replies in order. Raises as `call` does, for the first that Redis refuses."""
         texts = packed(commands)
         if not texts:
             return []
         replies = await self._ask(texts)
         for reply in replies:
             if isinstance(reply, NoScriptError):
-                replies = await self._again(texts, replies)
+                replies = await self._retry_with_scripts(texts, replies)
                 break
         _check(replies)
         return replies
@@ -112,11 +112,11 @@ class RedisClient:
         self._connected.clear()
         self._lost("the client is closed")
 
-    async def _again(self, texts: list[bytes], replies: list[Reply]) -> list[Reply]:
-        """The replies once more, where Redis has lost the scripts: redis-py's own pipelines ask before each run whether
-        they are there; here that costs nothing."""
+    async def _retry_with_scripts(self, texts: list[bytes], replies: list[Reply]) -> list[Reply]:
+        """Loads the scripts that Redis has lost, and repeats the commands that failed without them. redis-py's own
+        pipelines ask before each run whether Redis has the scripts; this asks nothing."""
         failed = [text for text, reply in zip(texts, replies, strict=True) if isinstance(reply, NoScriptError)]
-        loads, self._scripts_wait = ([] if self._scripts_wait else self._loads), True
+        loads, self._scripts_are_queued = ([] if self._scripts_are_queued else self._loads), True
         again = iter((await self._ask(loads + failed))[len(loads) :])
         return [next(again) if isinstance(reply, NoScriptError) else reply for reply in replies]
 
@@ -132,7 +132,7 @@ class RedisClient:
         return Pipeline(texts, self._loop.time() + self._timeout_s, self._loop.create_future())
 
     async def _first_attempt(self) -> None:
-        # Only the very first attempt is waited for. Later, while Redis is away, callers are told at once.
+        # Callers wait for the very first attempt only. Later, while Redis is away, they fail at once.
         if not self._tried.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
@@ -141,7 +141,7 @@ class RedisClient:
             raise RegistryUnavailable(f"Redis at {self._name} is away: {self.reason}")
 
     async def _live(self) -> None:
-        """One connection, from its opening until it is lost."""
+        """Opens one connection and serves it until it is lost."""
         pool, connection = self._redis.connection_pool, None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -169,13 +169,13 @@ class RedisClient:
         self._connected.clear()
         self._tried.set()
         unanswered, self._under_way, self._waiting = self._under_way + self._waiting, [], []
-        self._scripts_wait = False
+        self._scripts_are_queued = False
         for each in unanswered:
             if not each.all_replies.done():
                 each.all_replies.set_exception(RegistryUnavailable(f"Redis did not answer: {reason}"))
 
     async def _serve(self, pipelines: PipelinedConnection) -> NoReturn:
-        # Redis refuses the scripts, for example, while it loads its data: that is as good as away.
+        # A Redis that still loads its data refuses the scripts: it counts as away.
         if self._loads:
             loads = self._pipeline(self._loads)
             await pipelines.exchange([loads])
@@ -188,7 +188,7 @@ class RedisClient:
             await self._asked.wait()
             self._asked.clear()
             while self._waiting:
-                self._under_way, self._waiting, self._scripts_wait = self._waiting, [], False
+                self._under_way, self._waiting, self._scripts_are_queued = self._waiting, [], False
                 since = time.monotonic()
                 await pipelines.exchange(self._under_way)
                 self.exchanges.observe(time.monotonic() - since)
@@ -196,15 +196,15 @@ class RedisClient:
 
 
 def _check(replies: list[Reply]) -> None:
-    """Raises for the first that is a refusal: RegistryUnavailable where it may pass, else RegistryError."""
+    """Raises for the first refusal: RegistryUnavailable where it is temporary, else RegistryError."""
     for reply in replies:
         if isinstance(reply, ResponseError):
             sentence = f"Redis refused: {reply}"
-            raise RegistryUnavailable(sentence) if _may_pass(reply) else RegistryError(sentence)
+            raise RegistryUnavailable(sentence) if _is_temporary(reply) else RegistryError(sentence)
 
 
-def _may_pass(error: ResponseError) -> bool:
+def _is_temporary(error: ResponseError) -> bool:
     text = str(error)
     code = error.status_code or text.partition(" ")[0]
     # Redis 6 wraps what a script's own command said: "ERR Error running script (…): … -OOM command not allowed …".
-    return code in _PASSING_CODES or any(f"-{passing} " in text for passing in _PASSING_CODES)
+    return code in _TEMPORARY_CODES or any(f"-{each} " in text for each in _TEMPORARY_CODES)

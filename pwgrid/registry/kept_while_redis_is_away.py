@@ -1,4 +1,5 @@
-"""Spool files: what a worker could not write while Redis was away, for the proxy to write. Talks to no Redis."""
+"""Spool files: session updates that a worker could not write before it exited, for a proxy to write. Talks to no
+Redis."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """The file of one worker that is gone."""
+    """The spool file of one worker that has exited."""
 
     browser_type: BrowserType
     worker_id: str
@@ -28,9 +29,9 @@ class SpoolFile:
     path: Path
 
     def remove(self) -> None:
-        """Removes the file, and the directory after the last one. Idempotent."""
+        """Removes the file, and with the last file the directory. Idempotent."""
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there are others
+        with contextlib.suppress(OSError):  # it has other files
             self.path.parent.rmdir()
 
 
@@ -45,12 +46,12 @@ def write(runtime: Path, browser_type: BrowserType, worker_id: str, updates: Ite
             unfinished.write_bytes(orjson.dumps(content))
             os.replace(unfinished, directory / f"{worker_id}.json")
         except FileNotFoundError:
-            continue  # the proxy has just removed the directory with the last of the others
+            continue  # a proxy has just removed the directory with its last file
         return
 
 
 def read_all(runtime: Path) -> Iterator[SpoolFile]:
-    """Every worker's spool file. One that is no spool file is removed, with an error in the log."""
+    """Yields every worker's spool file. One that cannot be read is removed, with an error in the log."""
     for path in sorted((runtime / UNWRITTEN).glob("*.json")):
         try:
             yield _read(path)

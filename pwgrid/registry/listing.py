@@ -15,7 +15,7 @@ _CHUNK: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Which records: the sorted set of their ids by time, and the prefix that makes such an id the record's name."""
+    """Sessions or leases. `index` is the sorted set of their ids by time; `record` and an id make the record's key."""
 
     index: str
     record: str
@@ -27,7 +27,7 @@ LEASES: Final = Family("leases:index", "")  # its ids begin with "lease:"
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a session must be (its status one of these); None: anything."""
+    """What a session must match; None matches anything."""
 
     statuses: Set[str] | None = None
     browser_type: str | None = None
@@ -35,7 +35,6 @@ class Filter:
     token: str | None = None
 
     def passes(self, session: SessionRecord) -> bool:
-        """Whether the session is one of those."""
         return (
             (self.statuses is None or session.status in self.statuses)
             and self.browser_type in (None, session.browser_type)
@@ -47,9 +46,9 @@ class Filter:
 async def page(
     client: RedisClient, prefix: str, wanted: Filter, limit: int, cursor: str | None, family: Family = SESSIONS
 ) -> SessionPage:
-    """Up to `limit` sessions that pass. `cursor` is what an earlier page gave; new sessions do not shift the pages.
+    """Returns up to `limit` sessions that pass. `cursor` is the previous page's; new sessions do not shift the pages.
 
-    Raises ValueError for a cursor that no page gave.
+    Raises ValueError for a malformed cursor.
     """
     found: list[SessionRecord] = []
     score, last_id = _read(cursor) if cursor else ("+inf", None)
@@ -69,11 +68,11 @@ async def page(
 
 
 async def _entries(client: RedisClient, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
-    """The next ids with their times. Those of the same millisecond as the last one come again, and are left out."""
+    """Returns the next ids with their times, after `last_id`, which may share its millisecond with others."""
     offset = 0
     if last_id is not None:
         same = await client.call("ZREVRANGEBYSCORE", index, score, score)
-        offset = sum(session_id >= last_id for session_id in same)  # the order of equal scores is that of the bytes
+        offset = sum(session_id >= last_id for session_id in same)  # Redis orders equal scores by bytes
     entries: list[tuple[str, float]] = await client.call(
         *("ZREVRANGEBYSCORE", index, score, "-inf", "WITHSCORES", "LIMIT", offset, _CHUNK)
     )

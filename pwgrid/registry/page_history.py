@@ -1,4 +1,4 @@
-"""Keeps the samples behind the page's curves, so that they outlive the proxy that has taken them."""
+"""Keeps the samples for the dashboard's curves in Redis, so that they outlive the proxy that took them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ KEY: Final = "page:history"
 
 
 async def keep(client: RedisClient, prefix: str, sample: str, *, at_most: int, ttl_s: float) -> None:
-    """Adds the newest sample, and drops the oldest where there are more than `at_most`."""
+    """Adds the newest sample, and drops the oldest beyond `at_most`."""
     key = prefix + KEY
     await client.pipeline([("RPUSH", key, sample), ("LTRIM", key, -at_most, -1), ("PEXPIRE", key, round(ttl_s * 1000))])
 
 
 async def read(client: RedisClient, prefix: str) -> list[str]:
-    """All that are kept, the newest last."""
+    """Returns all samples, the newest last."""
     found: list[str] = await client.call("LRANGE", prefix + KEY, 0, -1)
     return found

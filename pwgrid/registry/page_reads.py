@@ -1,4 +1,4 @@
-"""Reads what a page that shows the grid needs of sessions, and as little as that takes. Reads only."""
+"""Reads what the dashboard shows of sessions, and no more. Writes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pwgrid.registry.records import SessionRecord
 @dataclass(frozen=True, slots=True)
 class Activity:
     """What changes whenever a session begins or ends: the counters by worker field ("{type}:{id}"), the totals of ends,
-    and the id of the newest session. Two that are equal have the same sessions between them."""
+    and the id of the newest session. While two are equal, no session has begun or ended between them."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -23,12 +23,12 @@ class Activity:
 
     @property
     def fields(self) -> list[str]:
-        """Those of all workers that Redis knows."""
+        """The fields of all workers that have a counter."""
         return sorted(self.active.keys() | self.lifetime.keys())
 
 
 async def activity(client: RedisClient, prefix: str) -> Activity:
-    """One round trip, however many workers and sessions there are."""
+    """Takes one round trip, however many workers and sessions there are."""
     active, lifetime, outcomes, taken_back, newest = await client.pipeline(
         [
             *(("HGETALL", prefix + key) for key in (records.ACTIVE, records.LIFETIME, records.OUTCOMES)),
@@ -48,7 +48,8 @@ async def activity(client: RedisClient, prefix: str) -> Activity:
 async def session_ids(
     client: RedisClient, prefix: str, fields: Collection[str], *, newest: int, at_most: int
 ) -> tuple[frozenset[str], list[str]]:
-    """The live sessions of the workers with these fields (of each `at_most`), and the `newest` sessions of all."""
+    """Returns ids: of these workers' live sessions (at most `at_most` for each worker), and of the `newest` sessions
+    of all workers."""
     *live, latest = await client.pipeline(
         [
             *(("ZRANGE", f"{prefix}sessions:live:{field}", 0, at_most - 1) for field in fields),
@@ -59,7 +60,7 @@ async def session_ids(
 
 
 async def session_records(client: RedisClient, prefix: str, ids: Collection[str]) -> dict[str, SessionRecord]:
-    """The records of these sessions by id, as far as there are any (still)."""
+    """Returns records by id, without sessions that have none (any more)."""
     hashes = await client.pipeline([("HGETALL", f"{prefix}session:{session_id}") for session_id in ids])
     return {
         session_id: SessionRecord.read(session_id, values)

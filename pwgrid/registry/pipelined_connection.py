@@ -1,4 +1,4 @@
-"""One connection of redis-py that is read all the time, and carries one pipeline after the other. Knows no scripts."""
+"""Sends pipelines over one connection of redis-py, and reads it even between them. Knows no scripts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Reply = Any
 
 
 def packed(commands: Iterable[Command]) -> list[bytes]:
-    """The commands as they go over the wire, by the function that redis-py's blocking connections pack with. Its
-    asyncio ones do it in Python, which takes 4 times as long."""
+    """Returns the commands in wire format. Packs with hiredis, as redis-py's blocking connections do; its asyncio ones
+    pack in Python, which takes 4 times as long."""
     return [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type] # its hint is too narrow
 
 
 @dataclass(slots=True, eq=False)
 class Pipeline:
-    """Commands as they go over the wire, at least one, and their replies. `deadline` is of the loop's clock."""
+    """At least one command in wire format, and the replies. `deadline` is in seconds of the loop's clock."""
 
     commands: list[bytes]
     deadline: float
@@ -35,7 +35,7 @@ class Pipeline:
     replies: list[Reply] = field(default_factory=list)
 
     def take(self, reply: Reply) -> bool:
-        """Whether this was the last one."""
+        """Adds a reply. Returns whether it was the last one."""
         self.replies.append(reply)
         is_complete = len(self.replies) == len(self.commands)
         if is_complete and not self.all_replies.done():  # else its caller was cancelled
@@ -44,7 +44,7 @@ class Pipeline:
 
 
 class PipelinedConnection:
-    """`connection` is connected. Somebody has to run `read`, which ends with an error when the connection is lost."""
+    """Needs an open `connection`. The caller runs `read`, which raises when the connection is lost."""
 
     def __init__(self, connection: AbstractConnection, timeout_s: float) -> None:
         self._connection = connection
@@ -55,7 +55,7 @@ class PipelinedConnection:
         self._deadline = math.inf
 
     async def exchange(self, pipelines: list[Pipeline]) -> None:
-        """Sends them as one, and returns when each has its replies. Their deadlines are at most `timeout_s` away."""
+        """Sends all in one write; returns when each has its replies. Their deadlines are at most `timeout_s` away."""
         self._under_way.extend(pipelines)
         self._all_answered = self._loop.create_future()
         self._deadline = pipelines[0].deadline
@@ -64,10 +64,10 @@ class PipelinedConnection:
         self._deadline = math.inf
 
     async def read(self) -> NoReturn:
-        """Reads also while nothing is asked, so that a loss is noticed at once. Raises TimeoutError for a late reply:
-        it would be taken for that of a later request.
+        """Reads even while no command is under way, so that a loss is noticed at once. Raises TimeoutError for a late
+        reply, which would otherwise count as the reply to a later command.
 
-        One timer serves all pipelines of a `timeout_s`; one for each would cost as much as their reading.
+        One timer serves all pipelines within `timeout_s`; a timer for each would cost as much as reading its replies.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Keeps something connected: opens one connection after the other, with pauses that grow until one has lasted."""
+"""Opens a connection again whenever it is lost, with pauses that grow until one connection lasts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final, NoReturn
 from redis.backoff import EqualJitterBackoff
 
 HEALTHY_S: Final = 5.0
-"""After a connection that has lasted so long the pauses begin anew. One that Redis accepts and breaks does not count:
-else a server that does so would be tried, and complained about, a thousand times a second."""
+"""A connection that lasts this long resets the pauses. A shorter one does not: else a server that accepts and breaks
+each connection would be tried, and logged, a thousand times a second."""
 
 _BACKOFF: Final = EqualJitterBackoff(cap=1.0, base=0.02)
-_MOST_FAILURES: Final = 10  # 2 to the power of all the failures of a long outage is too large for a float
+_MOST_FAILURES: Final = 10  # 2 ** failures overflows a float in a long outage
 
 
 async def keep_connected(live: Callable[[], Awaitable[None]]) -> NoReturn:
-    """`live` opens a connection and returns when it is lost, or cannot be had."""
+    """Calls `live` again and again; it opens a connection and returns when that is lost, or cannot be opened."""
     loop, failures = asyncio.get_running_loop(), 0
     while True:
         began = loop.time()

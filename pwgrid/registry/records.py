@@ -1,4 +1,4 @@
-"""What the registry's keys hold, as plain data, and how it is written and read. Talks to no Redis."""
+"""The registry's records as plain data, converted to and from what Redis stores. Talks to no Redis."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ INDEX = "sessions:index"
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as lib.lua has them."""
 LEASE = "lease:"
-"""What the id of a borrowed lease begins with where ids of sessions may stand, too, and the name of its record."""
+"""Begins the key of a lease's record, and the lease's id wherever a session's id may stand, too."""
 
 WITH_LEASE = "~"
-"""In the id of a session whose client came with a lease: between the lease's id and a number."""
+"""Stands between the lease's id and a number in the id of a session that came with a lease."""
 
 EXPIRES_AT = "expiresAt"
-"""A field of a lease's record: Unix seconds."""
+"""A field of a lease's record, in Unix seconds."""
 
 IGNORED_OPTIONS = "ignoredOptions"
-"""A field of the session's record: names, comma-separated."""
+"""A field of a session's record: names of launch options, comma-separated."""
 
-LABELS, NAME, RUN, TOKEN, OF_LEASE = NAMED = ("labels", "name", "run", "token", "lease")
-"""Fields of a session's record that only some have: the label key that was asked for, the names of test and
-run that its client gave, the name of its token, the lease that it came with."""
+LABELS, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS = ("labels", "name", "run", "token", "lease")
+"""Fields that not every session's record has: the label key that was asked for, the names of test and run that the
+client gave, the name of its token, the lease that it came with."""
 
 CAPS = "caps"
-"""Among what a worker is told of a session: the names, comma-separated, of whom it counts for ("run:nightly"). No field
-of the record."""
+"""Not a field of the record, but sent to a worker with some of its fields: the caps that the session counts towards,
+comma-separated ("run:nightly")."""
 
-_NO_FIGURE = 2.0**53
-"""From here on floats skip whole numbers, and JSON's readers do. The scripts draw the same line."""
+_TOO_LARGE = 2.0**53
+"""From here on floats, and readers of JSON, skip whole numbers. The scripts have the same bound."""
 
-_RENEWED = ("status", "rssMib")
+_WRITTEN_BY_HEARTBEAT = ("status", "rssMib")
 
 _SESSION_FIELDS = frozenset(
     {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
@@ -72,7 +72,7 @@ class WorkerRecord:
     labels: tuple[str, ...] = ()
     """Label keys of its pool."""
     last_heartbeat: float = 0.0
-    """Written by the scripts; only read here."""
+    """Only the scripts write it."""
 
     @property
     def counter_field(self) -> str:
@@ -80,8 +80,8 @@ class WorkerRecord:
         return f"{self.browser_type}:{self.worker_id}"
 
     def fields(self, *, renewed: bool = False) -> list[str]:
-        """Names and values of the hash in turn, but for those that register.lua writes itself; when they are `renewed`,
-        but for those of heartbeat.lua."""
+        """Returns the hash as names and values in turn, without the fields that register.lua sets itself; if `renewed`,
+        also without those that heartbeat.lua sets itself."""
         named = {
             "wsEndpoint": self.ws_endpoint,
             "status": self.status,
@@ -95,11 +95,11 @@ class WorkerRecord:
             "pool": self.pool or self.browser_type,
             "labels": ",".join(self.labels),
         }
-        return [text for pair in named.items() if not renewed or pair[0] not in _RENEWED for text in pair]
+        return [text for pair in named.items() if not renewed or pair[0] not in _WRITTEN_BY_HEARTBEAT for text in pair]
 
     @classmethod
     def read(cls, name: str, values: Mapping[str, str]) -> WorkerRecord:
-        """The record of the worker at field `name`; what is missing or malformed takes its default."""
+        """Parses the hash of the worker `name` ("{type}:{id}"). A missing or malformed value becomes the default."""
         browser_type, _, worker_id = name.partition(":")
         return cls(
             browser_type=browser_type,  # type: ignore[arg-type] # other grids may know more types than we do
@@ -121,7 +121,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A worker that was chosen, and a slot in it that is held by a lease."""
+    """A worker that was chosen, with one of its slots leased."""
 
     endpoint: str
     worker_id: str
@@ -129,11 +129,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """`known` False: Redis has lost the worker, register again. `command` is what an operator or the selection asks for
-    ("shutdown", "serve" or None). `repaired` is by how much the active counter was wrong; 0 in a healthy grid.
+    """`known` is False when Redis has lost the worker, which then registers again. `command` is "shutdown" or "serve"
+    from an operator or a selection, or None. `repaired` is by how much the active counter was wrong.
 
-    `is_used_up`: the shutdown is the selection's, after the last session of the worker's life. `awaited` are sessions
-    whose clients may be on their way, and for how many seconds their leases still run."""
+    `is_used_up`: a selection sent the shutdown, after it took the last session of the worker's life. `awaited` are
+    sessions whose clients may be on their way, with the seconds that their leases still run."""
 
     known: bool
     command: str | None
@@ -144,22 +144,22 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What a run of the reaper removed: each worker ("{type}:{id}") with the ids of the sessions that it took along.
-    `ran` is False when another proxy held the lock."""
+    """What a run of the reaper removed: each worker ("{type}:{id}") with the ids of its sessions, which failed. `ran`
+    is False when another proxy held the lock."""
 
     workers: Mapping[str, tuple[str, ...]]
     ran: bool = True
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """All sessions that were ended."""
+        """Ids of the sessions of all removed workers."""
         return tuple(session for sessions in self.workers.values() for session in sessions)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """The hash `session:{id}`. Times are Unix seconds, None where that has not happened yet. `extra` has labels and
-    the like."""
+    """The hash `session:{id}`. Times are Unix seconds, None before their event. `extra` has all fields without an
+    attribute of their own."""
 
     session_id: str
     browser_type: str
@@ -176,11 +176,11 @@ class SessionRecord:
     drain_at: float | None = None
     pool: str = ""
     viewed_at: float | None = None
-    """When somebody last looked at its pages."""
+    """When an operator last looked at its pages."""
 
     @classmethod
     def read(cls, session_id: str, values: Mapping[str, str]) -> SessionRecord:
-        """The record as Redis has it."""
+        """Parses the hash as Redis returns it."""
         return cls(
             session_id=session_id,
             browser_type=values.get("browserType", ""),
@@ -201,12 +201,12 @@ class SessionRecord:
 
     @property
     def token(self) -> str | None:
-        """The name of the token that it was begun with; None where none was asked for."""
+        """The name of its client's token; None if the grid asked for none."""
         return self.extra.get(TOKEN) or None
 
     @property
     def ignored_options(self) -> list[str]:
-        """The names of the launch options that its client sent, and nobody heeded."""
+        """The names of launch options that its client sent and the grid ignored."""
         return [name for name in self.extra.get(IGNORED_OPTIONS, "").split(",") if name]
 
     def as_json(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class SessionRecord:
             "bytesOut": self.bytes_out,
             "ignoredOptions": self.ignored_options,
             "viewedAt": self.viewed_at,
-            **{name: self.extra.get(name) for name in NAMED},
+            **{name: self.extra.get(name) for name in OPTIONAL_FIELDS},
             "lease": f"{self.worker_id}-{lease}" if (lease := self.extra.get(OF_LEASE)) else None,
         }
 
@@ -241,7 +241,7 @@ class SessionPage:
 
 
 class Ends(NamedTuple):
-    """Ends that are counted together; `reason` is one of a closed set."""
+    """Names a counter of ended sessions. `reason` is one of a closed set."""
 
     browser_type: str
     pool: str
@@ -251,10 +251,12 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegistrySnapshot:
-    """The registry at one moment. `active` and `lifetime` are the counters by worker field ("{type}:{id}"), `workers`
-    those whose hash exists, `outcomes` totals of ended sessions, which only rise; `taken_back` are those of them that
-    were only presumed, and wrong. `ends` are the same totals in detail; `lengths` those of sessions, in seconds, by
-    browser type and pool. `leases` are totals of ended leases, by status."""
+    """The registry at one moment. `active`, `lifetime` and `workers` are by worker field ("{type}:{id}"); `workers` has
+    those whose hash exists.
+
+    The rest are totals, which only rise: `outcomes` and `leases` are ends of sessions and of leases by status, `ends`
+    those of sessions in detail. `taken_back` are ends in `outcomes` that were presumed wrongly. `lengths` are of
+    sessions, in seconds, by browser type and pool."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -282,12 +284,12 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
 
 
 def worker_fields(replies: list[Any]) -> list[str]:
-    """The fields of all workers, whose hashes (`worker:{field}`) `read_snapshot` wants as HGETALL replies."""
+    """Returns all workers' fields. `read_snapshot` takes the HGETALL replies of `worker:{field}` in this order."""
     return sorted(replies[0].keys() | replies[1].keys())
 
 
 def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> RegistrySnapshot:
-    """Puts the replies to `snapshot_commands` and the workers' hashes together."""
+    """Makes a snapshot from the replies to `snapshot_commands` and the workers' hashes."""
     workers = zip(worker_fields(replies), hashes, strict=True)
     return RegistrySnapshot(
         active=counts(replies[0]),
@@ -303,32 +305,32 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
 
 
 def lease_of(session_id: str) -> str:
-    """The id of the lease that a session came with; empty if it came without one."""
+    """Returns the id of the lease that a session came with, or "" if it came without one."""
     lease_id, mark, _ = session_id.partition(WITH_LEASE)
     return lease_id if mark else ""
 
 
 def takes_slot(session_id: str) -> bool:
-    """Whether it takes a slot of its own; one that came with a lease has that one's."""
+    """Whether the session takes a slot of its own: one that came with a lease uses the lease's slot."""
     return not lease_of(session_id)
 
 
 def number(text: str | None) -> float:
-    """A number that Redis holds as text; 0 for what is none: operators write these hashes, too ("inf", "nan", "")."""
+    """Parses a number. Returns 0 for anything else ("inf", "nan", ""): operators write these hashes, too."""
     try:
         found = float(text or 0)
     except ValueError:
         return 0.0
-    return found if abs(found) < _NO_FIGURE else 0.0
+    return found if abs(found) < _TOO_LARGE else 0.0
 
 
 def _labels(text: str) -> tuple[str, ...]:
-    # Workers of an earlier version have a JSON object there.
+    # Workers of an earlier version have a JSON object here.
     return () if text.startswith("{") else tuple(filter(None, text.split(",")))
 
 
 def counts(values: Mapping[str, str]) -> dict[str, int]:
-    """A hash of counters."""
+    """Parses a hash of counters."""
     return {name: int(number(value)) for name, value in values.items()}
 
 

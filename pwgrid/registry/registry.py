@@ -1,6 +1,6 @@
-"""The registry as proxies and workers use it: workers, counters, leases. Every step is a script of lua/.
+"""The registry as proxies and workers use it: workers, counters, sessions, leases. Scripts of lua/ change them.
 
-The wall clock is read here and given to the scripts; nowhere else in the grid.
+The scripts read no clock: this module gives them the wall clock's time.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pwgrid.settings.model import Settings
 
 __all__ = [
     "HeartbeatReply",
-    "Lifetimes",
     "Reaped",
     "Registry",
     "RegistrySnapshot",
+    "Retention",
     "Selection",
     "SessionPage",
     "SessionRecord",
@@ -64,11 +64,11 @@ SCRIPTS: Final = {
         "reaper",
     )
 }
-"""Read with the code that calls them: all processes that are forked later share them, and none gets newer ones."""
+"""Read on import, before any fork: all processes share them, and none gets a newer script than its code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetimes:
+class Retention:
     """How long the registry's keys live, in seconds; `history_max` counts sessions."""
 
     key_ttl_s: float = 30.0
@@ -77,11 +77,10 @@ class Lifetimes:
     history_ttl_s: float = 3600.0
     history_max: int = 10_000
     record_ttl_s: float = 990.0
-    """Of a live session's record; each heartbeat renews it. Outlasts the reaper's interval, or ends go unrecorded."""
+    """For a live session's record; each heartbeat renews it. Shorter than the reaper's interval, it would lose ends."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Lifetimes:
-        """As the settings say."""
+    def of(cls, settings: Settings) -> Retention:
         return cls(
             key_ttl_s=settings.redis_key_ttl,
             stale_threshold_s=settings.stale_threshold,
@@ -93,9 +92,10 @@ class Lifetimes:
 
 
 class Registry:
-    """Connects in the background; to be made while a loop runs. `connected` waits for the connection.
+    """Connects in the background; make it while an event loop runs. `connected` waits for the connection.
 
-    Every call is bounded by `timeout_s` and raises RegistryUnavailable while Redis is away. All writes may be repeated.
+    Every call takes at most `timeout_s`, and raises RegistryUnavailable while Redis is away. Repeated writes do no
+    harm.
     """
 
     def __init__(
@@ -104,41 +104,41 @@ class Registry:
         *,
         prefix: str = "",
         timeout_s: float = 1.0,
-        lifetimes: Lifetimes | None = None,
+        retention: Retention | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._prefix = prefix
         self._timeout_s = timeout_s
-        self._lifetimes = lifetimes or Lifetimes()
+        self._retention = retention or Retention()
         self._now = now
         self._scripts = SCRIPTS
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")
-        life = self._lifetimes
-        self._rule = (str(life.stale_threshold_s), prefix)
-        record = (life.record_ttl_s, life.history_max, life.command_ttl_s)
+        retention = self._retention
+        self._rule = (str(retention.stale_threshold_s), prefix)
+        record = (retention.record_ttl_s, retention.history_max, retention.command_ttl_s)
         self._recording = tuple(map(str, record))
         self._subscriptions: list[Subscription] = []
         self.client = RedisClient(url, timeout_s=timeout_s, scripts=self._scripts.values())
 
     @classmethod
     def of(cls, settings: Settings, url: str) -> Registry:
-        """The grid's registry at `url`, as the settings say."""
+        """Makes the grid's registry at `url` from the settings."""
         return cls(
             url,
             prefix=settings.redis_key_prefix,
             timeout_s=settings.redis_timeout,
-            lifetimes=Lifetimes.of(settings),
+            retention=Retention.of(settings),
         )
 
     def __repr__(self) -> str:
         return f"<Registry {self.client!r} prefix={self._prefix!r}>"
 
     async def connected(self, attempts: int, delay_s: float) -> None:
-        """Returns once the connection stands. Where it does not within `attempts` × `delay_s`, the registry is closed,
-        and RegistryUnavailable names the URL without its password."""
+        """Returns once connected. After `timeout_s` + (`attempts` - 1) × `delay_s` closes the registry and raises
+        RegistryUnavailable, which names the URL without its password."""
         budget_s = self._timeout_s + max(0, attempts - 1) * delay_s
         try:
             async with asyncio.timeout(budget_s):
@@ -176,12 +176,13 @@ class Registry:
         fields: Mapping[str, str] | None = None,
         caps: Mapping[str, int] | None = None,
     ) -> Selection | None:
-        """Chooses a worker and takes one of its slots by a lease of `lease_s`; None when no worker is eligible.
+        """Chooses a worker and leases one of its slots for `lease_s`. Returns None when no worker is eligible, a cap is
+        reached, or the session has run already.
 
-        `exclude` are worker ids, `version` is the client's Playwright major.minor, `worker_id` the only one that will
-        do, `pool` the one whose workers will, `fields` go into the session's record. `caps` say of whom ("run:nightly")
-        so many may live at once; None also where one is reached. A session that was selected before gets the same
-        answer; if its worker is excluded now, that lease is taken back. None also for a session that has run already.
+        `exclude` are worker ids, `version` is the client's Playwright major.minor. With `worker_id` only that worker is
+        eligible, with `pool` only that pool's. `fields` go into the session's record. `caps` maps a name like
+        "run:nightly" to how many of its sessions may live at once. A session that was selected before gets the same
+        answer; if its worker is excluded now, that lease is taken back.
         """
         extra = [text for pair in fields.items() for text in pair] if fields else []
         if caps:
@@ -208,35 +209,36 @@ class Registry:
         return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
 
     async def reached(self, caps: Mapping[str, int]) -> list[str]:
-        """Those of the caps that leave no room, as the last selection that asked for them has found it."""
+        """Returns which of the caps are full, as the last selection with these caps left them."""
         live = await self.client.pipeline([("SCARD", f"{self._prefix}sessions:of:{whom}") for whom in caps])
         return [whom for (whom, most), count in zip(caps.items(), live, strict=True) if count >= most]
 
     async def write(self, update: SessionUpdate, worker: tuple[BrowserType, str] | None = None) -> bool:
-        """Records that the session runs, or that it has ended, which frees its slot. False if that changed nothing: it
-        is another worker's, had ended before, or is not known.
+        """Records that the session runs, or that it has ended, which frees its slot. Returns False if nothing changed:
+        the session is another worker's, had ended before, or is unknown.
 
-        It is `worker` (or who registered here) that says so, and knows best; without either the record must be there.
+        The update is from `worker`, else from the worker that registered here; without either, Redis must have the
+        session's record.
         """
-        owner, life, end = worker or self._own, self._lifetimes, update.end
+        owner, retention, end = worker or self._own, self._retention, update.end
         started_at = "" if update.started_at is None else _text(update.started_at)
         if end is None:
             when = started_at or self._time()
             tail = (*owner, update.client, _told(update))
-            return bool(await self._run("start", update.session_id, when, self._prefix, life.record_ttl_s, *tail))
-        head = (update.session_id, end.status, end.reason, _text(end.at), self._prefix, life.history_ttl_s)
+            return bool(await self._run("start", update.session_id, when, self._prefix, retention.record_ttl_s, *tail))
+        head = (update.session_id, end.status, end.reason, _text(end.at), self._prefix, retention.history_ttl_s)
         drain_at = "" if end.drain_at is None else _text(end.drain_at)
         what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at, _told(update))
         return bool(await self._run("release", *head, *what))
 
     async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
         """Takes the lease of a failed handoff back, lifetime included. With `last` the session is recorded as failed
-        for `reason`; else its record goes, and it may be selected again. False if there was no lease any more."""
-        tail = (self._prefix, int(last), self._lifetimes.history_ttl_s)
+        for `reason`; else its record is deleted, and it may be selected again. Returns False if there was no lease."""
+        tail = (self._prefix, int(last), self._retention.history_ttl_s)
         return bool(await self._run("rollback", session_id, reason, self._time(), *tail))
 
     async def session(self, session_id: str) -> SessionRecord | None:
-        """One session's record; None if there is none (any more)."""
+        """Returns one session's record, or None if there is none (any more)."""
         values = await self.client.call("HGETALL", f"{self._prefix}session:{session_id}")
         return SessionRecord.read(session_id, values) if values else None
 
@@ -250,63 +252,63 @@ class Registry:
         limit: int = 100,
         cursor: str | None = None,
     ) -> SessionPage:
-        """Sessions that pass all given filters, the newest first. Raises ValueError for a cursor that is not ours."""
+        """Returns sessions that pass all given filters, newest first. Raises ValueError for a malformed cursor."""
         wanted = listing.Filter({status} if status else None, browser_type, worker_id, token)
         return await listing.page(self.client, self._prefix, wanted, limit, cursor)
 
     async def note_view(self, session_id: str) -> bool:
-        """Puts on record that somebody looks at this session now. False if there is no such session (any more)."""
+        """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
         keys = (f"{self._prefix}session:{session_id}",)
         return bool(await self.client.run(self._scripts["viewed"], keys, (self._time(),)))
 
     async def activity(self) -> page_reads.Activity:
-        """What changes whenever a session begins or ends, in one round trip."""
+        """Reads what changes whenever a session begins or ends, in one round trip."""
         return await page_reads.activity(self.client, self._prefix)
 
     async def session_ids(
         self, fields: Collection[str], *, newest: int, at_most: int
     ) -> tuple[frozenset[str], list[str]]:
-        """The live sessions of the workers with these counter fields (of each `at_most`), and the `newest` of all."""
+        """As `page_reads.session_ids`."""
         return await page_reads.session_ids(self.client, self._prefix, fields, newest=newest, at_most=at_most)
 
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
-        """The records of these sessions by id, as far as there are any (still)."""
+        """As `page_reads.session_records`."""
         return await page_reads.session_records(self.client, self._prefix, ids)
 
     async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
-        """Keeps one sample of the page's curves for the next proxy, and of all samples the newest `at_most`."""
+        """Keeps a sample of the dashboard's curves for other proxies, and only the newest `at_most` of all samples."""
         await page_history.keep(self.client, self._prefix, sample, at_most=at_most, ttl_s=ttl_s)
 
     async def samples(self) -> list[str]:
-        """The samples that are kept, the newest last."""
+        """Returns the kept samples, the newest last."""
         return await page_history.read(self.client, self._prefix)
 
     # Leases
 
     async def lease(self, lease_id: str) -> SessionRecord | None:
-        """One lease's record, which has what a session's has; None if there is none (any more)."""
+        """Returns one lease's record, in the form of a session's, or None if there is none (any more)."""
         values = await self.client.call("HGETALL", f"{self._prefix}{records.LEASE}{lease_id}")
         return SessionRecord.read(lease_id, values) if values else None
 
     async def leases(
         self, statuses: Set[str], *, token: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> SessionPage:
-        """Leases in one of these states (of this token), the newest first. Raises ValueError for a cursor that is not
-        ours."""
+        """Returns leases of these statuses, newest first; with `token`, only that token's. Raises ValueError for a
+        malformed cursor."""
         wanted = listing.Filter(statuses, token=token)
         return await listing.page(self.client, self._prefix, wanted, limit, cursor, listing.LEASES)
 
     async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
-        """Puts on record what the worker that registered here knows of one of its leases. False if Redis does not know
-        that it has it."""
+        """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
+        does not know that this worker has the lease."""
         flat = [text for pair in fields.items() for text in pair]
-        head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._lifetimes.record_ttl_s)
+        head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._retention.record_ttl_s)
         return bool(await self.client.run(self._scripts["describe_lease"], (), (*head, *flat)))
 
     # Workers
 
     async def endpoint(self, browser_type: BrowserType, worker_id: str) -> str | None:
-        """The worker's wsEndpoint; None if it is not registered."""
+        """Returns the worker's wsEndpoint, or None if it is not registered."""
         reply: str | None = await self.client.call(
             "HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "wsEndpoint"
         )
@@ -315,12 +317,11 @@ class Registry:
     async def register(
         self, worker: WorkerRecord, *, lifetime: int = 0, sessions: Collection[SessionUpdate] = ()
     ) -> None:
-        """Writes the worker's record and counters. When Redis had lost them, `lifetime` is what the worker itself
-        counts, and `sessions` are those that run. From now on `write` on this registry speaks for this worker, also if
-        this call fails."""
+        """Writes the worker's record and counters. In case Redis has lost them, `lifetime` is the worker's own count,
+        and `sessions` are those that run. From now on `write` acts for this worker, even if this call fails."""
         self._own = (worker.browser_type, worker.worker_id)
-        life, active = self._lifetimes, sum(records.takes_slot(each.session_id) for each in sessions)
-        head = (*self._own, self._time(), active, lifetime, life.key_ttl_s, self._prefix, life.record_ttl_s)
+        retention, active = self._retention, sum(records.takes_slot(each.session_id) for each in sessions)
+        head = (*self._own, self._time(), active, lifetime, retention.key_ttl_s, self._prefix, retention.record_ttl_s)
         await self._run("register", *head, len(sessions), *_flat(sessions), *worker.fields())
 
     async def heartbeat(  # noqa: PLR0913 - a worker says that much of itself; most of it may be left out
@@ -335,46 +336,54 @@ class Registry:
         record: WorkerRecord | None = None,
     ) -> HeartbeatReply:
         """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them. `lifetime` is
-        what the worker itself counts; None where it does not know. `record`: the other fields of its hash, in case
-        somebody has changed them."""
-        life = self._lifetimes
-        beat = (browser_type, worker_id, self._time(), status, life.key_ttl_s, life.stale_threshold_s, self._prefix)
+        the worker's own count, or None if it does not know. `record` restores fields that others have changed."""
+        retention = self._retention
+        beat = (
+            browser_type,
+            worker_id,
+            self._time(),
+            status,
+            retention.key_ttl_s,
+            retention.stale_threshold_s,
+            self._prefix,
+        )
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
         known, command, repaired, is_used_up, *awaited = await self._run(
             "heartbeat",
-            *(*beat, life.record_ttl_s, life.history_ttl_s, *figures, len(sessions), *_flat(sessions)),
+            *(*beat, retention.record_ttl_s, retention.history_ttl_s, *figures, len(sessions), *_flat(sessions)),
             *(record.fields(renewed=True) if record else ()),
         )
         leases = {session_id: float(left_s) for session_id, left_s in zip(awaited[::2], awaited[1::2], strict=True)}
         return HeartbeatReply(bool(known), command or None, repaired, bool(is_used_up), leases)
 
     async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
-        """No selection chooses the worker from now on. False if it is not registered."""
+        """Excludes the worker from all selections. Returns False if it is not registered."""
         keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
         return bool(await self.client.run(self._scripts["drain"], keys, ()))
 
     async def replacement(self, browser_type: BrowserType, worker_id: str) -> str | None:
-        """The worker that a selection has let serve in this one's place; None if there is none."""
+        """Returns the id of the spare that a selection has put in this worker's place, or None."""
         reply: str | None = await self.client.call(
             "HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "replacement"
         )
         return reply
 
     async def send_drain(self, browser_type: BrowserType, worker_id: str) -> bool:
-        """Leaves the shutdown command for the worker's next heartbeat, and publishes it. False if nobody is there."""
+        """Leaves the shutdown command for the worker's next heartbeat, and publishes it. Returns False if the worker is
+        not registered."""
         worker = f"{browser_type}:{worker_id}"
         keys = (f"{self._prefix}worker:{worker}", f"{self._prefix}worker:cmd:{worker}")
-        return bool(await self.client.run(self._scripts["command"], keys, (self._lifetimes.command_ttl_s,)))
+        return bool(await self.client.run(self._scripts["command"], keys, (self._retention.command_ttl_s,)))
 
     async def unregister(self, browser_type: BrowserType, worker_id: str, reason: str) -> int:
-        """Removes the worker; sessions that it still has fail for `reason`. Returns how many those were."""
-        arguments = (browser_type, worker_id, self._time(), self._prefix, reason, self._lifetimes.history_ttl_s)
+        """Removes the worker; sessions that it still has fail for `reason`. Returns their number."""
+        arguments = (browser_type, worker_id, self._time(), self._prefix, reason, self._retention.history_ttl_s)
         return int(await self._run("unregister", *arguments))
 
     async def reap(self, stale_threshold_s: float | None = None, *, lock_s: float = 0.0) -> Reaped:
-        """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only one registry does so at a
-        time: the one that did last, until `lock_s` seconds after it."""
-        threshold_s = self._lifetimes.stale_threshold_s if stale_threshold_s is None else stale_threshold_s
+        """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only the registry that did so
+        last may do so again before `lock_s` seconds are over."""
+        threshold_s = self._retention.stale_threshold_s if stale_threshold_s is None else stale_threshold_s
         return await self._reap(threshold_s, "", "", lock_s)
 
     async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: str) -> Reaped:
@@ -382,22 +391,22 @@ class Registry:
         return await self._reap(0, reason, f"{browser_type}:{worker_id}", 0)
 
     async def snapshot(self) -> RegistrySnapshot:
-        """Workers, counters and totals."""
+        """Reads workers, counters and totals."""
         replies = await self.client.pipeline(records.snapshot_commands(self._prefix))
         fields = records.worker_fields(replies)
         hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
         return records.read_snapshot(replies, hashes)
 
     async def counters(self) -> tuple[dict[str, int], dict[str, int]]:
-        """The active and the lifetime counters by worker field: what `snapshot` has of them, in one round trip."""
+        """Returns the active and the lifetime counters by worker field, as `snapshot` does, but in one round trip."""
         active, lifetime = await self.client.pipeline([("HGETALL", key) for key in self._counters])
         return records.counts(active), records.counts(lifetime)
 
     async def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
-        """`callback` is called when there may be a command for this worker, and after each (re)connection to Redis.
+        """Calls `callback` when there may be a command for this worker, and after each (re)connection to Redis.
 
-        It is told on the channel of the command's own name, and by Redis itself where that tells of keys: the embedded
-        one does, so that a mere SET is heard.
+        Subscribes to the channel of the command's own name, and to Redis's messages about changed keys: the embedded
+        Redis sends these, so that a mere SET is heard.
         """
         command = f"{self._prefix}worker:cmd:{browser_type}:{worker_id}"
         self._subscriptions.append(
@@ -411,8 +420,8 @@ class Registry:
         )
 
     async def subscribe_slots(self, callback: Callable[[str | None], None]) -> None:
-        """`callback` is called with a pool's name when a slot of it may have come free, and with None after each
-        (re)connection to Redis, since anything may have happened before."""
+        """Calls `callback` with a pool's name when a slot of it may have come free, and with None after each
+        (re)connection to Redis, since messages may have been missed."""
         before_name = f"{self._prefix}slots:"
         self._subscriptions.append(
             Subscription(
@@ -423,13 +432,11 @@ class Registry:
                 on_subscribed=lambda: callback(None),
             )
         )
-        # The two connections come back in any order. A wake-up before the client's is back would find no worker.
+        # The two connections come back in any order. A call before the client's is back would find no worker.
         self.client.on_connect(lambda: callback(None))
 
-    # Small things
-
     def now(self) -> float:
-        """The wall clock, in Unix seconds, as the records have it."""
+        """Returns the wall clock's time in Unix seconds, as in the records."""
         return self._now()
 
     def _time(self) -> str:
@@ -440,7 +447,7 @@ class Registry:
 
     async def _reap(self, threshold_s: float, reason: str, only: str, lock_s: float) -> Reaped:
         owner = self._instance if lock_s else ""
-        tail = (self._lifetimes.history_ttl_s, reason, only, owner, lock_s or "", "names")
+        tail = (self._retention.history_ttl_s, reason, only, owner, lock_s or "", "names")
         entries = cast(
             "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         )
@@ -452,13 +459,13 @@ def _text(unix_s: float) -> str:
 
 
 def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
-    """Four arguments for each session that runs."""
+    """Returns four arguments of a script for each session."""
     rows = ((each.session_id, each.started_at, each.client, _told(each)) for each in sessions)
     return [text for id_, at, *rest in rows for text in (id_, "" if at is None else _text(at), *rest)]
 
 
 def _told(update: SessionUpdate) -> str:
-    """As the scripts take it."""
+    """Returns `told` as an argument of a script."""
     return orjson.dumps(update.told).decode() if update.told else ""
 
 

@@ -15,7 +15,7 @@ _NEEDS_LIBRARY: Final = "Needs lib.lua."
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script as Redis gets it. `digest` is what EVALSHA wants, `load` the command SCRIPT LOAD as it is sent."""
+    """A script as Redis gets it. `digest` is EVALSHA's argument, `load` the SCRIPT LOAD command in wire format."""
 
     name: str
     source: str
@@ -25,7 +25,7 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """The script lua/`name`.lua, with lib.lua before it where its first line says that it needs it."""
+    """Reads lua/`name`.lua, and puts lib.lua before it if its first line says so."""
     directory = resource_dir("lua")
     source = (directory / f"{name}.lua").read_text(encoding="utf-8")
     if _NEEDS_LIBRARY in source.partition("\n")[0]:

@@ -1,4 +1,4 @@
-"""What a worker tells Redis of a session: since when it runs, how it ended, or both at once. Talks to no Redis."""
+"""What a worker writes to Redis about a session: its start, its end, or both. Talks to no Redis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended: `status` is completed, ended, failed or expired, `at` is in Unix seconds."""
+    """How a session ended. `status` is completed, ended, failed or expired; times are Unix seconds."""
 
     status: str
     reason: str
@@ -17,14 +17,14 @@ class SessionEnd:
     bytes_in: int = 0
     bytes_out: int = 0
     drain_at: float | None = None
-    """When its worker's drain began, if it did before that."""
+    """When its worker's drain began, if that was before the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdate:
-    """One session as its worker knows it; it runs where there is no `end`.
+    """A session as its worker knows it; without an `end` it runs.
 
-    `started_at` (Unix seconds) is None and `client` empty where only an earlier worker knows them.
+    `started_at` (Unix seconds) is None and `client` empty where only the worker's predecessor knew them.
     """
 
     session_id: str
@@ -32,10 +32,10 @@ class SessionUpdate:
     client: str = ""
     end: SessionEnd | None = None
     told: Mapping[str, str] = field(default_factory=dict)
-    """What its worker was told of its client: fields of the record, and `caps`. Written where Redis has no record."""
+    """What the proxy told the worker: fields of the record, and `caps`. Used where Redis has no record."""
 
     def merged(self, other: SessionUpdate) -> SessionUpdate:
-        """Both in one, whichever came first: an end is final, and a start is not forgotten for it."""
+        """Returns both in one, whichever came first. An end is final, and keeps the start."""
         return SessionUpdate(
             self.session_id,
             other.started_at if self.started_at is None else self.started_at,
@@ -45,11 +45,11 @@ class SessionUpdate:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For a file."""
+        """The update as a spool file has it."""
         return asdict(self)
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> SessionUpdate:
-        """What `as_json` gave. Raises TypeError or KeyError for anything else."""
+        """Reverses `as_json`. Raises TypeError or KeyError for anything else."""
         end = values["end"]
         return cls(**{**values, "end": None if end is None else SessionEnd(**end)})

@@ -1,4 +1,4 @@
-"""Writes what becomes of sessions to Redis; while Redis is away it keeps that, bounded, for later. Decides nothing."""
+"""Writes session updates to Redis. While Redis is away, keeps a bounded number of them for later. Decides nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pwgrid.registry.session_updates import SessionUpdate
 log = structlog.get_logger()
 
 MAX_UNWRITTEN: Final = 10_000
-"""Sessions of which something is kept while Redis is away."""
+"""How many sessions' updates are kept while Redis is away."""
 
 _AT_ONCE: Final = 64
-"""Updates written at once when Redis is back. Each is of another session: one that is refused holds up no other."""
+"""How many updates are written at once when Redis is back. Each is of another session, so none waits for another."""
 
 
 @dataclass(slots=True)
@@ -36,11 +36,11 @@ class _Kept:
 
 
 class SessionWriter:
-    """Writes session updates in their order. While `write` raises RegistryUnavailable they are kept, one for each
-    session, and written before anything newer. What Redis refuses for good is dropped, with an error in the log.
+    """Writes session updates in their order. While `write` raises RegistryUnavailable, keeps one for each session, and
+    writes it before anything newer. Drops what Redis refuses for good, with an error in the log.
 
-    Where more than `limit` are kept, those of running sessions are dropped first, the oldest of them first: each
-    heartbeat tells of them anyway. Then the oldest ends; a heartbeat ends these sessions, too, but does not know why.
+    Beyond `limit`, drops updates of running sessions first, oldest first: each heartbeat tells of these sessions
+    anyway. Then drops the oldest ends: a heartbeat ends these sessions, too, but without the reason.
     """
 
     def __init__(self, write: Callable[[SessionUpdate], Awaitable[object]], limit: int = MAX_UNWRITTEN) -> None:
@@ -54,8 +54,8 @@ class SessionWriter:
         return f"<SessionWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
 
     def note(self, update: SessionUpdate, on_record: Callable[[], None] | None = None) -> None:
-        """Starts the write now, or keeps it behind those that could not be made yet. `on_record` is called once Redis
-        has it, or nobody will write it any more."""
+        """Starts the write now, or keeps the update behind others that are kept. Calls `on_record` once Redis has the
+        update, or the writer has dropped it."""
         kept = _Kept(update, (on_record,) if on_record else ())
         if self._kept or self._replaying.locked():
             self._keep(kept)
@@ -65,11 +65,11 @@ class SessionWriter:
         task.add_done_callback(self._under_way.pop)
 
     def keep(self, update: SessionUpdate) -> None:
-        """Keeps it for `flush`."""
+        """Keeps the update for `flush`."""
         self._keep(_Kept(update))
 
     def unwritten(self) -> list[SessionUpdate]:
-        """What Redis may not have yet, one for each session."""
+        """Returns what Redis may not have yet, one update for each session."""
         found: dict[str, SessionUpdate] = {}
         for kept in (*self._under_way.values(), *self._kept.values()):
             update = kept.update
@@ -78,7 +78,8 @@ class SessionWriter:
         return list(found.values())
 
     async def flush(self) -> bool:
-        """Writes what was kept. True when everything is written, and in that very moment nothing is under way."""
+        """Writes what is kept. Returns True when everything is written and no write is under way, False when Redis is
+        away."""
         while True:
             while self._under_way:
                 await asyncio.wait(self._under_way)
@@ -97,14 +98,14 @@ class SessionWriter:
                         *(self._write(kept.update) for kept in batch), return_exceptions=True
                     )
                 finally:
-                    is_away = self._take_back(batch, replies)
+                    is_away = self._keep_unwritten(batch, replies)
                 if is_away:
                     return False
         return True
 
-    def _take_back(self, batch: list[_Kept], replies: list[object]) -> bool:
-        """Keeps what was not written, before all else that is kept. Returns whether there is any."""
-        unwritten = [kept for kept, reply in zip(batch, replies, strict=True) if not _is_settled(kept, reply)]
+    def _keep_unwritten(self, batch: list[_Kept], replies: list[object]) -> bool:
+        """Keeps what was not written, ahead of all else that is kept. Returns whether there is any."""
+        unwritten = [kept for kept, reply in zip(batch, replies, strict=True) if not _settle(kept, reply)]
         for kept in reversed(unwritten):
             self._keep(kept, first=True)
         return bool(unwritten)
@@ -137,7 +138,8 @@ class SessionWriter:
         dropped.done()
 
 
-def _is_settled(kept: _Kept, reply: object) -> bool:
+def _settle(kept: _Kept, reply: object) -> bool:
+    """Finishes an update that Redis has, or refuses for good. Returns False if it must be written again."""
     if isinstance(reply, BaseException) and not isinstance(reply, RegistryError):
         if not isinstance(reply, RegistryUnavailable | asyncio.CancelledError):
             raise reply

@@ -1,7 +1,7 @@
-"""Waits for a Redis in a process of its own (`python -m pwgrid.registry.wait_for_redis`): no master loads redis-py.
+"""Waits for Redis in a process of its own (`python -m pwgrid.registry.wait_for_redis`): the master loads no redis-py.
 
-stdin: JSON with url, attempts, delay_s, timeout_s. stdout: for each attempt that failed JSON with
-attempt, reason, is_last. Exits 0 once one works.
+stdin: JSON with url, attempts, delay_s, timeout_s. stdout: for each failed attempt a line of JSON with attempt, reason,
+is_last. Exits 0 once an attempt succeeds.
 """
 
 import json
@@ -27,7 +27,7 @@ def main() -> int:
             print(json.dumps({"attempt": attempt, "reason": reason, "is_last": is_last}), flush=True)  # noqa: T201
             if is_last:
                 return 1
-            time.sleep(given["delay_s"])  # noqa: TID251 - there is nothing to hear meanwhile
+            time.sleep(given["delay_s"])  # noqa: TID251 - no event tells when Redis comes
         else:
             return 0
     return 1

@@ -11,7 +11,7 @@ from pwgrid.common import shipped_files
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
-from pwgrid.registry.registry import Lifetimes, Registry, Selection
+from pwgrid.registry.registry import Registry, Retention, Selection
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from tests.support.redis import RedisServer
 
@@ -278,9 +278,9 @@ async def test_a_drain_that_comes_after_the_worker_has_left_leaves_nothing(
     assert [key for key in redis.command("KEYS", "*") if "cmd" in key] == []
 
 
-async def test_lifetimes_are_what_the_keys_get(own_redis: RedisServer, clock: Clock) -> None:
-    lifetimes = Lifetimes(key_ttl_s=100, command_ttl_s=200, history_ttl_s=300, record_ttl_s=400, history_max=2)
-    registry = Registry(own_redis.url, timeout_s=BOUND_S, lifetimes=lifetimes, now=clock)
+async def test_keys_live_as_long_as_the_retention_says(own_redis: RedisServer, clock: Clock) -> None:
+    retention = Retention(key_ttl_s=100, command_ttl_s=200, history_ttl_s=300, record_ttl_s=400, history_max=2)
+    registry = Registry(own_redis.url, timeout_s=BOUND_S, retention=retention, now=clock)
     await registry.register(WORKER)
     await registry.send_drain("chromium", "aabbccdd")
     for number in range(3):
