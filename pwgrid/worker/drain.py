@@ -1,4 +1,4 @@
-"""The worker's drain: who asked for it, how long sessions may go on, and why the rest is cut. Ends no session."""
+"""The worker's drain: why it was asked for, how long sessions may go on, why the rest is cut. Ends no session."""
 
 import asyncio
 import contextlib
@@ -13,8 +13,8 @@ from pwgrid.worker.slots import Slots
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Why the worker ends, and how long live sessions may go on (seconds; RECYCLE_DRAIN_TIMEOUT if it `is_recycle`).
-    `cut`: the end reason of sessions that are left then."""
+    """Why the worker ends, and for how many seconds live sessions may go on. `is_recycle`: RECYCLE_DRAIN_TIMEOUT set
+    these, not DRAIN_TIMEOUT. `cut` is the end reason of sessions that are left then."""
 
     reason: str
     timeout_s: float
@@ -24,27 +24,26 @@ class Drain:
 
 
 class DrainRequest:
-    """Whether a drain was asked for, and by when its sessions have to end: who asks later may leave them less time."""
+    """Whether a drain was asked for, and by when its sessions have to end. A later request may leave them less time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._first: asyncio.Future[Drain] = self._loop.create_future()
         self.limit = Drain("", math.inf)
-        """The drain that leaves the sessions least time."""
+        """The request that leaves the sessions least time."""
         self._until = math.inf
         self._wait: asyncio.Timeout | None = None
         self._now = asyncio.Event()
         self._cut = 0
         self.took_s: float | None = None
-        """How long the sessions went on; None before their end."""
+        """How long the sessions went on; None until `sessions_end` returns."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether anybody has asked."""
         return self._first.done()
 
     def ask(self, drain: Drain) -> bool:
-        """Take a request; whether it changes anything: it is the first, or leaves the sessions less time."""
+        """Takes a request. Returns False if it changes nothing, since an earlier one leaves the sessions less time."""
         until = self._loop.time() + drain.timeout_s
         if until >= self._until:
             return False
@@ -56,16 +55,16 @@ class DrainRequest:
         return True
 
     def hurry(self) -> None:
-        """Wait for no session any more."""
+        """Stops waiting for sessions."""
         self._now.set()
 
     async def asked(self) -> Drain:
-        """Returns once there is to be a drain."""
+        """Waits for the first request, and returns it."""
         return await asyncio.shield(self._first)
 
     async def sessions_end(self, slots: Slots) -> EndReason | None:
-        """Waits until no session is live and no lease held; then returns None. If time runs out before: the reason for
-        which the rest is to end."""
+        """Waits until no session is live or expected and no lease is held. Returns None, or the end reason for the rest
+        if time has run out."""
         await self.asked()
         since = self._loop.time()
         with contextlib.suppress(TimeoutError):
@@ -79,5 +78,5 @@ class DrainRequest:
         return EndReason.DRAINED_NOW if self._now.is_set() else self.limit.cut
 
     def outcome(self) -> dict[str, Any]:
-        """How many sessions were cut, and whether that was because time ran out."""
+        """Returns how many sessions were cut, and whether time had run out; the `stopped` event has both."""
         return {"cut": self._cut, "timedOut": bool(self._cut) and not self._now.is_set()}

@@ -1,4 +1,4 @@
-"""The worker's end of the handoff: takes sockets that proxies send, and their questions about leases, and answers each.
+"""The worker's end of the handoff: takes client sockets and requests about leases from proxies, and answers each.
 Decides nothing."""
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _CONTROL_BYTES: Final = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 _BACKLOG: Final = 64
 
 Answer = Callable[[str | None], None]
-"""Call it once: None when the browser server has the socket, else the reason of the refusal."""
+"""To be called once: with None when the browser server has the socket, else with the reason of the refusal."""
 
 OnOffer = Callable[[Offer, socket.socket, Answer], None]
-"""Gets the offer, the client's socket (our copy of it is closed with the answer) and the answer."""
+"""Gets the offer, the client's socket (this process's copy is closed with the answer) and the function that answers."""
 
 
 class Asked(Protocol):
-    """Who answers questions about leases. A link is known by a number."""
+    """Answers requests about leases. Numbers identify the links to proxies."""
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer. Raises KeyError, TypeError or ValueError for what is no question."""
+        """Returns the answer. Raises KeyError, TypeError or ValueError for a malformed request."""
 
     def link_ended(self, link: int) -> None:
-        """The proxy at its other end is gone, or this end is closed."""
+        """Called when the proxy is gone, or this end of its link is closed."""
 
 
 class HandoffServer:
-    """Listens until closed. Several proxies may be connected: an old one and a new one."""
+    """Listens until closed. During a reload an old and a new proxy are connected."""
 
     def __init__(self, path: Path, on_offer: OnOffer, leases: Asked) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class HandoffServer:
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
         self._links: dict[socket.socket, int] = {}
-        self._buffer = memoryview(mmap.mmap(-1, _PACKET_BYTES))  # takes no memory before it is written
+        self._buffer = memoryview(mmap.mmap(-1, _PACKET_BYTES))  # uses no memory until it is written
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
@@ -68,11 +68,11 @@ class HandoffServer:
         self._listener.close()
         self._path.unlink(missing_ok=True)
         for link in list(self._links):
-            self._on_readable(link)  # offers that have arrived are refused, not left in doubt
+            self._on_readable(link)  # answers offers that have arrived, so that no proxy is left in doubt
             self._drop(link)
 
     def tell_freed(self) -> None:
-        """A full worker has a slot again: proxies that go without Redis have no other way to know."""
+        """Tells proxies that a full worker has a slot again: while Redis is away nothing else tells them."""
         for link in list(self._links):
             self._send(link, b'{"freed":true}')
 
@@ -98,9 +98,9 @@ class HandoffServer:
             pass
 
     def _read(self, link: socket.socket) -> bool:
-        """Takes one packet. False when there was none."""
+        """Takes one packet. Returns False when there was none, or the link is closed."""
         try:
-            # Into one buffer for all: a new one of this size for each packet would be made of fresh pages.
+            # One buffer for all packets: a new one of this size would take fresh pages for each.
             size, ancillary, _, _ = despite_reset(
                 link.recvmsg_into, [self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC
             )
@@ -131,7 +131,7 @@ class HandoffServer:
                 *(said.get("told", {}), *said.get("lease", ("", ""))),
             )
             (fd,) = fds
-            # Named, or Python asks the kernel for all three; nobody here looks at them, whatever they are.
+            # Family, type and protocol are unused here, but Python asks the kernel for them where they are not given.
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:

@@ -1,4 +1,4 @@
-"""Watches a browser server: whether it answers, and whether its browser works. Says what it finds, ends nothing."""
+"""Watches whether a browser server answers, and whether its browser works. Reports what it finds, ends nothing."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,8 +14,8 @@ PING_S: Final = 3.0
 CANARY_TRIES: Final = 2
 
 
-async def hang(server: BrowserServer, limit_s: float) -> None:
-    """Returns when the browser server has not answered a ping for `limit_s` seconds: it is hung, or gone."""
+async def wait_until_hung(server: BrowserServer, limit_s: float) -> None:
+    """Pings the browser server; returns when it has left a ping unanswered for `limit_s`: it is hung, or gone."""
     while True:
         try:
             async with asyncio.timeout(limit_s):
@@ -25,16 +25,16 @@ async def hang(server: BrowserServer, limit_s: float) -> None:
         await asyncio.sleep(PING_S)
 
 
-async def sickness(
+async def wait_until_sick(
     server: BrowserServer,
     is_idle: Callable[[], bool],
     interval_s: float,
     timeout_s: float,
     on_tried: Callable[[CanaryResult], None],
 ) -> str | None:
-    """Tries an idle browser every `interval_s` seconds; returns what was wrong when two tries in a row have failed, or
-    None when the browser or its server is gone: that is no sickness, and told elsewhere. `on_tried` is called after
-    each try of a browser that is there."""
+    """Tries an idle browser every `interval_s`. Returns the last error when CANARY_TRIES in a row have failed, or None
+    when the browser or its server is gone, which others report. Calls `on_tried` after each try, except when the
+    browser is gone."""
     while True:
         await asyncio.sleep(interval_s)
         evidence: list[str] = []

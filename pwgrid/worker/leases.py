@@ -1,6 +1,6 @@
-"""The leases that somebody has borrowed from this worker: a slot for whoever shows the secret, until it is given back.
+"""The leases that are borrowed from this worker: each keeps a slot for whoever shows its secret, until it ends.
 
-The authority for them; Redis mirrors it, and a file tells a successor. Chooses no worker, answers no HTTP.
+The authority for them: Redis mirrors it, and leases.json tells a successor. Chooses no worker, answers no HTTP.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from pwgrid.worker.slots import LiveSession, Slots
 log = structlog.get_logger()
 
 KEEP_S: Final = 4.0
-"""How long a proxy may take to say that its client gets the lease."""
+"""How long a proxy may take to keep a lease that it has taken."""
 
 HANDOVER_S: Final = 1.0
-"""How long the next client of a lease is kept waiting for the last one's end: it may have closed its connection, and
-we have not heard of that yet."""
+"""How long the next client of a lease waits for the last one's end, which may have happened and not be reported yet."""
 
 UNANSWERED_S: Final = 5.0
-"""How long a lease waits for its borrower once the proxy is gone that was to answer the borrow: it may have done so,
-and died before it could say that. Also how long a successor waits to hear of the answer."""
+"""How long a lease waits for its borrower when its proxy ends without having reported the answer: the borrower may have
+got it all the same. A worker's successor waits as long."""
 
 NO_LEASE: Final[LeaseRefusal] = "no such lease"
 
@@ -45,7 +44,7 @@ Waiting = tuple[Offer, socket.socket, Answer, asyncio.TimerHandle]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a lease ended: by whom (client, grid, browser), and why."""
+    """How a lease or session ended: by whom (client, grid, browser), and why."""
 
     by: str
     reason: str
@@ -59,7 +58,7 @@ DISCONNECTED: Final = End("client", EndReason.CLIENT_DISCONNECTED)
 
 @dataclass(slots=True)
 class Lease:
-    """One lease. `expires_at` is in Unix seconds; `told` is what its record says beside that (names, label key)."""
+    """`expires_at` is in Unix seconds; `told` has the other fields of its record (names, label key), and `caps`."""
 
     lease_id: str
     secret: str
@@ -67,69 +66,70 @@ class Lease:
     told: dict[str, str]
     held: LiveSession
     link: int | None = None
-    """That of the proxy that has taken it for a client."""
+    """The link of the proxy that took the lease; None after this worker's predecessor."""
     is_kept: bool = False
-    """Whether its proxy has said so: then it is on record, and a successor has it."""
+    """Whether its proxy has kept it: then it is on record, and a successor knows it."""
     is_answered: bool = False
-    """Whether its borrower is known to have it: the proxy has said that the answer is written, or a client came with
-    it. Until then it ends UNANSWERED_S after that proxy's."""
+    """Whether its borrower is known to have it: the proxy has reported that the answer is written, or a client came
+    with the lease. Until then it ends UNANSWERED_S after its proxy."""
     session_id: str = ""
-    """That of the client that is connected with it now; there is one at a time."""
+    """The one session that is connected with it now; empty if none is."""
     over: End | None = None
-    """How it ended; it goes once its client's connection is closed."""
+    """How it ended, while its client's connection is still being closed."""
     last: End | None = None
-    """How the last of its clients went."""
+    """How its last client's session ended."""
     waiting: Waiting | None = None
+    """The next client, while the last one's session has not ended."""
     timer: asyncio.TimerHandle | None = None
-    """Ends it when its time is over."""
+    """Ends it at `expires_at`; drops it KEEP_S after it was taken if no proxy keeps it."""
     grace: asyncio.TimerHandle | None = None
-    """Ends it when nobody has been connected for `grace_s`, or nobody has come with one that is not answered."""
+    """Ends it when no client comes in time: `grace_s` after the last, or UNANSWERED_S."""
 
     def fields(self) -> dict[str, str]:
-        """What its record in Redis is to have."""
+        """Returns the fields of its record in Redis."""
         told = {name: text for name, text in self.told.items() if name != CAPS}
         return {**told, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
-        """For a successor's file."""
+        """The lease as leases.json has it."""
         held = {"client": self.held.client, "startedAt": self.held.started_at, "isAnswered": self.is_answered}
         return {"id": self.lease_id, "secret": self.secret, "expiresAt": self.expires_at, "told": self.told, **held}
 
 
 @dataclass(frozen=True, slots=True)
-class Deeds:
-    """What others do with leases and their sessions."""
+class LeaseCallbacks:
+    """What Leases has others do."""
 
     began: Callable[[Lease], None]
-    """It is kept: put it on record."""
+    """A lease was kept: records that."""
     ended: Callable[[Lease, End], None]
-    """It is over: put that on record."""
+    """A lease has ended: records that."""
     changed: Callable[[], None]
-    """Its record is to be renewed soon."""
+    """A lease was extended: renews its record soon."""
     close: Callable[[str, str], None]
-    """Closes this session; `disconnected` follows."""
+    """Closes the session of this id for this reason; `Leases.disconnected` follows."""
     serve: Callable[[Offer, socket.socket, Answer], None]
     """Gives this client to the browser server."""
     taken: Callable[[], None]
-    """A slot has been taken."""
+    """A lease has taken a slot."""
 
 
 @dataclass(slots=True)
 class Leases:
-    """The leases of one worker. `status` says where that is in its life; `path` is where a successor looks for them,
-    `grace_s` how long one is kept whose client has gone."""
+    """The leases of one worker. `status` returns the worker's status, `path` is the file for a successor, and a lease
+    lives on for `grace_s` seconds when its client has gone."""
 
     slots: Slots
     status: Callable[[], WorkerStatus]
     path: Path
     grace_s: float
-    deeds: Deeds
+    callbacks: LeaseCallbacks
     by_id: dict[str, Lease] = field(default_factory=dict)
 
-    # What proxies ask
+    # Requests of proxies
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a proxy on that link. Raises KeyError, TypeError or ValueError for what is no question."""
+        """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
         lease_id = str(message["id"])
         if not self._may_ask(lease_id, message.get("token")):
             return {"refused": NO_LEASE}
@@ -153,15 +153,15 @@ class Leases:
                 raise ValueError(f"no such question: {other!r}")
 
     def link_ended(self, link: int) -> None:
-        """That proxy is gone: the leases that it had taken and not kept are dropped; those of which it has not said
-        that their borrowers have the answer wait for these a little."""
+        """Called when a proxy is gone. Drops the leases that it took and did not keep; those whose answer it did not
+        report wait UNANSWERED_S for their borrowers."""
         for lease in list(self.by_id.values()):
             if lease.link == link:
                 self._drop(lease.lease_id)
                 self._await_borrower(lease)
 
     def _may_ask(self, lease_id: str, token: object) -> bool:
-        """Whether the lease belongs to whoever asks; `token` is the name of their token, None for an operator."""
+        """Whether the lease is that of `token`, by the token's name. None, an operator, may ask about all leases."""
         lease = self.by_id.get(lease_id)
         return token is None or lease is None or lease.told.get(TOKEN, "") == token
 
@@ -175,11 +175,11 @@ class Leases:
         lease = Lease(lease_id, str(message["secret"]), float(message["expiresAt"]), told, held, link)
         lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
         self.by_id[lease_id] = lease
-        self.deeds.taken()
+        self.callbacks.taken()
         return {"refused": None}
 
     def _keep(self, lease_id: str, *, says_when_answered: bool) -> dict[str, Any]:
-        """Proxies of an earlier version say nothing of the answer, and want to hear nothing new."""
+        """Proxies of an earlier version never report the answer, and expect no new field."""
         lease = self.by_id.get(lease_id)
         if lease is None:
             return {"refused": NO_LEASE}
@@ -187,7 +187,7 @@ class Leases:
             lease.is_kept = True
             lease.is_answered = not says_when_answered
             self._arm(lease)
-            self.deeds.began(lease)
+            self.callbacks.began(lease)
             self._write()
         return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
 
@@ -199,7 +199,7 @@ class Leases:
         return {"refused": None}
 
     def _borrower_has(self, lease: Lease) -> None:
-        """Whoever borrowed the lease knows of it: it is theirs until it is returned or its time is over."""
+        """The borrower knows of the lease, so that it lasts until it is returned or expires."""
         if not lease.is_answered:
             lease.is_answered = True
             self._write()
@@ -208,13 +208,13 @@ class Leases:
                 lease.grace = None
 
     def _await_borrower(self, lease: Lease) -> None:
-        """The proxy is gone that was to say whether the borrower has it."""
+        """Ends the lease after UNANSWERED_S unless its borrower comes: no proxy will report the answer any more."""
         if lease.lease_id in self.by_id and not lease.is_answered and lease.grace is None:
             loop = asyncio.get_running_loop()
             lease.grace = loop.call_later(UNANSWERED_S, self.end, lease.lease_id, NOT_ANSWERED)
 
     def _drop(self, lease_id: str) -> None:
-        """Drop a lease that its client never heard of, as if it had never existed."""
+        """Removes a lease that no proxy has kept, as if it had never existed."""
         lease = self.by_id.get(lease_id)
         if lease is not None and not lease.is_kept:
             self._forget(lease)
@@ -228,13 +228,13 @@ class Leases:
         self._borrower_has(lease)
         self._arm(lease)
         self._write()
-        self.deeds.changed()
+        self.callbacks.changed()
         return {"refused": None, "expiresAt": lease.expires_at}
 
     # Its clients
 
     def offered(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
-        """A client comes with a lease: it is admitted, or told why not, or waits for the last one's end."""
+        """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
         lease = self.by_id.get(offer.lease_id)
         if lease is None or lease.over is not None or not _is_same(lease.secret, offer.secret):
             answer(NO_LEASE)
@@ -249,13 +249,13 @@ class Leases:
             lease.waiting = offer, sock, answer, timer
 
     def not_served(self, session: LiveSession) -> None:
-        """The browser server did not get this client; another one may come."""
+        """Called when the browser server did not get this client; another client may come."""
         if (lease := self.by_id.get(session.lease_id)) is not None and lease.session_id == session.session_id:
             lease.session_id = ""
             self._after(lease)
 
     def disconnected(self, session_id: str, end: End) -> None:
-        """This session is over. Does nothing for one that came without a lease, or is unknown here."""
+        """Called when a session is over. Does nothing for one that came without a lease, or is unknown here."""
         lease = self.by_id.get(lease_of(session_id))
         if lease is not None and lease.session_id in ("", session_id):
             lease.session_id, lease.last = "", end
@@ -268,10 +268,10 @@ class Leases:
             lease.grace = None
         lease.session_id = offer.session_id
         self.slots.admit_with_lease(offer)
-        self.deeds.serve(offer, sock, answer)
+        self.callbacks.serve(offer, sock, answer)
 
     def _after(self, lease: Lease) -> None:
-        """Nobody is connected with it any more."""
+        """No client is connected with the lease any more: admits the next one, waits for one, or ends the lease."""
         if lease.over is not None:
             self._finish(lease, lease.over)
         elif lease.waiting is not None:
@@ -295,7 +295,8 @@ class Leases:
     # Its end
 
     def end(self, lease_id: str, end: End) -> bool:
-        """The lease is over; a client that is connected is told why. False if it was already, or is none of ours."""
+        """Ends a lease, and closes its client's session for the same reason. Returns False if the lease is unknown, or
+        over already."""
         lease = self.by_id.get(lease_id)
         if lease is None or lease.over is not None:
             return False
@@ -303,13 +304,13 @@ class Leases:
         if lease.session_id:
             lease.over = end
             self._write()
-            self.deeds.close(lease.session_id, end.reason)
+            self.callbacks.close(lease.session_id, end.reason)
         else:
             self._finish(lease, end)
         return True
 
     def cut(self, end: End) -> None:
-        """All are over. The caller closes the sessions that came with them; each lease goes with its session."""
+        """Ends all leases. The caller closes their sessions; each lease is removed when its session is over."""
         for lease in list(self.by_id.values()):
             self._refuse_waiting(lease, NO_LEASE)
             lease.over = lease.over or end
@@ -320,7 +321,7 @@ class Leases:
         self._forget(lease)
         self.slots.end(lease.held.session_id)
         if lease.is_kept:
-            self.deeds.ended(lease, end)
+            self.callbacks.ended(lease, end)
             self._write()
 
     def _forget(self, lease: Lease) -> None:
@@ -339,7 +340,7 @@ class Leases:
     # Its successor
 
     def adopt(self, live: frozenset[str]) -> None:
-        """Takes over the leases of a worker before us, whose browser server has these live sessions."""
+        """Takes over the leases of this worker's predecessor; `live` are the ids of the browser server's sessions."""
         try:
             entries = orjson.loads(self.path.read_bytes())
         except FileNotFoundError:
@@ -351,14 +352,16 @@ class Leases:
             held = LiveSession(LEASE + each["id"], each["client"], each["startedAt"], is_served=True, told=each["told"])
             lease = Lease(each["id"], each["secret"], each["expiresAt"], each["told"], held, is_kept=True)
             lease.session_id = next((one for one in live if lease_of(one) == lease.lease_id), "")
-            lease.is_answered = bool(lease.session_id or each.get("isAnswered", True))  # no word from earlier versions
+            lease.is_answered = bool(
+                lease.session_id or each.get("isAnswered", True)
+            )  # earlier versions do not write it
             self.by_id[lease.lease_id] = lease
             self.slots.adopt_held(held)
             self._arm(lease)
             self._await_borrower(lease)
 
     def _write(self) -> None:
-        """Write them down for a successor, but not that one was asked to end: the same cause ends it, or its time."""
+        """Writes the kept leases for a successor, but not `over`: the same cause, or `expires_at`, ends them there."""
         content = orjson.dumps([each.as_json() for each in self.by_id.values() if each.is_kept])
         unfinished = self.path.with_suffix(".part")
         try:

@@ -47,7 +47,7 @@ EXIT_FAILED: Final = 1
 
 
 class Worker:
-    """One worker. `run` walks the phases start, serve, drain, stop."""
+    """One worker. `run` goes through the phases start, serve, drain, stop."""
 
     def __init__(self, boot: WorkerArguments, browser: FoundBrowser) -> None:
         self.boot = boot
@@ -72,7 +72,7 @@ class Worker:
             self.slots,
             self.registry_sync,
             lambda: self.status,
-            self._serve.set,  # a spare that is offered a session has been chosen
+            self._serve.set,  # a spare that is offered a session has to serve
             self._watch_lifetime,
         )
         self.started_at = time.time()
@@ -100,7 +100,7 @@ class Worker:
         return self.sessions.server
 
     async def run(self) -> int:
-        """The worker's whole life; returns its exit code."""
+        """Runs the worker until its end. Returns its exit code."""
         self._side_tasks.start(self.control.run(), "control link")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         try:
@@ -155,7 +155,7 @@ class Worker:
             self._side_tasks.start(self._recycle_when_sick(), "canary")
 
     async def _enter(self) -> None:
-        """Registers, to serve or as a spare, which serves once it is told to, or offered a session."""
+        """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
         assert self.server is not None
         is_spare = self.boot.spare and not self._serve.is_set()
         self._step(WorkerEvent.WAITS if is_spare else WorkerEvent.SERVES)
@@ -168,12 +168,12 @@ class Worker:
             if self._drain.is_asked:
                 return
             self._step(WorkerEvent.SERVES)
-            if not self.slots.taken:  # else the selection that chose it has made it available
+            if not self.slots.taken:  # else the selection has made it available in Redis
                 await self._beat_once()
         self.control.event("available", {})
 
     async def _take_over(self) -> None:
-        """The worker before us died, its browser server lives on: see its sessions to their end, admit no new ones."""
+        """Takes over the browser server of a worker that died, until its sessions end. Admits no new ones."""
         boot = self.boot
         assert boot.adopt_node_pid is not None
         try:
@@ -198,7 +198,7 @@ class Worker:
         self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
-        self.sessions.open(boot.directory / "handoff.sock")  # for the leases: nobody else is admitted
+        self.sessions.open(boot.directory / "handoff.sock")  # only clients with leases are admitted
         log.warning("browser_server_taken_over", node=server.pid, sessions=len(live), leases=len(leases.by_id))
 
     def _tell_launched(self, server: BrowserServer) -> None:
@@ -226,7 +226,7 @@ class Worker:
         told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
         self.control.event("draining", told | {"active": self.slots.taken})
         self.control.stopping()
-        self._side_tasks.start(self.registry_sync.draining(), "draining mark")
+        self._side_tasks.start(self.registry_sync.mark_draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
             return
@@ -242,7 +242,7 @@ class Worker:
         self.sessions.close()
         self._side_tasks.cancel_all_but("control link", "heartbeat")
         if self.server is not None:
-            await self.server.stop(self._stop_s)  # and hear of its last sessions
+            await self.server.stop(self._stop_s)  # which reports its last sessions
         self._side_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()
@@ -253,10 +253,10 @@ class Worker:
         if self.control.is_lost:
             end_grid_if_last(self.boot.runtime)
 
-    # What happens to it
+    # Requests and events
 
     def ask_drain(self, reason: str, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
-        """Starts a drain that is no failure, or leaves the sessions of one that is under way less time."""
+        """Starts a planned drain, or leaves the sessions of a drain that is under way less time."""
         was_asked = self._drain.is_asked
         if timeout_s is None:
             timeout_s = self.settings.recycle_drain_timeout if is_recycle else self.settings.drain_timeout
@@ -265,7 +265,7 @@ class Worker:
             log.info("drain_hurried", reason=reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
     def _fail(self, reason: str, timeout_s: float, cut: EndReason) -> None:
-        """Starts a drain that is a failure."""
+        """Starts a drain after which the worker exits with EXIT_FAILED."""
         self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
 
     def _side_task_failed(self, name: str, error: BaseException) -> None:
@@ -296,12 +296,12 @@ class Worker:
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
         if is_worth_telling(lifetime, limit):
-            self.control.push_state(self._view())  # the master has the replacement ready in time
+            self.control.push_state(self._view())  # so that the master has a replacement ready in time
         if is_used_up(lifetime, limit):
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
     def _on_gone(self, reason: str) -> None:
-        if self._is_browser_gone:  # the end of its process is told, too
+        if self._is_browser_gone:  # the browser's end comes first, that of its server's process second
             return
         self._is_browser_gone = True
         log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
@@ -309,14 +309,14 @@ class Worker:
 
     async def _watch_browser_server(self) -> None:
         assert self.server is not None
-        code = await asyncio.shield(self.server.exited)  # our own end must not cancel what others wait for
+        code = await asyncio.shield(self.server.exited)  # others wait for it, too, when this task is cancelled
         self.sessions.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
         self._on_gone(f"{EndReason.BROWSER_SERVER_LOST} ({ending(code)})")
 
     async def _end_when_hung(self) -> None:
-        """A hung browser server has hung sessions: the whole tree goes."""
+        """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
         assert self.server is not None
-        await watch.hang(self.server, self.settings.worker_lost_threshold)
+        await watch.wait_until_hung(self.server, self.settings.worker_lost_threshold)
         log.error("browser_server_hung", sessions=len(self.slots.live))
         self.sessions.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
@@ -325,7 +325,7 @@ class Worker:
     async def _recycle_when_sick(self) -> None:
         assert self.server is not None
         settings = self.settings
-        evidence = await watch.sickness(
+        evidence = await watch.wait_until_sick(
             self.server,
             lambda: not self.slots.live,
             settings.canary_interval,
@@ -353,13 +353,13 @@ class Worker:
             self._serve.set()
 
     def _asked_over_redis(self, *, is_used_up: bool) -> None:
-        """The command stays in Redis for a while: a worker that drains already has seen it, or has a better reason."""
+        """Drains, unless a drain was asked for before: the command stays in Redis, and later heartbeats repeat it."""
         if is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
         elif not self._drain.is_asked:
             self.ask_drain("asked over Redis")
 
-    # What it says of itself
+    # Descriptions of this worker
 
     def _record(self) -> WorkerRecord:
         boot = self.boot
@@ -399,7 +399,7 @@ class Worker:
 
 
 def run_worker(boot: WorkerArguments, browser: FoundBrowser) -> int:
-    """The worker role, called in the forked child. Returns the exit code."""
+    """Runs the worker role in the forked child. Returns the exit code."""
     logging.configure(
         boot.settings.log_level,
         boot.settings.log_format,

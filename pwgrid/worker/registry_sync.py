@@ -1,4 +1,4 @@
-"""What Redis knows of this worker, kept true to its slots. Writes what it is told; decides nothing about the worker."""
+"""Keeps what Redis knows of this worker true to its slots. Decides nothing about the worker."""
 
 import asyncio
 import contextlib
@@ -21,18 +21,17 @@ from pwgrid.worker.slots import LiveSession, Slots
 log = structlog.get_logger()
 
 SETTLE_S: Final = 1.0
-"""How long a leaving worker waits for a Redis that is away; the proxy has more patience."""
+"""How long a worker that stops waits for a Redis that is away, before it leaves its updates to a proxy."""
 
 RECORD_DELAY_S: Final = 0.01
-"""What only keeps records waits for so long, since every process that is awake takes time from a client: the answer to
-the proxy and the session's record from one that gets its first answer, the log's line of an end from the next one that
-waits for the slot."""
+"""Delays what only keeps records, since each awake process takes time from clients: the answer to the proxy and the
+session's record from a client that gets its first answer, the log's line of an end from the next client of the slot."""
 
 _AGAIN_S: Final = 0.1
 
 
 class RegistrySync:
-    """The worker's side of the registry. `record` gives the worker's hash as it is now, `leases` those that it has."""
+    """The worker's side of the registry. `record` returns the worker's record as of now, `leases` its leases."""
 
     def __init__(
         self,
@@ -52,20 +51,20 @@ class RegistrySync:
         self._is_known = False
         self._drain_at: float | None = None
         self._unlogged: list[dict[str, str]] = []
-        """Sessions that have ended, and whose line is not written yet."""
+        """Ended sessions, as the fields of log lines that are not written yet."""
         self._log_timer: asyncio.TimerHandle | None = None
         registry.client.on_connect(self._is_due.set)
 
     async def open(self) -> None:
-        """Connects. Raises RegistryUnavailable after REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY where this grid has never
-        seen its Redis; else it is enough that Redis comes back some time."""
+        """Waits for the connection if this grid has never reached its Redis, and raises RegistryUnavailable after
+        REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY. Otherwise does not wait: Redis may come back at any time."""
         settings = self._boot.settings
         if not self._boot.registry_seen:
             await self._registry.connected(settings.redis_retry_attempts, settings.redis_retry_delay)
 
     async def register(self) -> None:
-        """Writes the worker's record and counters. Raises RegistryUnavailable where this grid has never seen its Redis;
-        else a heartbeat makes up for it."""
+        """Writes the worker's record and counters. Raises RegistryUnavailable if this grid has never reached its Redis;
+        otherwise a later heartbeat registers the worker."""
         self._is_known = True
         await self._registry.subscribe_commands(self._boot.browser_type, self._boot.worker_id, self._is_due.set)
         try:
@@ -76,33 +75,33 @@ class RegistrySync:
             log.warning("registration_put_off", error=str(error))
 
     async def replacement(self) -> str | None:
-        """The worker that serves in place of this one now that it is used up; None if that is not known."""
+        """Returns the id of the worker that serves in place of this one, which is used up; None if it is unknown."""
         with contextlib.suppress(RegistryUnavailable):
             return await self._registry.replacement(self._boot.browser_type, self._boot.worker_id)
         return None
 
     def drain_begins(self) -> None:
-        """The records of sessions that end from now on say when the drain began."""
+        """Puts the current time into the records of sessions that end from now on, as the drain's begin."""
         self._drain_at = self._registry.now()
 
-    async def draining(self) -> None:
-        """Has no selection choose this worker any more. Where Redis is away, a later heartbeat does the same."""
+    async def mark_draining(self) -> None:
+        """Excludes this worker from all selections. If Redis is away, a later heartbeat does so."""
         try:
             await self._registry.mark_draining(self._boot.browser_type, self._boot.worker_id)
         except RegistryUnavailable as error:
             log.info("draining_not_marked", error=str(error))
 
-    def began(self, session: LiveSession) -> None:
-        """The browser server has the session's socket, since now."""
+    def mark_served(self, session: LiveSession) -> None:
+        """Sets the session's start to now: the browser server has its socket."""
         session.started_at, session.is_served = self._registry.now(), True
 
     def started(self, session: LiveSession) -> None:
-        """Puts on record that it runs."""
+        """Records that the session runs."""
         self._writer.note(_update(session))
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
-        """The session is over. `on_record` is called once Redis has it; a worker that dies before that leaves it to its
-        successor."""
+        """Records that the session is over, and calls `on_record` once Redis has that. If this worker dies before, its
+        successor hears of the end again."""
         status = how_ended(closed.by, closed.reason).value
         end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out, self._drain_at)
         self._writer.note(_update(session or LiveSession(closed.session_id), end), on_record)
@@ -111,36 +110,36 @@ class RegistrySync:
             self._log_timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._log_ends)
 
     def lease_started(self, lease: Lease) -> None:
-        """Puts on record that somebody has it."""
+        """Records that the lease was kept."""
         self._writer.note(_update(lease.held))
         log.info("lease_started", lease=lease.lease_id, client=lease.held.client, **self.named(lease.told))
 
     def lease_ended(self, lease: Lease, end: End) -> None:
-        """Puts on record that it is over."""
+        """Records that the lease is over."""
         status = how_ended(end.by, end.reason).value
         self._writer.note(_update(lease.held, SessionEnd(status, end.reason, self._registry.now())))
         log.info("lease_ended", lease=lease.lease_id, status=status, reason=end.reason)
 
     def named(self, told: Mapping[str, str]) -> dict[str, str]:
-        """What a line of the log says of a run's name: nothing where the settings keep names out of it."""
+        """Returns the session's name as a field of a log line, or nothing if LOG_RUN_NAMES is off."""
         return {"name": told["name"]} if told.get("name") and self._boot.settings.log_run_names else {}
 
     def beat_soon(self) -> None:
-        """Has the next heartbeat sent soon: what it tells has changed."""
+        """Makes the next heartbeat due now: what it writes has changed."""
         self._is_due.set()
 
     async def due(self, interval_s: float) -> None:
-        """Returns when a heartbeat is due: after the interval, and at once when Redis has come back or tells of a
-        command."""
+        """Returns when a heartbeat is due: after `interval_s`, or at once when Redis comes back or has a command, or
+        `beat_soon` was called."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
                 await self._is_due.wait()
         self._is_due.clear()
 
     async def beat(self) -> HeartbeatReply | None:
-        """One heartbeat, behind all that was written before it; registers again where Redis has forgotten the worker.
+        """Writes what was kept, then sends one heartbeat; registers again if Redis has lost the worker.
 
-        None while Redis cannot take what was kept for it. Raises RegistryUnavailable.
+        Returns None if Redis cannot take what was kept. Raises RegistryUnavailable.
         """
         if not await self._writer.flush():
             return None
@@ -164,7 +163,7 @@ class RegistrySync:
         return reply
 
     async def leave(self) -> None:
-        """Writes what is not written yet, and unregisters. Where Redis is away, both are left to the proxy."""
+        """Writes what is kept, and unregisters. If Redis is away, leaves both to a proxy."""
         if not self._is_known:
             return
         registry, boot = self._registry, self._boot
@@ -172,7 +171,9 @@ class RegistrySync:
             async with asyncio.timeout(SETTLE_S):
                 while not await self._writer.flush():
                     await registry.client.wait_connected()
-                    await asyncio.sleep(_AGAIN_S)  # it is there, and does not serve yet: nothing tells when it will
+                    await asyncio.sleep(
+                        _AGAIN_S
+                    )  # connected, but Redis refuses for now: no event tells when it will serve
                 await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()
@@ -183,7 +184,7 @@ class RegistrySync:
                 log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
 
     async def close(self) -> None:
-        """Ends the connection. Idempotent."""
+        """Writes the last log lines and ends the connection. Idempotent."""
         self._log_ends()
         await self._registry.close()
 
@@ -197,10 +198,10 @@ class RegistrySync:
 
     async def _register(self) -> None:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
-        self._is_due.clear()  # it knows all there is to know
+        self._is_due.clear()  # Redis has just got all that a heartbeat writes
 
     def _live(self) -> list[SessionUpdate]:
-        # Leases first: the sessions that come with them get on record what the leases' records say.
+        # Leases first: the records of sessions that come with them copy fields from the leases' records.
         holders = (*self._slots.held.values(), *self._slots.live.values())
         return [_update(each) for each in holders if each.is_served]
 

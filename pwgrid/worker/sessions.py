@@ -1,4 +1,4 @@
-"""The sessions of one worker: admitted, given to the browser server, closed, and put on record. Decides no drain."""
+"""Admits a worker's sessions, gives them to the browser server, closes and records them. Decides no drain."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff import Answer, HandoffServer
-from pwgrid.worker.leases import Deeds, End, Lease, Leases
+from pwgrid.worker.leases import End, Lease, LeaseCallbacks, Leases
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
@@ -23,14 +23,14 @@ log = structlog.get_logger()
 
 GOING_AWAY: Final = 1001
 CLOSE_GRACE_S: Final = 5.0
-"""For closed sessions to be reported before the browser server is ended."""
+"""How long the browser server has to report closed sessions before it is ended."""
 
 
 class Sessions:
-    """`status` says where the worker is in its life; `on_offered` is called for each offer that is admitted, and
-    `on_served` when the browser server has it; both for a lease, too.
+    """`status` returns the worker's status. Calls `on_offered` for each admitted offer and `on_served` when the browser
+    server has its socket, and both for a new lease.
 
-    `server` is set once there is one.
+    The owner sets `server` once there is one.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Sessions:
             status,
             boot.directory / "leases.json",
             boot.settings.borrow_reconnect_grace,
-            Deeds(
+            LeaseCallbacks(
                 began=self._lease_began,
                 ended=registry_sync.lease_ended,
                 changed=registry_sync.beat_soon,
@@ -63,14 +63,14 @@ class Sessions:
         self._on_offered = on_offered
         self._on_served = on_served
         self._is_successor = boot.adopt_node_pid is not None
-        """Another worker admitted the sessions."""
+        """Whether another worker admitted the sessions."""
         self._handoff: HandoffServer | None = None
         self._taken: dict[str, Answer] = {}
-        """Sessions that the browser server has, and whose proxies have no answer yet."""
+        """By id, the answers that proxies still wait for while the browser server has the session."""
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, path: Path) -> None:
-        """Takes offers at this socket from now on."""
+        """Starts to take offers at this socket."""
         self._handoff = HandoffServer(path, self._on_offer, self.leases)
 
     def close(self) -> None:
@@ -80,28 +80,28 @@ class Sessions:
             self._handoff.close()
 
     def tell_freed(self) -> None:
-        """A full worker has a slot again."""
+        """Tells proxies that this worker was full and has a slot again."""
         if self._handoff is not None:
             self._handoff.tell_freed()
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
-        """The browser server says that a session is over; `on_record` is called once Redis has it."""
+        """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
         self._record_taken()
         session = self._slots.end(closed.session_id)
         if session is None and not self._is_successor:
-            on_record()  # told twice; but one that ended before we took over is still to be recorded
+            on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
         self._registry_sync.ended(closed, session, on_record)
         self.leases.disconnected(closed.session_id, End(closed.by, closed.reason))
 
     def all_ended(self, by: str, reason: str) -> None:
-        """Every session that is live here is over, and every lease, and nobody else will say so."""
+        """Ends every live session and lease in the records, when no browser server will report their ends."""
         self.leases.cut(End(by, reason))
         for session_id in list(self._slots.live):
             self.ended(SessionClosed(session_id, 0, 0, by, reason))
 
     def end(self, session_id: str, reason: str, text: str | None = None) -> None:
-        """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client is told."""
+        """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client hears."""
         if self.server is not None:
             self.server.close_session(session_id, GOING_AWAY, reason, text)
 
@@ -127,14 +127,14 @@ class Sessions:
         self._serve(offer, sock, answer)
 
     def _serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
-        """Gives a client that was admitted to the browser server."""
+        """Gives an admitted client to the browser server."""
         session_id = offer.session_id
         if self.server is None:
             self._take_back(session_id)
             answer("gone")
             return
-        with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server will tell
-            # The mark that this worker was about to pass the client on (pwgrid/proxy/connect/handoff.py).
+        with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
+            # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff.py).
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
         handed_over = self.server.hand_over(offer, sock.fileno())
         self._on_offered()
@@ -145,7 +145,7 @@ class Sessions:
                 answer("gone")
                 return
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
-                self._registry_sync.began(session)
+                self._registry_sync.mark_served(session)
             self._taken[session_id] = answer
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._record_taken)
@@ -163,11 +163,11 @@ class Sessions:
         self._on_served()
 
     def _lease_began(self, lease: Lease) -> None:
-        self._registry_sync.began(lease.held)
+        self._registry_sync.mark_served(lease.held)
         self._registry_sync.lease_started(lease)
 
     def _record_taken(self) -> None:
-        """Answers the proxies of the sessions that the browser server has, and puts these on record."""
+        """Answers the proxies of sessions that the browser server has, and records these sessions."""
         if self._timer is None:
             return
         self._timer.cancel()

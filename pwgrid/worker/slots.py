@@ -1,4 +1,4 @@
-"""The worker's slots: which sessions and leases have them, and who may come. The authority; Redis only mirrors it."""
+"""The worker's slots: who is admitted, and who has them. The authority for them; Redis only mirrors it."""
 
 import asyncio
 import math
@@ -10,35 +10,35 @@ from typing import Final
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.worker.policy.admission import Offer, RefusalReason, Room, refusal
 
-SAID: Final = ("name", "run", "labels")
-"""What clients may say of themselves."""
+NAMES: Final = ("name", "run", "labels")
+"""Fields of `told` that come from the client itself."""
 
 MOST_RUNS: Final = 20
-"""At most so many are told to the master: a frame has its limit."""
+"""How many entries of `runs` the master gets at most: a frame of the control link is bounded."""
 
 
 @dataclass(slots=True)
 class LiveSession:
-    """A session in one of this worker's slots. `client` is empty where a worker before us admitted it."""
+    """A session in one of this worker's slots. `client` is empty where this worker's predecessor admitted it."""
 
     session_id: str
     client: str = ""
     started_at: float | None = None
-    """Unix seconds; None while it is handed over, and where only a worker before us knows it."""
+    """Unix seconds; None during the handoff, and where only this worker's predecessor knew it."""
     is_served: bool = False
-    """Whether the browser server has it; until then it may still come to nothing."""
+    """Whether the browser server has its socket; until then the handoff may still fail."""
     told: Mapping[str, str] = field(default_factory=dict)
-    """What the proxy said of its client: fields of its record, and `caps`."""
+    """What the proxy told of its client: fields of its record, and `caps`."""
     lease_id: str = ""
-    """The lease that it came with, whose slot it has: it takes none of its own."""
+    """The lease that it came with: it uses the lease's slot and takes none of its own."""
 
 
 class Slots:
-    """The live sessions and the leases of one worker. Synchronous: admission and end are decided here at once.
+    """The live sessions and the leases of one worker.
 
-    `held` has the leases by their names in Redis, each as a session for whose client a slot is kept. `max_lifetime` is
-    a number of sessions; a lease counts as one, however many clients come with it. `on_freed` is called whenever a full
-    worker gets a slot back.
+    `held` has the leases by their keys in Redis, each as a session that keeps its slot. `max_lifetime` is a number of
+    sessions; a lease counts as one, however many clients come with it. Calls `on_freed` whenever a full worker gets a
+    slot back.
     """
 
     def __init__(self, slots: int, max_lifetime: float = math.inf, on_freed: Callable[[], None] = lambda: None) -> None:
@@ -62,22 +62,22 @@ class Slots:
         return len(self.live) - self._within_leases + len(self.held)
 
     def runs(self) -> list[dict[str, str | int]]:
-        """Who has the slots, as far as clients have said so: names, label key, how many; the MOST_RUNS with most."""
+        """Returns who has how many slots, by names and label key as far as clients gave them; the MOST_RUNS largest."""
         holders = [*self.held.values(), *(each for each in self.live.values() if not each.lease_id)]
-        said = Counter(tuple(each.told.get(what, "") for what in SAID) for each in holders if each.told)
-        del said[("",) * len(SAID)]
-        return [{**dict(zip(SAID, words, strict=True)), "slots": slots} for words, slots in said.most_common(MOST_RUNS)]
+        counts = Counter(tuple(each.told.get(name, "") for name in NAMES) for each in holders if each.told)
+        del counts[("",) * len(NAMES)]
+        return [{**dict(zip(NAMES, key, strict=True)), "slots": slots} for key, slots in counts.most_common(MOST_RUNS)]
 
     def admit(self, offer: Offer, status: WorkerStatus, now: float) -> RefusalReason | None:
-        """Takes the session into a slot, or says why not."""
+        """Takes the session into a slot, or returns why not."""
         return self._take(self.live, offer, status, now)
 
     def hold(self, offer: Offer, status: WorkerStatus, now: float) -> RefusalReason | None:
-        """Keeps a slot for a lease, or says why not."""
+        """Keeps a slot for a lease, or returns why not."""
         return self._take(self.held, offer, status, now)
 
     def admit_with_lease(self, offer: Offer) -> None:
-        """The session of a client that comes with a lease of this worker, which has a slot for it."""
+        """Admits the session of a client with a lease of this worker, into the lease's slot."""
         self.live[offer.session_id] = LiveSession(
             offer.session_id, offer.client, told=offer.told, lease_id=offer.lease_id
         )
@@ -85,15 +85,15 @@ class Slots:
         self._empty.clear()
 
     def expect(self, leases: Mapping[str, float]) -> None:
-        """A drain begins while these sessions, leased for so many seconds more, are on their way: they are admitted all
-        the same, and `empty` waits for them."""
+        """Called when a drain begins. `leases` maps sessions that are on their way to the seconds that their leases
+        still run: these are admitted all the same, and `empty` waits for them."""
         for session_id in leases.keys() - self.live.keys() - self.held.keys():
             self._expected.add(session_id)
             asyncio.get_running_loop().call_later(leases[session_id], self._expect_no_more, session_id)
         self._tell_if_empty()
 
     def adopt(self, session_id: str, lease_id: str = "", told: Mapping[str, str] | None = None) -> None:
-        """A session that a worker before us admitted; it has the slot of that lease, if we know it."""
+        """Takes over a session that this worker's predecessor admitted. With `lease_id` it uses that lease's slot."""
         self.live[session_id] = LiveSession(session_id, is_served=True, told=told or {}, lease_id=lease_id)
         if lease_id:
             self._within_leases += 1
@@ -102,20 +102,20 @@ class Slots:
         self._empty.clear()
 
     def adopt_held(self, held: LiveSession) -> None:
-        """The slot of a lease that a worker before us gave."""
+        """Takes over the slot of a lease of this worker's predecessor."""
         self.held[held.session_id] = held
         self.lifetime += 1
         self._empty.clear()
 
     def take_back(self, session_id: str) -> None:
-        """An admitted session that the browser server did not get, or a lease that nobody was told of: as if it had
-        never been."""
+        """Undoes the admission of a session that the browser server did not get, or of a lease that no proxy kept, also
+        in `lifetime`."""
         session = self.end(session_id)
         if session is not None and not session.lease_id:
             self.lifetime -= 1
 
     def end(self, session_id: str) -> LiveSession | None:
-        """Frees the slot of the session or lease. None if it is not here (any more)."""
+        """Frees the slot of the session or lease, and returns it; None if it is not here (any more)."""
         was_full = self.taken >= self.slots
         session = self.live.pop(session_id, None) or self.held.pop(session_id, None)
         if session is not None and session.lease_id:
@@ -127,7 +127,7 @@ class Slots:
         return session
 
     async def empty(self) -> None:
-        """Returns once no session is live and no lease held, and none expected."""
+        """Returns once no session is live or expected and no lease is held."""
         await self._empty.wait()
 
     def _take(

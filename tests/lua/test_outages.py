@@ -130,7 +130,7 @@ class World:
         session_id = await self.select()
         assert self.slots.admit(Offer(session_id, 1.0, "c:1"), WorkerStatus.AVAILABLE, 0.0) is None
         session = self.slots.live[session_id]
-        self.sync.began(session)
+        self.sync.mark_served(session)
         self.sync.started(session)
 
     async def a_session_ends(self, choice: int, by: str, reason: str) -> None:

@@ -1,7 +1,7 @@
 """When a browser counts as sick. The browser server here is one that answers as it is told."""
 
 from pwgrid.worker.browser.server import CanaryResult
-from pwgrid.worker.health import sickness
+from pwgrid.worker.health import wait_until_sick
 
 WELL, SICK = CanaryResult(True, "", 20), CanaryResult(False, "no page", 30)
 
@@ -23,7 +23,7 @@ class Server:
 
 async def found(server: Server) -> tuple[str | None, list[CanaryResult]]:
     tried: list[CanaryResult] = []
-    return await sickness(server, lambda: True, 0.0, 1.0, tried.append), tried  # type: ignore[arg-type]
+    return await wait_until_sick(server, lambda: True, 0.0, 1.0, tried.append), tried  # type: ignore[arg-type]
 
 
 async def test_two_tries_in_vain_are_a_sickness_and_one_is_not() -> None:

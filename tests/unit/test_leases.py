@@ -14,7 +14,7 @@ import pytest
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of, takes_slot
 from pwgrid.worker.handoff import Answer
-from pwgrid.worker.leases import DISCONNECTED, EXPIRED, RETURNED, Deeds, End, Lease, Leases
+from pwgrid.worker.leases import DISCONNECTED, EXPIRED, RETURNED, End, Lease, LeaseCallbacks, Leases
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.slots import Slots
 
@@ -36,7 +36,9 @@ class Worker:
             lambda: self.status,
             self.path,
             grace_s,
-            Deeds(self._began, self._ended, self._note("changed"), self._close, self._serve, self._note("taken")),
+            LeaseCallbacks(
+                self._began, self._ended, self._note("changed"), self._close, self._serve, self._note("taken")
+            ),
         )
 
     def _note(self, *what: str) -> Callable[[], None]:

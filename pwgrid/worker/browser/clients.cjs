@@ -1,5 +1,5 @@
-// Every client at Playwright's dispatcher, where its messages are parsed already: what guard.cjs refuses goes no further, and
-// what a client made on the host or in the browser beside its contexts (files, processes, contexts over CDP) ends with it.
+// Clients at Playwright's dispatcher, where their messages are parsed already: stops what guard.cjs refuses, and removes with
+// a client what it made on the host or in the browser beside its contexts (files, processes, contexts over CDP).
 'use strict';
 
 const childProcess = require('node:child_process');
@@ -9,10 +9,10 @@ const { AsyncLocalStorage } = require('node:async_hooks');
 
 const { ENDS_THE_SESSION, isWellFormed, judge } = require('./guard.cjs');
 
-const GOING_GRACE_MS = 5_000; // for a browser that its client has told to end
-const MALFORMED = 1007; // as playwright itself closes what is not JSON
+const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
+const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
-const kClient = Symbol('client'); // on a connection of Playwright's
+const kClient = Symbol('client'); // property of a Playwright connection
 
 class Client {
   // `clients`: those of this browser server
@@ -21,11 +21,11 @@ class Client {
     this.clients = clients;
     this.connection = null;
     this.processes = new Set();
-    this.madeOverCdp = []; // commands that undo it
-    this.reused = null; // a browser that knows no other client's context for reuse
+    this.madeOverCdp = []; // the CDP commands that undo what it made
+    this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
-    this.files = []; // in no directory of its own: a video that starts with its page
-    // for the rules
+    this.files = []; // outside its directory, like a video that starts with its page
+    // what the rules in guard.cjs read
     this.guard = clients.options.clientGuard;
     this.isShared = clients.options.slots > 1;
     this.blocksFileUrls = clients.options.blockFileUrls;
@@ -34,7 +34,7 @@ class Client {
     this.baseUrl = undefined;
   }
 
-  // True when the message may go on to Playwright.
+  // Returns whether Playwright gets the message. If not, answers it or ends the session.
   allows(connection, message) {
     if (!isWellFormed(message)) {
       this.session.end('client', `protocol error (${MALFORMED})`, MALFORMED);
@@ -52,14 +52,14 @@ class Client {
       return true;
     if (verdict === ENDS_THE_SESSION) {
       connection.onmessage({ id: message.id, result: { result: {} } });
-      setImmediate(() => this.session.end('client', ENDED_BY_CLIENT)); // behind that answer
+      setImmediate(() => this.session.end('client', ENDED_BY_CLIENT)); // after that answer
     } else {
       connection.onmessage({ id: message.id, error: { error: { name: 'Error', message: verdict, stack: '' } } });
     }
     return false;
   }
 
-  // Before Playwright uses a new object of this client's.
+  // Called for each new object of this client, before Playwright uses it.
   made(dispatcher) {
     if (dispatcher._type === 'Browser')
       this.ownBrowser(dispatcher);
@@ -74,7 +74,7 @@ class Client {
       });
   }
 
-  // Its pages by id, the newest last.
+  // Returns its pages by id, the newest last.
   pages() {
     const dispatchers = [...this.connection?._dispatcherByGuid.values() ?? []];
     return new Map(dispatchers.filter(each => each._type === 'Page').map(each => [each._guid, each._object]));
@@ -115,14 +115,14 @@ class Client {
           this.madeOverCdp.push(['Target.closeTarget', { targetId: answer.result.targetId }]);
         return answer;
       } catch (error) {
-        if (ends && this.clients.browser.isConnected()) // it cannot do that on this session
+        if (ends && this.clients.browser.isConnected()) // the browser has refused it on this CDP session
           this.clients.browserIsGoing(false);
         throw error;
       }
     });
   }
 
-  // Its connection is over and its contexts are closed.
+  // Called when its connection is over and its contexts are closed.
   async end() {
     const { browser } = this.clients;
     for (const made of this.processes)
@@ -137,7 +137,7 @@ class Client {
 }
 
 class Clients {
-  // `onGoing`: the browser ends, or will not be let live on; nobody may come in any more
+  // `onGoing` is called GOING_GRACE_MS after the browser has begun to end
   constructor(playwright, options, onGoing) {
     this.options = options;
     this.onGoing = onGoing;
@@ -152,7 +152,7 @@ class Clients {
     this.wrapSpawn();
   }
 
-  // Runs `upgrade`, in which Playwright makes the connection of this session.
+  // Runs `upgrade`, in which Playwright makes this session's connection.
   admit(session, upgrade) {
     this.arriving = session.client = new Client(session, this);
     try {
@@ -168,7 +168,7 @@ class Clients {
     const { dispatch, registerDispatcher } = prototype;
     prototype.registerDispatcher = function(dispatcher) {
       if (dispatcher._type === 'Root')
-        this[kClient] = clients.arriving; // null for the launcher's own
+        this[kClient] = clients.arriving; // null for the launcher's own connection
       if (dispatcher._type === 'Root' && this[kClient])
         this[kClient].connection = this;
       else if (dispatcher._type === 'Browser' && !clients.browser)
@@ -185,8 +185,8 @@ class Clients {
     };
   }
 
-  // Chromium logs URLs and console texts of all its pages. Playwright would tell them to each client that loses the
-  // browser.
+  // Chromium logs URLs and console texts of all its pages. Playwright would send them to each client that loses the
+  // browser, so a shared browser has no log.
   ownBrowser(browser) {
     this.browser = browser;
     browser.on('disconnected', () => this.browserIsGoing(true));
@@ -201,7 +201,7 @@ class Clients {
     browser.contextForReuse = () => contextForReuse.call(this.reusingNow);
   }
 
-  // Files of two clients must not meet: those of a trace are named after calls, which all clients number alike.
+  // Each client has a directory of its own: the files of a trace are named after calls, which all clients number alike.
   directoryOf(client, base) {
     if (!client)
       return base;
@@ -212,7 +212,7 @@ class Clients {
     return client.directory;
   }
 
-  // Playwright keeps one context for reuse in each browser, whoever made it.
+  // Playwright keeps one context for reuse in each browser. This gives each client one of its own.
   reusing(client, browser, call) {
     client.reused ??= Object.create(browser, {
       _contextForReuse: { value: undefined, writable: true },
@@ -220,7 +220,7 @@ class Clients {
     });
     this.reusingNow = client.reused;
     try {
-      return call(); // which asks the browser before it first waits
+      return call(); // synchronous until it has asked the browser
     } finally {
       this.reusingNow = null;
     }
@@ -247,13 +247,13 @@ class Clients {
   }
 }
 
-// `replacement` gets the method as it was, bound to `object`, and the arguments.
+// `replacement` gets the original method, bound to `object`, and the arguments.
 function override(object, name, replacement) {
   const original = object[name];
   object[name] = (...args) => replacement(original.bind(object), ...args);
 }
 
-// Playwright makes each process the leader of a group, except for a few that end soon.
+// Playwright makes each process the leader of a group, except a few that end soon.
 function killGroup(made) {
   try {
     process.kill(-made.pid, 'SIGKILL');

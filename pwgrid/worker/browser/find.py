@@ -23,13 +23,13 @@ from pwgrid.worker.browser.setup_trials import Trials
 Source = Literal["setting", "playwright", "system"]
 
 STOCK_FIREFOX_CHANNEL: Final = "moz-firefox"
-"""With it Playwright speaks WebDriver BiDi, which is what a Firefox that it did not patch itself understands."""
+"""With this channel Playwright speaks WebDriver BiDi, which a Firefox that Playwright has not patched understands."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundBrowser:
-    """What can be launched. `channel` is Playwright's word, mostly empty; without an `executable` Playwright finds that
-    of the channel by itself. `notes` are for the user."""
+    """A browser that can be launched. `channel` is Playwright's launch option, mostly empty; if `executable` is empty,
+    Playwright finds the channel's browser itself. `notes` are for the user."""
 
     browser_type: BrowserType
     executable: str
@@ -44,7 +44,7 @@ class FoundBrowser:
 
 @dataclass(frozen=True, slots=True)
 class SearchPaths:
-    """Where to look. The defaults are this host; tests give others."""
+    """Where to look: by default on this host."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
@@ -53,12 +53,12 @@ class SearchPaths:
 
     @property
     def core(self) -> Path:
-        """The directory of playwright-core, which lies in the Python package."""
+        """The directory of playwright-core, by default in the Python package."""
         return self.playwright_core or Path(compute_driver_executable()[1]).parent
 
     @property
     def installed(self) -> Path:
-        """Where Playwright installs its browsers (its own rule)."""
+        """Where Playwright installs its browsers, by the driver's own rules."""
         chosen = self.environ.get("PLAYWRIGHT_BROWSERS_PATH", "")
         if chosen == "0":
             return self.core / ".local-browsers"
@@ -68,7 +68,7 @@ class SearchPaths:
 
     @property
     def trials(self) -> tuple[Path, ...]:
-        """Where it is written down how launches went: for all users of this installation, else for this one alone."""
+        """Files with the results of `pwgrid setup`'s launches: for all users of this installation, for this user."""
         if self.trials_file is not None:
             return (self.trials_file,)
         return (Path(sys.prefix, "share", "pwgrid", "browsers.json"), self._cache / "pwgrid" / "browsers.json")
@@ -78,7 +78,7 @@ class SearchPaths:
         return Path(self.environ.get("XDG_CACHE_HOME") or Path(self.environ.get("HOME") or Path.home(), ".cache"))
 
 
-# Below the directory of one installed browser; the second ones are those of older drivers.
+# Relative to the directory of an installed browser; the last of several is that of older drivers.
 OWN_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "chromium-headless-shell": (
         "chrome-headless-shell-linux64/chrome-headless-shell",
@@ -90,8 +90,8 @@ OWN_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "webkit": ("pw_run.sh",),
 }
 
-# The binaries themselves: Debian's wrapper for Chromium prints noise, that for the headless shell has another pid.
-_SYSTEM: Final[Mapping[str, tuple[str, ...]]] = {
+# Not Debian's wrapper scripts: Chromium's prints noise, and the headless shell's has another pid than the browser.
+_SYSTEM_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "chromium-headless-shell": (
         "usr/lib/chromium/chromium-headless-shell",
         "usr/lib/chromium/headless_shell",
@@ -112,13 +112,13 @@ _SYSTEM: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
-_ON_PATH: Final[Mapping[str, tuple[str, ...]]] = {
+_NAMES_ON_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "chromium-headless-shell": ("chrome-headless-shell", "headless_shell"),
     "chromium": ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"),
     "firefox": ("firefox-esr", "firefox"),
 }
 
-_OF_CHANNEL: Final[Mapping[str, str]] = {
+_CHANNEL_PATHS: Final[Mapping[str, str]] = {
     "chrome": "opt/google/chrome/chrome",
     "chrome-beta": "opt/google/chrome-beta/chrome",
     "chrome-dev": "opt/google/chrome-unstable/chrome",
@@ -130,7 +130,7 @@ _OF_CHANNEL: Final[Mapping[str, str]] = {
     "moz-firefox-beta": "opt/firefox-beta/firefox",
     "moz-firefox-nightly": "opt/firefox-nightly/firefox",
 }
-"""Where Playwright looks for the browser of a channel on Linux, and nowhere else."""
+"""The only place where Playwright looks for the browser of a channel on Linux."""
 
 _HOW_TO_GET: Final[Mapping[BrowserType, str]] = {
     "chromium": "run `pwgrid setup --chromium 1`, or install the system's chromium, or set CHROMIUM_EXECUTABLE",
@@ -141,8 +141,8 @@ _HOW_TO_GET: Final[Mapping[BrowserType, str]] = {
 
 
 def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
-    """The executable that was set, else the first of the candidates; one that did not start for `pwgrid setup` is taken
-    only where there is no other. Raises BrowserMissing: how to get one."""
+    """Returns the executable from the settings, else the best candidate; one that did not start for `pwgrid setup` only
+    if there is no other. Raises BrowserMissing, which says how to get one."""
     places = places or SearchPaths()
     passed_over: list[str] = []
     found = list(candidates(browser_type, settings, places, passed_over))
@@ -156,10 +156,10 @@ def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPa
 
 
 def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
-    """What the workers of a pool launch. A channel is found by Playwright itself, if it is there. Raises
-    BrowserMissing."""
+    """Returns what the workers of a pool launch. Playwright itself finds a channel's browser; this only checks that it
+    is there. Raises BrowserMissing."""
     if pool.channel:
-        path = _OF_CHANNEL.get(pool.channel)
+        path = _CHANNEL_PATHS.get(pool.channel)
         if path is not None and not os.access((places or SearchPaths()).root / path, os.X_OK):
             raise BrowserMissing(
                 f"the channel of pool {pool.name} is {pool.channel}, and there is no such browser at /{path}",
@@ -174,8 +174,8 @@ def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | 
 def candidates(
     browser_type: BrowserType, settings: Settings, places: SearchPaths, passed_over: list[str]
 ) -> Iterator[FoundBrowser]:
-    """What could be launched, the best first: the executable that was set and nothing else, or Playwright's own and
-    then the system's (these first, where the settings prefer them). Why others cannot is added to `passed_over`.
+    """Yields what can be launched, the best first: only the executable from the settings if there is one, else
+    Playwright's own and the system's, in the order that the settings prefer. Adds to `passed_over` why others cannot.
 
     Raises BrowserMissing for a wrong path in the settings.
     """
@@ -191,7 +191,7 @@ def candidates(
 def candidates_from(
     source: Source, browser_type: BrowserType, settings: Settings, places: SearchPaths, passed_over: list[str]
 ) -> Iterator[FoundBrowser]:
-    """Those of one source, the best first, each file once."""
+    """Yields the candidates of one source, the best first, each file once."""
     seen = set()
     for kind in _kinds(browser_type, settings.headless):
         if source == "playwright":
@@ -207,12 +207,12 @@ def candidates_from(
 
 
 def made_for(browser_type: BrowserType, places: SearchPaths) -> str:
-    """The version of this browser that the driver is made for, like 159.0.8154.6; empty when it does not tell."""
-    return next((each.get("browserVersion", "") for each in described(places) if each["name"] == browser_type), "")
+    """Returns the version of this browser that the driver is made for, like 159.0.8154.6, or "" if it is unknown."""
+    return next((each.get("browserVersion", "") for each in installables(places) if each["name"] == browser_type), "")
 
 
 def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:
-    """What would do, the best first: a headless shell needs half the memory of a full Chromium."""
+    """Returns the kinds to look for, the best first: a headless shell needs half the memory of a full Chromium."""
     return ("chromium-headless-shell", "chromium") if browser_type == "chromium" and headless else (browser_type,)
 
 
@@ -223,14 +223,14 @@ def _chosen(browser_type: BrowserType, chosen: str, setting: str = "") -> FoundB
         raise BrowserMissing(f"{setting} is {chosen}, where there is no file: correct it, or unset it to look for one")
     if not os.access(path, os.X_OK):
         raise BrowserMissing(f"{setting} is {chosen}, which is not executable: correct it, or unset it to look for one")
-    # Playwright's patched Firefox speaks its own protocol; it lies in a directory like firefox-1572/firefox.
+    # Playwright's patched Firefox has its own protocol; it is in a directory like firefox-1572/firefox.
     own = re.search(r"/firefox-\d+/firefox/", str(path.resolve()))
     channel = STOCK_FIREFOX_CHANNEL if browser_type == "firefox" and not own else ""
     return FoundBrowser(browser_type, chosen, channel, "setting")
 
 
-def described(places: SearchPaths) -> list[dict[str, Any]]:
-    """What the driver says of each thing that it can install: name, revision, for browsers `browserVersion`."""
+def installables(places: SearchPaths) -> list[dict[str, Any]]:
+    """Returns what the driver can install, each with name and revision, browsers also with `browserVersion`."""
     try:
         found: list[dict[str, Any]] = json.loads((places.core / "browsers.json").read_text())["browsers"]
     except FileNotFoundError:
@@ -239,8 +239,8 @@ def described(places: SearchPaths) -> list[dict[str, Any]]:
 
 
 def install_directories(name: str, places: SearchPaths) -> Iterator[Path]:
-    """Where the driver looks for what it installed under this name, whether it is there or not."""
-    for each in described(places):
+    """Yields where the driver installs what has this name, whether it is there or not."""
+    for each in installables(places):
         if each["name"] != name:
             continue
         prefix = name.replace("-", "_")
@@ -252,7 +252,7 @@ def install_directories(name: str, places: SearchPaths) -> Iterator[Path]:
 def _own(kind: str, places: SearchPaths) -> Path | None:
     for directory in install_directories(kind, places):
         if not (directory / "INSTALLATION_COMPLETE").exists():
-            continue  # a download that was broken off
+            continue  # a download that was interrupted
         for path in OWN_PATHS[kind]:
             if os.access(directory / path, os.X_OK):
                 return directory / path
@@ -260,12 +260,12 @@ def _own(kind: str, places: SearchPaths) -> Path | None:
 
 
 def _system(kind: str, places: SearchPaths, passed_over: list[str]) -> Iterator[Path]:
-    """Candidates that can be used, the best first; why others cannot is added to `passed_over`."""
-    for path in _SYSTEM.get(kind, ()):
+    """Yields usable candidates, the best first. Adds to `passed_over` why others are not."""
+    for path in _SYSTEM_PATHS.get(kind, ()):
         candidate = places.root / path
         if os.access(candidate, os.X_OK):
             yield candidate
-    for name in _ON_PATH.get(kind, ()):
+    for name in _NAMES_ON_PATH.get(kind, ()):
         found = shutil.which(name, path=places.environ.get("PATH", ""))
         if found is None:
             continue

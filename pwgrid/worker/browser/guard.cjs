@@ -1,22 +1,23 @@
-// What a connected client may ask of Playwright's server: the rules, by the name of the message. Decides, changes nothing.
+// What a connected client may ask of Playwright's server: rules by the name of the message. Decides, changes nothing.
 //
-// `compatible` refuses what no official client sends to a remote browser, and ends only the asker's session where it asks to
-// end a browser that others share. `strict` refuses also what reads or disturbs those others. `off` refuses only what
-// BLOCK_FILE_URLS and the launcher itself do. What Playwright's server refuses by itself (to launch or connect to another
-// browser, Android, Electron, requests without a context) is no rule here; tests/hostile has the table of all messages.
+// `compatible` refuses what no official client sends to a remote browser; a client that asks to end a shared browser only
+// ends its own session. `strict` also refuses what reads or disturbs other clients. `off` refuses only file URLs, if
+// BLOCK_FILE_URLS says so, and what the launcher never allows. What Playwright's server refuses by itself (to launch or
+// connect to another browser, Android, Electron, requests without a context) is no rule here; tests/hostile has the table of
+// all messages.
 'use strict';
 
 const path = require('node:path');
 
-const ENDS_THE_SESSION = 'ends the session'; // a verdict; all others are the sentence of a refusal, or null
-const CALL_ID = /^[\w@:-]{1,64}$/; // the trace of a context has files that are named after it
+const ENDS_THE_SESSION = 'ends the session'; // a verdict; any other is the sentence of a refusal, or null
+const CALL_ID = /^[\w@:-]{1,64}$/; // names files of a context's trace, so it must be no path
 
 const OFF = 'CLIENT_GUARD=off allows it';
 const UNSHARED = 'CLIENT_GUARD=compatible or MAX_CONCURRENT_SESSIONS=1 allows it';
 const FILE_URLS = 'BLOCK_FILE_URLS=false allows it';
 
 // A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with `baseUrl` for a frame and
-// `isBrowserLevel` for a CDP session. It returns why not and what allows it, ENDS_THE_SESSION, or nothing.
+// `isBrowserLevel` for a CDP session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
 const RULES = new Map([
   ['showRecorder', (_, client) => atMost('off', client, 'it starts another browser on the host')],
   ['saveAs', (_, client) => atMost('off', client, 'it writes a file of the host, and saveAsStream sends it to the client')],
@@ -37,7 +38,7 @@ const RULES = new Map([
   ['send', ({ method, params }, client) => cdp(String(method), objectOf(params), client)],
 ]);
 
-// What becomes of a message: null (it is let through), ENDS_THE_SESSION, or the sentence of a refusal.
+// Returns null for a message that may pass, ENDS_THE_SESSION, or the sentence of a refusal.
 function judge(type, method, params, client) {
   const rule = RULES.get(method);
   const verdict = rule ? rule(objectOf(params), client) : null;
@@ -47,7 +48,7 @@ function judge(type, method, params, client) {
   return `${type}.${method} is refused by the grid: ${why} (${allowedBy})`;
 }
 
-// Playwright itself takes any JSON: null, or a call whose id is a path.
+// Playwright itself takes any JSON, such as null, or a call whose id is a path.
 function isWellFormed(message) {
   return typeof message === 'object' && message !== null && typeof message.guid === 'string'
     && typeof message.method === 'string' && ['string', 'number', 'undefined'].includes(typeof message.id)
@@ -55,12 +56,12 @@ function isWellFormed(message) {
     && (message.method !== '__abort__' || typeof message.params === 'object' && message.params !== null);
 }
 
-// The value if it is an object, else an empty one: Playwright or the browser refuses the message then.
+// Returns the value if it is an object, else an empty one: then Playwright or the browser refuses the message.
 function objectOf(value) {
   return typeof value === 'object' && value !== null ? value : {};
 }
 
-// `allowed` is the strictest guard that lets it through; `compatible` does so for a browser that nobody shares.
+// `allowed` is the strictest guard that lets the message pass; for `compatible`, `strict` also does in an unshared browser.
 function atMost(allowed, client, why) {
   if (client.guard === 'off' || (allowed === 'compatible' && (client.guard === 'compatible' || !client.isShared)))
     return null;
@@ -140,7 +141,7 @@ function reachesOthers(method, params, client) {
   return null;
 }
 
-// A session without `flatten` carries the messages of another one as texts, which may carry those of a third.
+// A CDP session without `flatten` carries messages of another one as text, which may carry those of a third.
 function tunnelled(method, { message }, client) {
   if (method !== 'Target.sendMessageToTarget')
     return null;

@@ -1,4 +1,4 @@
-"""Says what to launch as a browser server, and starts its Node process. Watches nothing."""
+"""Describes what a browser server launches, and starts its Node process. Watches nothing."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
 _SOCKET_PATH_BYTES: Final = 107
 
 _NEEDED: Final = re.compile(
-    # where things are, who we are, which language and time
+    # paths, user, language, time zone
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TZDIR"
-    # the display, its sound and its fonts
+    # display, sound, fonts
     r"|DISPLAY|XAUTHORITY|WAYLAND_DISPLAY|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|PULSE_\w+|FONTCONFIG_\w+"
-    # how to reach the network, and whom to trust there
+    # proxies and trusted certificates
     r"|(http|https|ftp|all|no)_proxy|(HTTP|HTTPS|FTP|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS"
     # libraries, drivers, and the browsers themselves
     r"|LD_LIBRARY_PATH|LIBGL_\w+|MESA_\w+|GALLIUM_\w+|VK_\w+|LIBVA_\w+|MOZ_\w+"
     r"|PLAYWRIGHT_BROWSERS_PATH|PLAYWRIGHT_SKIP_VALIDATE_HOST_REQUIREMENTS"
 )
-"""Variables that Node and the browser get, and so would a page that breaks out of it. They get nothing else of the
-grid's environment, such as secrets of a CI job."""
+"""Variables that Node and the browser get, and nothing else of the grid's environment: a page that breaks out of its
+browser must not get the secrets of a CI job."""
 
 _FIREFOX_PREFS: Final[Mapping[str, str | int | bool]] = {
-    "fission.bfcacheInParent": False
-}  # page.go_back() hangs otherwise
+    "fission.bfcacheInParent": False  # page.go_back() hangs otherwise
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What to launch and by which rules its sessions live. Durations in seconds; 0 switches a limit off."""
+    """What to launch, and the limits of its sessions. Durations are in seconds; 0 switches a limit off."""
 
     browser_type: BrowserType
     socket_path: Path
@@ -55,7 +55,7 @@ class LaunchSpec:
     tmpdir: Path
     """Private to this browser server: processes with this TMPDIR are killed with it."""
     executable: str = ""
-    """Empty: the one that Playwright installed."""
+    """Empty: Playwright looks for one itself."""
     channel: str = ""
     headless: bool = True
     args: tuple[str, ...] = ()
@@ -69,15 +69,15 @@ class LaunchSpec:
     client_guard: str = "compatible"
     block_file_urls: bool = False
     environment: tuple[str, ...] = ()
-    """Names of variables that Node and the browser get beside those that they need."""
+    """Names of variables of the grid that Node and the browser get beside those that they need."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """More variables, with their values."""
+    """Further variables, with their values."""
     proxy: Mapping[str, str] = field(default_factory=dict)
     """Playwright's launch option; empty: none."""
     live_view: Path | None = None
-    """Where it shows the pages of sessions to the proxy (Unix socket); nowhere by default."""
+    """Where it shows the pages of sessions to the proxy (Unix socket); None: nowhere."""
     code_cache: Path | None = None
-    """Where browser servers of the same grid leave compiled code for each other."""
+    """Where browser servers of the same grid share compiled code."""
 
     @classmethod
     def of(
@@ -89,8 +89,7 @@ class LaunchSpec:
         code_cache: Path | None = None,
         pool: PoolSettings | None = None,
     ) -> LaunchSpec:
-        """The spec that these settings (those of the pool, where one is given) ask for, with the browser that was
-        found."""
+        """Makes the spec for `browser` from the settings of the worker and of `pool`."""
         pool = pool or short_form(settings, browser.browser_type)
         return cls(
             browser_type=browser.browser_type,
@@ -150,7 +149,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a browser server that serves says of itself."""
+    """What a browser server reports when it is ready."""
 
     pid: int
     browser_pid: int
@@ -160,7 +159,7 @@ class Ready:
 
     @classmethod
     def of(cls, message: Message) -> Ready:
-        """From the launcher's `ready` message."""
+        """Reads the launcher's `ready` message."""
         return cls(
             message["pid"],
             message["browserPid"],
@@ -171,7 +170,8 @@ class Ready:
 
 
 def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subprocess.Popen[bytes]:
-    """Starts the launcher with `ipc_child` as its channel and a pipe on stderr. Raises BrowserLaunchError, OSError."""
+    """Starts the launcher with `ipc_child` as Node's IPC socket and a pipe on stderr. Raises BrowserLaunchError or
+    OSError."""
     if len(os.fsencode(spec.socket_path)) > _SOCKET_PATH_BYTES:
         raise BrowserLaunchError(
             f"its socket's path is longer than {_SOCKET_PATH_BYTES} bytes: set PWGRID_RUNTIME_DIR to a shorter one",

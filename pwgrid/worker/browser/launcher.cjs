@@ -1,15 +1,15 @@
-// The browser server of pwgrid: one warm browser that serves every client socket the worker hands over.
+// The browser server: one warm browser that serves every client socket that the worker hands over.
 //
-// Run by Playwright's bundled node. Options: JSON in the environment variable PWGRID_LAUNCH (pwgrid/worker/browser/server.py
-// writes it). It talks to its worker over Node's own IPC channel (NODE_CHANNEL_FD, JSON lines; pwgrid/worker/browser/node_link.py) and
-// outlives that worker: the master keeps the other end open until a successor takes over. It opens no TCP port, and lets no
-// client open one. It never decides who may connect; the proxy and the worker did that before the socket got here.
+// Playwright's bundled Node runs it. Its options are JSON in the variable PWGRID_LAUNCH (pwgrid/worker/browser/launch.py). It
+// talks to its worker over Node's IPC (NODE_CHANNEL_FD, JSON lines; pwgrid/worker/browser/node_link.py) and outlives that
+// worker: the master keeps the other end open until a successor takes over. It opens no TCP port, and lets no client open
+// one. It does not decide who may connect: the proxy and the worker have done that before.
 //
-// How a session ends (every end is reported once, and again on `sync` until it is acknowledged):
+// How a session ends (each end is reported once, and again on `sync` until it is acknowledged):
 //   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           whatever `close` says
+//           too late · the reason in a `close` message
 'use strict';
 
 const nodeModule = require('node:module');
@@ -18,7 +18,7 @@ const { randomBytes } = require('node:crypto');
 
 const options = JSON.parse(process.env.PWGRID_LAUNCH);
 delete process.env.PWGRID_LAUNCH;
-// A fifth of what a start costs is compiling playwright-core: the first browser server of a grid leaves that to the others.
+// Compiling playwright-core is a fifth of a start's cost: the first browser server of a grid saves it for the others.
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
@@ -34,14 +34,14 @@ let httpServer = null; // playwright's own
 let browserServer = null;
 let browserType = null;
 let clients = null;
-let ready = null; // the `ready` message, once said
-let browserGone = ''; // how it ended, once it has
-let stopping = null; // the promise of stop(), once asked for
+let ready = null; // the `ready` message, once the browser is launched
+let browserGone = ''; // how the browser ended, once it has
+let stopping = null; // the promise of stop(), once called
 const sessions = new Map(); // session id -> Session
 const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
-let written = Promise.resolve(); // of the last message said
-const home = { options, isStopping: () => stopping !== null, onClosed }; // of every session
+let written = Promise.resolve(); // done when the last message is written
+const home = { options, isStopping: () => stopping !== null, onClosed }; // what every session gets
 
 // ---------------------------------------------------------------------------------------------------------------- IPC
 
@@ -75,7 +75,7 @@ function onMessage(message, socket) {
 }
 
 // A worker that was killed in the middle of a long line leaves half of it in Node's buffer, and Node would prepend that to
-// every later line for ever. Forget it; the successor repeats its `sync` until it is answered.
+// every later line. This empties the buffer; the successor repeats its `sync` until it is answered.
 function forgetHalfLine() {
   const symbolOf = (object, name) => Object.getOwnPropertySymbols(object).find(each => each.description === name);
   const channel = process[symbolOf(process, 'kChannelHandle')];
@@ -86,7 +86,7 @@ function forgetHalfLine() {
 
 // ----------------------------------------------------------------------------------------------------------- sessions
 
-// What the worker was told of its sessions, by their ids, for its successor; it has not been told of all.
+// What the worker was told of its sessions, by their ids, for its successor; of some it was told nothing.
 function told() {
   return Object.fromEntries([...sessions.values()].filter(each => each.told).map(each => [each.id, each.told]));
 }
@@ -95,11 +95,11 @@ function takeSession({ session: id, deadline, headers, early, told }, socket) {
   const session = new Session(id, socket, home);
   session.told = told;
   sessions.set(id, session);
-  // We were frozen for too long: another worker has this client by now, and the connection is its alone. Closing our copy
-  // sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
+  // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the
+  // socket sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
   if (deadline && Number(process.hrtime.bigint()) / 1e9 > deadline)
     return session.end('grid', 'too late');
-  // The mark by which a proxy that hears nothing from us knows that we have its client (pwgrid/proxy/connect/handoff.py).
+  // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff.py).
   socket.setNoDelay(true);
   if (browserGone || clients.isBrowserGoing)
     return session.refuse('browser', 'browser crashed');
@@ -139,7 +139,7 @@ function watchSessions() {
   let last = performance.now();
   setInterval(() => {
     const now = performance.now();
-    const elapsedMs = Math.min(now - last, 2 * periodMs); // a pause of the launcher is no silence of the client
+    const elapsedMs = Math.min(now - last, 2 * periodMs); // a pause of this process is no silence of the client
     last = now;
     sessions.forEach(session => session.sweep(elapsedMs));
   }, periodMs).unref();
@@ -176,7 +176,7 @@ async function launch() {
   browserProcess.once('exit', onBrowserExit);
   if (browserProcess.exitCode !== null || browserProcess.signalCode !== null)
     onBrowserExit(browserProcess.exitCode, browserProcess.signalCode);
-  // Behind playwright's own listener, which upgrades synchronously.
+  // Runs after playwright's own listener, which upgrades synchronously.
   httpServer.on('upgrade', (request, socket) => {
     socket[kSession]?.upgraded(webSocketOf(socket));
   });
@@ -202,7 +202,7 @@ function onBrowserExit(code, signal) {
     stop();
 }
 
-// What a client does: connect, context, page, evaluate. Returns the browser's version.
+// Does what a client does: connect, context, page, evaluate. Returns the browser's version.
 async function tryBrowser(timeoutMs) {
   let browser;
   let timer;
@@ -243,7 +243,7 @@ async function canary(id, timeoutMs) {
 
 function stop(graceMs = STOP_GRACE_MS) {
   stopping ??= (async () => {
-    // The unconditional end: whatever hangs below, this process and its browser are gone a little after the grace.
+    // Whatever hangs below, this process and its browser end half a second after the grace.
     setTimeout(() => {
       browserServer?.kill().catch(() => {});
       setTimeout(() => process.exit(0), 500);
@@ -259,7 +259,7 @@ function stop(graceMs = STOP_GRACE_MS) {
   return stopping;
 }
 
-// Worker and master are both gone: serve the live sessions on, then leave nothing behind.
+// Worker and master are both gone: the live sessions may go on for DRAIN_TIMEOUT, then this process ends.
 function onOrphaned() {
   if (!ready || browserGone || !sessions.size)
     return void stop();
@@ -272,7 +272,7 @@ function onOrphaned() {
 function onUncaught(error) {
   if (error instanceof SyntaxError && String(error.stack).includes('parseChannelMessages'))
     return forgetHalfLine();
-  // One client's trouble inside playwright must not end every session here; the canary notices a server that is broken.
+  // An error that one client causes inside playwright must not end all sessions; the canary notices a broken server.
   console.error(error);
 }
 
@@ -281,7 +281,7 @@ async function main() {
   process.on('SIGHUP', () => {});
   process.on('SIGTERM', () => stop());
   process.stdout.on('error', () => {});
-  process.stderr.on('error', () => {}); // its reader may be dead
+  process.stderr.on('error', () => {}); // the worker, which reads it, may be dead
   process.on('message', onMessage);
   process.on('disconnect', onOrphaned);
   try {

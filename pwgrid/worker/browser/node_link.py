@@ -1,4 +1,4 @@
-"""Speaks Node's IPC over a Unix stream socket: JSON lines both ways, sockets towards Node. Knows no session."""
+"""Speaks Node's IPC over a Unix stream socket: JSON lines both ways, sockets only to Node. Knows no session."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ Message = dict[str, Any]
 
 _READ_BYTES: Final = 64 * 1024
 _BATCH_BYTES: Final = 32 * 1024
-"""Up to this size the kernel takes a write whole or not at all (one socket buffer); whole lines survive our SIGKILL."""
+"""Up to this size the kernel takes a write whole or not at all (one socket buffer), so that a SIGKILL of this process
+leaves no half line."""
 
 _ANSWERS: Final = {"NODE_HANDLE_ACK", "NODE_HANDLE_NACK"}
 
 
 class NodeLink:
-    """One end of a Node process's IPC, on the running loop.
+    """One end of a Node process's IPC, on the running loop. Node calls a socket that it gets a handle.
 
-    `on_message` gets every message that is not about a handle; `on_end` is called once, when the other side is gone.
-    Neither may raise. Bytes before the first line that parses are skipped: a successor may start in the middle of one.
+    `on_message` gets every message that is no answer about a handle; `on_end` is called once, when Node is gone.
+    Neither may raise. Skips lines that do not parse: a successor may start in the middle of one.
     """
 
     def __init__(self, sock: socket.socket, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
@@ -53,7 +54,7 @@ class NodeLink:
         )
 
     def send(self, message: Message) -> None:
-        """Sends a message, now or when there is room. Does nothing once the link has ended (`on_end` was called)."""
+        """Sends a message, now or when there is room. Does nothing once the link has ended."""
         if self._closed:
             return
         line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
@@ -63,9 +64,8 @@ class NodeLink:
             self._send_plain(line)
 
     def send_handle(self, message: Message, fd: int) -> asyncio.Future[None]:
-        """Sends a socket with its message; done when Node has it. `fd` stays the caller's, who may close it at once.
-
-        The future fails with BrowserServerGone when the link ends first or Node did not get the socket.
+        """Sends a socket with its message. The future is done when Node has the socket, and fails with
+        BrowserServerGone when the link ends first or Node did not get it. The caller may close `fd` at once.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         if self._closed:
@@ -80,7 +80,7 @@ class NodeLink:
         return future
 
     def close(self) -> None:
-        """Stops using the socket and closes it; what is pending fails. Idempotent, calls nothing back."""
+        """Closes the socket; pending futures fail. Idempotent, does not call `on_end`."""
         if self._closed:
             return
         self._closed = True
@@ -102,7 +102,7 @@ class NodeLink:
                 future.set_exception(BrowserServerGone())
 
     def drain(self) -> None:
-        """Reads what has arrived, without waiting; for when the other side is known to be dead."""
+        """Reads what has arrived, without waiting, when Node is known to be dead."""
         while not self._closed and self._read():
             pass
 
@@ -114,7 +114,7 @@ class NodeLink:
 
     def _send_handle(self, line: bytes, fd: int, future: asyncio.Future[None]) -> None:
         # Node keeps one received socket until the line that it came with is complete, and a second one replaces it. So
-        # a line that Node may read in two pieces bars further sockets until it is answered; others are pipelined.
+        # after a line that Node may read in two pieces, further sockets are held until it is answered.
         if len(line) + self._plain_bytes > _BATCH_BYTES or self._outgoing:
             self._barred_until = future
         self._plain_bytes = 0
@@ -123,7 +123,7 @@ class NodeLink:
 
     def _answered(self, received: bool) -> None:
         if not self._unanswered:
-            return  # the answer to a dead predecessor
+            return  # an answer to this worker's dead predecessor
         future = self._unanswered.popleft()
         if not future.done():
             if received:
@@ -174,7 +174,7 @@ class NodeLink:
         self._loop.remove_writer(self._sock)
 
     def _batch(self, data: bytes | memoryview) -> bytes | memoryview:
-        """`data` with the lines behind it that carry no socket, as far as one write takes them."""
+        """Joins `data` with the following lines that carry no socket, up to _BATCH_BYTES."""
         batch: list[bytes | memoryview] = [data]
         size = len(data)
         while self._outgoing:
@@ -203,7 +203,7 @@ class NodeLink:
     # Reading
 
     def _read(self) -> bool:
-        """Reads once. False when there was nothing, or nothing more will come."""
+        """Reads once. Returns False when there was nothing, or the link has ended."""
         try:
             data = self._sock.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):

@@ -1,13 +1,13 @@
-// What playwright-core and Node do differently here: where its server listens, and what a stock Firefox may not know.
+// Patches to playwright-core and Node: where the server listens, and a command that a stock Firefox may not know.
 'use strict';
 
 const fs = require('node:fs');
 const http = require('node:http');
 const net = require('node:net');
 
-// playwright-core makes its HTTP server with http.createServer() and lets it listen on a TCP port. Ours listens on a Unix
-// socket in the worker's private directory. Nothing else here may listen, or a client could open a public port of this host
-// with browser.bind(); but client certificates work through a SOCKS proxy on the loopback, which is no HTTP server.
+// playwright-core makes its HTTP server with http.createServer() and lets it listen on a TCP port. Here it listens on a Unix
+// socket in the worker's private directory. Other servers may not listen, or a client could open a public port of this host
+// with browser.bind(). The exception is no HTTP server: a SOCKS proxy on the loopback, which client certificates need.
 function wrapListening(socketPath, onServer) {
   let httpServer = null;
   const { createServer } = http;
@@ -31,8 +31,8 @@ function wrapListening(socketPath, onServer) {
   };
 }
 
-// Stock Firefox up to 158 does not know a command without which playwright makes no context. Where the browser says so, the
-// command gets an empty success; a browser that knows it is left alone.
+// Stock Firefox up to 158 does not know a command without which playwright makes no context. Where the browser answers
+// `unknown command`, playwright gets an empty success instead.
 function shimBidi(utils) {
   const OPTIONAL = 'emulation.setMediaFeaturesOverride';
   const { send, emit } = utils.ws.prototype;

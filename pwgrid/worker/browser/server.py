@@ -31,7 +31,8 @@ _SYNC_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """The end of a session. `by` is client, grid or browser; bytes are those that came and went after the handoff."""
+    """The end of a session. `by` is client, grid or browser. Bytes are counted from the handoff on: `bytes_in` from the
+    client, `bytes_out` to it."""
 
     session_id: str
     bytes_in: int
@@ -42,7 +43,7 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """Whether context, page and evaluate worked; `error` says what did not."""
+    """Whether a context, a page and an evaluate worked; if not, `error` says why."""
 
     ok: bool
     error: str
@@ -50,16 +51,16 @@ class CanaryResult:
 
 
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
-"""Gets the end, and what to call once it is on record: until then a successor of ours is told of it, too."""
+"""Gets the end, and a function to call once it is on record: until then a successor of this worker hears of it, too."""
 
 OnGone = Callable[[str], None]
 
 
 class BrowserServer:
-    """One running browser server. Made by `start` or `adopt`; ended by `stop`, which must always be called.
+    """One running browser server. `start` or `adopt` makes it; `stop` must always be called.
 
-    `on_closed` is called for each session that ended, and may see one twice (after `adopt`). `on_gone` is called once
-    when the browser or its server is lost without having been stopped; what it still knows is reported before that.
+    Calls `on_closed` for each session that ended; after `adopt` perhaps twice for the same one. Calls `on_gone` once
+    when the browser or its server ends without `stop`, after `on_closed` for the ends that it still reported.
     """
 
     ready: Ready
@@ -70,7 +71,7 @@ class BrowserServer:
         self._loop = asyncio.get_running_loop()
         self.pid = pid
         self.exited: asyncio.Future[int | None] = self._loop.create_future()
-        """Done when the Node process has ended: its return code, or None when it is not our child."""
+        """Done when the Node process has ended, with its return code, or None when it is no child of this process."""
         self._on_closed = on_closed
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
@@ -107,7 +108,7 @@ class BrowserServer:
 
     @property
     def evidence(self) -> str:
-        """The last lines that the browser server wrote on stderr."""
+        """The last lines of the browser server's stderr."""
         return "\n".join(self._stderr)
 
     @classmethod
@@ -121,10 +122,9 @@ class BrowserServer:
         on_gone: OnGone,
         timeout_s: float,
     ) -> BrowserServer:
-        """Launches a browser server and returns it when it is warm; takes over both sockets.
+        """Launches a browser server and returns it when it is ready; takes over both sockets.
 
-        Raises BrowserLaunchError, with what it said, when it fails or is not warm within `timeout_s`; nothing of it is
-        left then.
+        Raises BrowserLaunchError, with its stderr, when it fails or is not ready within `timeout_s`; it is killed then.
         """
         try:
             popen = spawn(spec, ipc_child, timeout_s)
@@ -158,11 +158,11 @@ class BrowserServer:
     async def adopt(
         cls, ipc: socket.socket, node_pid: int, tmpdir: Path, *, on_closed: OnClosed, on_gone: OnGone, timeout_s: float
     ) -> tuple[BrowserServer, dict[str, dict[str, str]]]:
-        """Takes over the running browser server of a dead worker: returns it, and by the ids of its live sessions what
-        that worker was told of them.
+        """Takes over the running browser server of a dead worker. Returns it, and what that worker was told of its live
+        sessions, by their ids.
 
-        Sessions that ended meanwhile are reported to `on_closed` at the caller's next await. Raises BrowserServerGone
-        when it does not answer within `timeout_s`; it still runs then, unless it had ended.
+        Reports sessions that ended meanwhile to `on_closed` at the caller's next await. Raises BrowserServerGone when
+        it does not answer within `timeout_s`, without ending it.
         """
         try:
             server = cls(ipc, node_pid, tmpdir, on_closed, on_gone)
@@ -181,14 +181,15 @@ class BrowserServer:
             server._release()
             raise
         server._set_ready(message["ready"])
-        told = message.get("told", {})  # one of an earlier version has kept none
+        told = message.get("told", {})  # an earlier version does not report it
         return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
     def hand_over(self, offer: Offer, fd: int) -> asyncio.Future[None]:
-        """Gives the client's socket to the browser server; done when that has it. `fd` may be closed at once.
+        """Gives the client's socket to the browser server; the future is done when that has it. The caller may close
+        `fd` at once.
 
-        After the offer's deadline the browser server drops the socket untouched. The future fails with
-        BrowserServerGone; the socket is then untouched.
+        After the offer's deadline the browser server drops the socket untouched. If the future fails, with
+        BrowserServerGone, the socket is untouched, too.
         """
         if self._gone or self._stopping:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -207,13 +208,13 @@ class BrowserServer:
     def close_session(self, session_id: str, code: int, reason: str, text: str | None = None) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Ignores unknown ids.
 
-        `text` is what the frame says: by default the sentence for this reason (pwgrid/worker/policy/close_texts.py).
+        `text` is the frame's text, by default the sentence for this reason (pwgrid/worker/policy/close_texts.py).
         """
         more = {} if text is None else {"text": text}
         self._link.send({"do": "close", "session": session_id, "code": code, "reason": reason, **more})
 
     async def canary(self, timeout_s: float) -> CanaryResult:
-        """Tries context, page and evaluate, as a client would. Never raises for a sick browser: the result says it."""
+        """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""
         self._canary_id += 1
         number = self._canary_id
         future: asyncio.Future[CanaryResult] = self._loop.create_future()
@@ -222,7 +223,7 @@ class BrowserServer:
         self._canaries[number] = future
         self._link.send({"do": "canary", "id": number, "timeoutS": timeout_s})
         try:
-            # The launcher's own deadline comes first; ours is for a launcher that hangs.
+            # The launcher's own deadline comes first; this one is for a launcher that hangs.
             async with asyncio.timeout(timeout_s + max(1.0, timeout_s / 10)):
                 return await future
         except TimeoutError:
@@ -231,7 +232,7 @@ class BrowserServer:
             self._canaries.pop(number, None)
 
     async def ping(self) -> None:
-        """Returns when the launcher has answered; never, when it hangs or is gone: the caller sets the limit."""
+        """Returns when the launcher has answered. Has no timeout of its own, even if the launcher is gone."""
         self._ping_id += 1
         future: asyncio.Future[None] = self._loop.create_future()
         self._pings[self._ping_id] = future
@@ -242,7 +243,7 @@ class BrowserServer:
             self._pings.pop(self._ping_id, None)
 
     async def stop(self, timeout_s: float) -> None:
-        """Closes the browser and its server: asks, and after `timeout_s` kills what is left of its tree. Idempotent."""
+        """Asks the browser server to end, and after `timeout_s` kills what is left of its process tree. Idempotent."""
         if self._released:
             return
         self._stopping = True
@@ -252,14 +253,14 @@ class BrowserServer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await asyncio.shield(self.exited)
-        with contextlib.suppress(TimeoutError):  # only a process in uninterruptible sleep; the master sees it too
+        with contextlib.suppress(TimeoutError):  # a process in uninterruptible sleep is left to the master
             async with asyncio.timeout(_KILLED_S):
                 while self._tree.kill(process_table()):  # noqa: ASYNC110 - no event tells that all of them have ended
                     await asyncio.sleep(_KILL_AGAIN_S)
                 await asyncio.shield(self.exited)
         self._release()
 
-    # What it says
+    # Its messages
 
     def _on_message(self, message: Message) -> None:
         match message.get("say"):
@@ -280,7 +281,7 @@ class BrowserServer:
                 self._when_ready(partial(self._tell_gone, message["reason"]))
 
     def _when_ready(self, callback: Callable[[], None]) -> None:
-        """Calls back soon, but not before `start` or `adopt` has given the caller what the callback is about."""
+        """Calls back soon, but not before the caller of `start` or `adopt` has this object."""
         if self._untold is None:
             self._loop.call_soon(callback)
         else:
@@ -299,12 +300,12 @@ class BrowserServer:
         self._on_gone(reason)
 
     def _on_link_end(self) -> None:
-        # The process is ending, and its pidfd tells the rest; unless its pid belongs to another process by now.
+        # The process is ending, which the pidfd reports; during `adopt` its pid may be another process's by now.
         if self._popen is None and not self._started.done():
             self._started.set_exception(BrowserServerGone())
 
     async def _sync(self) -> Message:
-        # A predecessor that was killed in the middle of a line has spoilt our first one: ask until answered.
+        # If the predecessor was killed in the middle of a line, the first `sync` is lost with it: ask until answered.
         while True:
             self._link.send({"do": "sync"})
             done, _ = await asyncio.wait([self._started], timeout=_SYNC_AGAIN_S)
@@ -350,11 +351,11 @@ class BrowserServer:
         if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
             self._read_stderr()
         if not self._stopping:
-            self._tree.kill(process_table())  # a Firefox, for one, lives on without its Node process
+            self._tree.kill(process_table())  # Firefox, for example, lives on without its Node process
         ended = f"the browser server ended ({ending(code)})"
         if not self._started.done():
             self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
-            self._started.exception()  # nobody may be waiting any more
+            self._started.exception()  # perhaps nobody waits for it any more
         for future in self._canaries.values():
             if not future.done():
                 future.set_result(CanaryResult(False, ended, 0))
@@ -372,7 +373,7 @@ class BrowserServer:
 
 
 def ending(code: int | None) -> str:
-    """How its process ended, by what `exited` says."""
+    """Describes how the Node process ended, by the result of `exited`."""
     if code is None:
         return "not our child"
     return f"exit {code}" if code >= 0 else signal.Signals(-code).name

@@ -1,16 +1,16 @@
-// One client in the browser server: its socket from the handoff to its close, and why it ended. Says nothing to the worker.
+// One session in the browser server: its socket from the handoff to its close, and why it ended. Sends the worker nothing.
 //
-// Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, so that a page that
-// logs for ever cannot hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
+// Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
+// ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
 'use strict';
 
-const CLOSE_GRACE_MS = 3_000; // between our close frame and the hard end of a peer that does not answer it
+const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
 const GOING_AWAY = 1001;
 const INTERNAL_ERROR = 1011;
 const UNSUPPORTED_DATA = 1003;
 const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer';
-const kSession = Symbol('session'); // on a socket
+const kSession = Symbol('session'); // property of a socket
 
 class Session {
   // `home`: { options, isStopping(), onClosed(session, report) }
@@ -19,10 +19,10 @@ class Session {
     this.home = home;
     this.socket = socket;
     this.ws = null;
-    this.told = undefined; // to our worker, of the client
-    this.client = null; // at Playwright's dispatcher: see clients.cjs
+    this.told = undefined; // what the worker was told of the client
+    this.client = null; // of class Client: see clients.cjs
     this.by = '';
-    this.reason = ''; // set once: the first reason is the one that is recorded
+    this.reason = ''; // set once: the first reason counts
     this.errno = '';
     this.startedAt = performance.now();
     this.controlBytes = 0; // pings and pongs of the client, headers included
@@ -38,7 +38,7 @@ class Session {
 
   upgraded(ws) {
     this.ws = ws;
-    if (!ws) { // playwright answered with an HTTP error, which says why, and closes the socket
+    if (!ws) { // playwright has answered with an HTTP error that says why, and closes the socket
       this.by = 'grid';
       this.reason = 'handshake refused';
       return;
@@ -48,8 +48,8 @@ class Session {
     ws.on('pong', countControl);
     this.idleBytes = this.socket.bytesRead;
     ws.prependOnceListener('message', data => this.refuseDevTools(data));
-    // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. The client should
-    // hear our reason then, and a terminate() right behind the close frame must not swallow it.
+    // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
+    // gets the grid's close frame, and no terminate() right after it, which would swallow it.
     const { close, terminate } = ws;
     this.sendClose = (code, text) => close.call(ws, code, text);
     ws.close = (code, text) => {
@@ -64,8 +64,8 @@ class Session {
     };
   }
 
-  // The first message of a client of the DevTools protocol names no object of Playwright's, which would not understand it.
-  // Only an answer in its own protocol reaches its user: such clients show no refusal and no close frame.
+  // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
+  // reaches its user: such clients show no refusal and no close frame.
   refuseDevTools(data) {
     if (data.includes('"guid"'))
       return;
@@ -86,8 +86,8 @@ class Session {
       this.end('browser', 'browser crashed', INTERNAL_ERROR);
   }
 
-  // Ends the session with a close frame that says why, and hard when the peer does not answer it. `reason` is for the record,
-  // `text` for the client's user: by default what the options have for this reason.
+  // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. `reason` is for
+  // the record, `text` for the client's user: by default the options' text for this reason.
   end(by, reason, code = GOING_AWAY, text = this.home.options.closeTexts[reason] ?? reason) {
     if (this.reason)
       return;
@@ -100,7 +100,7 @@ class Session {
     this.sendClose(code, cut(text, TEXT_LIMIT_BYTES));
   }
 
-  // The socket came when there is no browser any more.
+  // Answers a client that came when the browser had ended or this process was stopping.
   refuse(by, reason) {
     this.by = by;
     this.reason = reason;
@@ -120,9 +120,9 @@ class Session {
     });
   }
 
-  // Called at a third of the ping timeout. Bytes of any kind are a sign of life, and so is reading what had piled up: a
-  // client busy with one large message cannot answer a ping in between. Counted in calls and not by the clock, so that a
-  // launcher that was itself stopped for a while does not blame its clients.
+  // Called three times within the ping timeout. Any bytes from the client are a sign of life, and so is reading what was
+  // queued for it: a client busy with one large message cannot answer a ping. Counts calls, not time, so that clients do not
+  // pay for a pause of this process.
   ping() {
     if (!this.ws || this.reason)
       return;

@@ -18,26 +18,26 @@ from pwgrid.settings.model import Settings
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One launch. `fault` is why no page could be opened, in one sentence; empty when one was."""
+    """The result of one launch. `fault` says in one sentence why no page could be opened; empty when one was."""
 
     fault: str
     version: str = ""
-    """What the browser said of itself; empty when it did not come so far."""
+    """The version that the browser reported; empty when it failed before that."""
     seconds: float = 0.0
 
 
 class Trials:
-    """The record, in the first of these files that can be written; all of them are read.
+    """The trials in these files: reads all of them, writes the first that can be written.
 
-    A launch counts only for the same file (path, size, time of change), the same Playwright and the same way of
-    launching: what was changed since has not been tried.
+    A trial counts only while the executable (path, size, time of change), Playwright and the settings for launching are
+    the same.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
 
     def of(self, executable: str, settings: Settings) -> Trial | None:
-        """How the latest launch of this executable went; None when there was none."""
+        """Returns the latest trial of this executable, or None if there is none."""
         conditions = _conditions(executable, settings)
         for file in self._files:
             entry = _read(file).get(os.path.realpath(executable), {})
@@ -46,12 +46,12 @@ class Trials:
         return None
 
     def is_unfit(self, executable: str, settings: Settings) -> bool:
-        """Whether it is known that it does not start."""
+        """Whether the executable is known not to start."""
         trial = self.of(executable, settings)
         return trial is not None and trial.fault != ""
 
     def put(self, executable: str, settings: Settings, trial: Trial) -> None:
-        """Writes down how a launch went. Raises OSError when no file can be written."""
+        """Stores a trial. Raises OSError when no file can be written."""
         entry = {"conditions": _conditions(executable, settings), "trial": asdict(trial)}
         refused: OSError | None = None
         for file in self._files:
@@ -96,7 +96,7 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _write(file: Path, entries: dict[str, dict[str, Any]]) -> None:
-    """Whole or not at all; readable for all users, as a service may run as another."""
+    """Writes the file whole or not at all, readable for all users: a service may run as another one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, unfinished = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:

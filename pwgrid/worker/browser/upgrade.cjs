@@ -1,10 +1,10 @@
-// A client's upgrade, given to Playwright's HTTP server without a connection and a parser of its own for it: the proxy has
-// parsed the head already.
+// Makes the request of a client's upgrade for Playwright's HTTP server. The proxy has parsed the head, so that no second
+// parser is needed here.
 'use strict';
 
 const http = require('node:http');
 
-// `headers`: those of the client's head that the proxy lets through, names in lower case.
+// `headers` are those of the client that the proxy passes on, with names in lower case.
 function requestOf(path, headers, socket) {
   const request = new http.IncomingMessage(socket);
   request.method = 'GET';

@@ -1,4 +1,4 @@
-"""Decides whether a worker takes a session that it is offered. The worker is the authority for its slots, not Redis."""
+"""Decides whether a worker takes an offered session. The worker is the authority for its slots, not Redis."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,20 +20,19 @@ class Offer:
     client: str = ""
     """Its address and port."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Of the client's head, those that the browser server gets."""
+    """Those headers of the client that the browser server gets."""
     early: str = ""
-    """What the client sent behind its head already, as latin-1."""
+    """What the client has sent after its head, as latin-1."""
     told: Mapping[str, str] = field(default_factory=dict)
-    """What the session's record is to have of its client, by the names of its fields (`labels`, `name`, `run`,
-    `token`); and `caps`, the names of whom it counts for."""
+    """Fields of the session's record (`labels`, `name`, `run`, `token`), and `caps`, those that it counts towards."""
     lease_id: str = ""
-    """Of the lease that it comes with, and `secret` is what it shows for it."""
+    """The lease that the client comes with; `secret` is the lease's secret, as the client has it."""
     secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many sessions a worker has (`live` of `slots`), and has had in its life (`lifetime` of `max_lifetime`)."""
+    """How many slots a worker has taken (`live` of `slots`), and ever (`lifetime` of `max_lifetime`)."""
 
     live: int
     slots: int
@@ -44,12 +43,11 @@ class Room:
 def refusal(
     offer: Offer, status: WorkerStatus, room: Room, now: float, *, is_expected: bool = False
 ) -> RefusalReason | None:
-    """Why the worker refuses the offer; None when it admits it. `is_expected`: the session was leased before the drain.
+    """Returns why the worker refuses the offer, or None when it admits it. `is_expected`: the session was leased before
+    the drain.
 
-    A spare that is offered a session has been chosen in place of a worker that is used up: from now on it serves.
-
-    A late offer is refused because the proxy has given the client to another worker by then. While Redis is away, only
-    the worker itself counts its sessions.
+    A spare admits: a selection offers it a session when it takes the place of a worker that is used up. A late offer is
+    refused because the proxy has given the client to another worker by then.
     """
     if status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) and not (
         status is WorkerStatus.DRAINING and is_expected

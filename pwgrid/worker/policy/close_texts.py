@@ -1,6 +1,6 @@
-"""What a client hears whose session is closed: a sentence for a test's author, who knows no worker. Closes nothing.
+"""The sentences that clients hear when the grid closes their sessions, written for a test's author. Closes nothing.
 
-It is the text of a WebSocket close frame, which has room for 123 bytes; the session's record has the reason itself.
+Each is the text of a WebSocket close frame, which has room for 123 bytes; the session's record has the reason itself.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _WHY_DRAINED: Final = {
     "scaled down": "its worker was not wanted any more",
     "no master for too long": "the grid had lost its master",
 }
-"""By the reason of the drain; in all other cases another worker takes the place of the one that drains."""
+"""By the drain's reason; for all other reasons another worker takes the place of the one that drains."""
 
 
 def close_texts(
     *, ping_timeout_s: float, idle_timeout_s: float, max_duration_s: float, drain_timeout_s: float
 ) -> dict[str, str]:
-    """The sentences for sessions that end one by one, and for those of a browser server that everybody has left."""
+    """Returns sentences by end reason, for sessions that end singly, or in a browser server without worker and
+    master."""
     sentences = {
         EndReason.PING_TIMEOUT: f"its client gave no sign of life for SESSION_PING_TIMEOUT={ping_timeout_s:g} s",
         EndReason.IDLE_TIMEOUT: f"its client asked for nothing for SESSION_IDLE_TIMEOUT={idle_timeout_s:g} s",
@@ -39,8 +40,8 @@ def close_texts(
 
 
 def drain_text(drain_reason: str, cut: EndReason, limit: str) -> str | None:
-    """The sentence for the sessions that a drain cuts; None where `close_texts` has it. `limit` is the
-    setting that says how long they might go on, with its value."""
+    """Returns the sentence for sessions that a drain cuts; None where `close_texts` has it. `limit` is the setting that
+    bounded them, with its value ("DRAIN_TIMEOUT=30 s")."""
     why = _WHY_DRAINED.get(drain_reason, "its worker was being replaced")
     if cut is EndReason.DRAIN_TIMEOUT:
         return f"{_CLOSED}{why} and {limit} was over"
