@@ -1,4 +1,4 @@
-"""Asks the master what an operator may ask it, over its control socket. Keeps one connection; decides nothing."""
+"""Sends operators' requests to the master over its control socket. Keeps one connection; decides nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _REPLY_BYTES: Final = 1 << 20
 
 
 class MasterGone(GridError):
-    """There is no master, or it does not answer."""
+    """The master does not answer, or there is none."""
 
 
 class AskMaster:
-    """One question at a time. A frozen master is asked once, and not again until it has answered: its queue of
-    connections must have room for its children."""
+    """One request at a time. A frozen master gets no second one before it has answered the first: its backlog must have
+    room for its children."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,10 +30,10 @@ class AskMaster:
         self._under_way: asyncio.Task[dict[str, Any]] | None = None
 
     async def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The master's answer. Raises Refused with its sentence, or MasterGone after ANSWER_S."""
+        """Returns the master's answer. Raises Refused with its sentence, or MasterGone after ANSWER_S."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                while self._under_way is not None:  # somebody else's, or one that was given up
+                while self._under_way is not None:  # another caller's, or one that timed out
                     await asyncio.wait([self._under_way])
                 task = self._under_way = asyncio.create_task(self._exchange(name, data or {}))
                 task.add_done_callback(self._is_over)
@@ -46,7 +46,7 @@ class AskMaster:
         return found
 
     def close(self) -> None:
-        """Ends the connection; the next question makes another one. Idempotent."""
+        """Ends the connection; the next request makes another one. Idempotent."""
         if self._under_way is not None:
             self._under_way.cancel()
         self._drop()
@@ -54,7 +54,7 @@ class AskMaster:
     async def _exchange(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         question = orjson.dumps({"t": "request", "name": name, "data": data})
-        for is_new in (self._sock is None, True):  # the one we have may be a former master's
+        for is_new in (self._sock is None, True):  # the present connection may be to a former master
             try:
                 sock = self._sock or await self._connect()
                 await loop.sock_sendall(sock, question)
@@ -82,7 +82,7 @@ class AskMaster:
     def _is_over(self, task: asyncio.Task[dict[str, Any]]) -> None:
         self._under_way = None
         with contextlib.suppress(asyncio.CancelledError):
-            task.exception()  # its asker may be gone
+            task.exception()  # its caller may have timed out
 
     def _drop(self) -> None:
         if self._sock is not None:

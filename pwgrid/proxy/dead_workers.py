@@ -1,4 +1,4 @@
-"""Removes workers that are gone from Redis, and writes what they could not write. Decides nobody's end."""
+"""Removes dead workers from Redis, and writes what they could not write. Ends no worker."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from pwgrid.registry.session_writer import SessionWriter
 log = structlog.get_logger()
 
 LAST_S: Final = 4.0
-"""How long a stopping proxy waits for a Redis that is away, when there is still something to write."""
+"""How long a stopping proxy waits for a Redis that is away, if there is still something to write."""
 
 AGAIN_S: Final = 5.0
-"""When what Redis refused is tried again, if nothing tells before that it is back."""
+"""When to try again what Redis refused, unless it connects again before."""
 
 _LOOK_S: Final = 0.05
 
 
 class DeadWorkers:
-    """Workers whose end the master saw, and what workers left in `runtime` because Redis was away. `on_cleared` is
-    called when Redis knows of no dead worker any more."""
+    """Workers whose end the master has reported, and the spool files in `runtime`. Calls `on_cleared` when Redis knows
+    none of them any more."""
 
     def __init__(self, registry: Registry, runtime: Path, on_cleared: Callable[[], None]) -> None:
         self._registry = registry
@@ -36,10 +36,10 @@ class DeadWorkers:
         self._one_at_a_time = asyncio.Lock()
         self._is_refused = asyncio.Event()
         self.lost: dict[str, tuple[BrowserType, str]] = {}
-        """Those that Redis may still know: their browser type, and why their sessions ended."""
+        """Workers that Redis may still know, by id: browser type, and the reason for which their sessions end."""
 
     async def clear(self) -> None:
-        """Writes what workers could not, then removes them. Where Redis is away, it is tried again later."""
+        """Writes the spool files, then removes the workers. If Redis is away, a later call does it."""
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:
@@ -55,7 +55,8 @@ class DeadWorkers:
         self._on_cleared()
 
     async def keep_trying(self) -> None:
-        """Tries again what was refused: a Redis that refuses but stays connected does not tell when it is well."""
+        """Tries again after AGAIN_S whenever Redis has refused: while it stays connected, no event tells that it works
+        again."""
         while True:
             await self._is_refused.wait()
             await asyncio.sleep(AGAIN_S)
@@ -86,6 +87,6 @@ class DeadWorkers:
 
 
 def report(reaped: Reaped, reason: str) -> None:
-    """One line for each worker that was reaped, with its sessions."""
+    """Logs each reaped worker with its sessions."""
     for worker, sessions in reaped.workers.items():
         log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)

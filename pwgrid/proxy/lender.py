@@ -1,4 +1,4 @@
-"""Borrowing and returning: leases a slot for a client that is to come, and has its worker keep it. Answers no HTTP."""
+"""Lends slots for clients that come later, and takes them back; the slot's worker keeps it. Answers no HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEASE_ID: Final = re.compile(r"([0-9a-f]{1,32})-([0-9a-f]{16})")
 
 @dataclass(frozen=True, slots=True)
 class LeaseId:
-    """What a lease is called: it names the worker that has it, so that it is found without Redis."""
+    """A lease's id for its holder. It names the worker, so that the lease is found without Redis."""
 
     worker_id: str
     own: str
@@ -43,7 +43,7 @@ class LeaseId:
 
     @classmethod
     def read(cls, text: str) -> LeaseId:
-        """Raises Refusal for what is no lease's name."""
+        """Raises Refusal for a malformed id."""
         if (found := _LEASE_ID.fullmatch(text)) is None:
             raise Refusal(400, f"{text[:60]!r} is no lease: take the browserId that the borrow gave")
         return cls(found[1], found[2])
@@ -51,7 +51,7 @@ class LeaseId:
 
 @dataclass(slots=True)
 class Wish:
-    """What somebody wants to borrow. `fields` are what the lease's record is to have of it."""
+    """What somebody wants to borrow. `fields` are for the lease's record."""
 
     browser_type: BrowserType
     pool: str
@@ -59,31 +59,31 @@ class Wish:
     ttl_s: float
     fields: Mapping[str, str]
     label_key: str = ""
-    """That of the pool which serves the label key that is asked for."""
+    """The pool's label key that serves the one that was asked for."""
     max_of_token: int = 0
-    """How many sessions and leases its token may have at once; 0 is no limit."""
+    """How many sessions and leases the token may have at once; 0 is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A lease that a worker keeps. `path` is that of its endpoint, and secret; `expires_at` is in Unix seconds."""
+    """A lease that a worker keeps. `path` is its endpoint's, and secret; `expires_at` is in Unix seconds."""
 
     lease_id: LeaseId
     path: str
     expires_at: float
     hears_of_answer: bool
-    """Whether its worker wants to be told that the borrower has it; one of an earlier version does not."""
+    """Whether its worker wants to hear that the borrower has it; a worker of an earlier version does not."""
 
 
 class Lender:
-    """Lends slots by the same queue and selection as for a connect; the worker keeps each."""
+    """Lends slots through the same queue and selection as connects."""
 
     def __init__(self, gateway: Gateway, handoffs: Handoffs) -> None:
         self._gateway = gateway
         self._handoffs = handoffs
 
     def ticket(self, wish: Wish) -> Ticket[Selection]:
-        """The wish's place in the line; whoever abandons it there ends `lend`."""
+        """Makes the ticket for `lend`. Abandoning it in the queue ends `lend`."""
         waits_s = self._gateway.settings.borrow_queue_timeout
         run = wish.fields.get(records.RUN) or wish.fields.get(records.NAME, "")
         token = wish.fields.get(records.TOKEN, "")
@@ -104,7 +104,7 @@ class Lender:
         return ticket
 
     async def lend(self, wish: Wish, ticket: Ticket[Selection]) -> Lent:
-        """A lease for this wish. Raises Refusal, or ClientGone once the ticket is abandoned."""
+        """Returns a lease for this wish. Raises Refusal, or ClientGone once the ticket is abandoned."""
         gateway, selector = self._gateway, self._gateway.selector
         if (closed := gateway.closed()) is not None:
             raise closed
@@ -128,28 +128,28 @@ class Lender:
             gateway.counts.retried += 1
 
     async def answered(self, lent: Lent, *, is_gone: bool) -> None:
-        """To be called once the borrow's answer is written. `is_gone`: its client had left before; then nobody knows of
-        the lease, and it ends."""
+        """Tells the worker that the borrow's answer is written. `is_gone`: the client had left before that, so that
+        nobody knows of the lease, and the worker ends it."""
         if lent.hears_of_answer:
-            with contextlib.suppress(Refusal):  # a worker that stays silent for so long is lost, and its leases with it
+            with contextlib.suppress(Refusal):  # a worker that stays silent is lost, and its leases with it
                 await self._asked(lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
 
     async def extend(self, lease_id: LeaseId, ttl_s: float, token: str | None) -> float | None:
-        """When the lease expires now; None if it is over, or not of this token. Raises Refusal where its worker does
-        not answer."""
+        """Extends a lease. Returns when it expires now, or None if it is over, or not this token's. Raises Refusal if
+        its worker does not answer."""
         answer = await self._asked(lease_id, {"do": "extend", "ttlS": ttl_s, "token": token})
         return None if answer is None else float(answer["expiresAt"])
 
     async def take_back(self, lease_id: LeaseId, token: str | None) -> bool:
-        """Its holder has returned it. False if it was over already, or is not of this token. Raises Refusal where its
-        worker does not answer."""
+        """Ends a lease that its holder returns. Returns False if it was over already, or is not this token's. Raises
+        Refusal if its worker does not answer."""
         return await self._asked(lease_id, {"do": "return", "token": token}) is not None
 
     async def _take(
         self, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket[Selection]
     ) -> dict[str, Any]:
-        """What the worker says; it keeps the slot unless that is `refused`. It does not for a client that has gone; and
-        what it is not told to keep, it forgets by itself."""
+        """Has the worker take and keep the lease, or drop it if the client has left. Returns its answer: `refused` says
+        why it has not kept the lease. A worker forgets a lease that it is not told to keep."""
         question = {
             "id": lease_id.own,
             "deadline": time.monotonic() + HANDOFF_TIMEOUT_S,
@@ -168,14 +168,15 @@ class Lender:
         try:
             answer = await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, **does})
         except NoAnswer as error:
-            # It may have kept it and could not say so.
+            # It may have kept the lease without having answered.
             with contextlib.suppress(NoAnswer):
                 await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": "return"})
             return {"refused": str(error)}
         return {**answer, "refused": "its client has gone"} if does["do"] == "drop" else answer
 
     async def _asked(self, lease_id: LeaseId, question: Mapping[str, object]) -> dict[str, Any] | None:
-        """The worker's answer; None if it has no such lease, or is gone and its leases with it."""
+        """Returns the worker's answer; None if it has no such lease, or is gone and its leases with it. Raises
+        Refusal."""
         until = asyncio.get_running_loop().time() + SUCCESSOR_S
         while True:
             try:

@@ -53,31 +53,31 @@ log = structlog.get_logger()
 BACKLOG: Final = 4096
 RETIRE_LOOK_S: Final = 0.05
 GRACE_S: Final = 5.0
-"""For answers that are being written when the proxy is told to stop."""
+"""How long answers may still be written when the proxy is told to stop."""
 
 TELL_WAITING_S: Final = 0.25
-"""How often the master hears of a line that changes all the time."""
+"""How often at most the master hears of the lines."""
 
 MOST_PARTIES: Final = 50
-"""At most so many of the parties that wait are told to the master: a frame has its limit."""
+"""How many waiting parties the master hears of at most: a frame of the control link is bounded."""
 
 MAX_PAGE_BYTES: Final = 16 * 1024
-"""The largest message that a page of the dashboard may send."""
+"""The largest message that the dashboard may send."""
 
 GO_LAST: Final = "go last"
 LAST_WORKER_S: Final = 30.0
-"""How long a worker may take to end after the drain of its sessions."""
+"""How long a worker may take to exit after its drain."""
 
 
 class GridServer(uvicorn.Server):
-    """uvicorn's server without its signal handlers (the master's business) and without its ten ticks a second."""
+    """uvicorn's server, without its signal handlers and its ten ticks a second."""
 
     def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
         super().__init__(config)
         self._stop = stop
 
     async def main_loop(self) -> None:
-        """Waits for the stop; uvicorn's own loop renews a Date header and counts requests, neither of which we use."""
+        """Waits for the stop. uvicorn's own loop renews a Date header and counts requests, which nothing here uses."""
         await self._stop.wait()
 
     @contextlib.contextmanager
@@ -91,7 +91,7 @@ class Proxy:
     def __init__(self, boot: ProxyArguments) -> None:
         self.boot = boot
         self._room = room_for_clients(boot.settings)
-        # Who waits for a slot keeps a descriptor; others must be left for those who come and go.
+        # Each waiting client keeps a descriptor; half of them are left for all other connections.
         self.settings = boot.settings.model_copy(update={"max_queue": min(boot.settings.max_queue, self._room // 2)})
         self.roster = Roster()
         self.registry = Registry.of(boot.settings, boot.redis_url)
@@ -129,7 +129,7 @@ class Proxy:
         )
 
     async def run(self) -> int:
-        """Serves until the master says stop, or is lost for too long."""
+        """Serves until the master says stop, or a SIGTERM or the loss of the master ends it. Returns the exit code."""
         settings = self.settings
         first_bytes = partial(FirstBytes, IdleConnections(self._room), self.gateway.figures.note_refusal)
         server = self._server = GridServer(
@@ -139,13 +139,13 @@ class Proxy:
                 ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",
                 log_config=None,
-                log_level="error",  # it warns of each request that is not HTTP; a refusal is our own line
+                log_level="error",  # its warnings of requests that are not HTTP: RefusalLog has these
                 access_log=False,
                 server_header=False,
                 date_header=False,
                 backlog=BACKLOG,
                 timeout_graceful_shutdown=int(GRACE_S),
-                # For the WebSockets of the grid's own page alone, which says nothing: sessions go to browser servers.
+                # These bound the dashboard's WebSockets alone: sessions go to browser servers.
                 ws_max_size=MAX_PAGE_BYTES,
                 ws_per_message_deflate=False,
             ),
@@ -158,7 +158,7 @@ class Proxy:
         self._side_tasks.start(self._keep_registry(), "registry")
         self._side_tasks.start(self.dead_workers.keep_trying(), "dead workers")
         self._side_tasks.start(self.feed.keep_history(), "dashboard history")
-        # Before the master's first word we know no pool, and would refuse who has waited in the backlog.
+        # Before the master's first state the proxy knows no pool, and would refuse clients from the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
         self.control.event("listening", {})
@@ -183,33 +183,33 @@ class Proxy:
     # For the API
 
     def ask_drain(self, worker_id: str, reason: str, *, now: bool = False) -> None:
-        """Has the master drain a worker; `now`: its sessions end at once."""
+        """Asks the master to drain a worker; with `now` its sessions end at once."""
         self.control.event("drain_asked", {"workerId": worker_id, "reason": reason, "now": now})
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
-        """Has the master tell a worker to end one of its sessions."""
+        """Asks the master to have a worker end one of its sessions."""
         self.control.event("end_session", {"workerId": worker_id, "sessionId": session_id, "reason": reason})
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
-        """Why the grid cannot take a session of every pool; None when it can."""
+        """Returns why the grid cannot take a session of every pool; None when it can."""
         return await self.readiness.problem(found)
 
     @property
     def counts(self) -> Counts:
-        """What the gateway has done."""
+        """The gateway's counts."""
         return self.gateway.counts
 
     @property
     def figures(self) -> Figures:
-        """What the gateway has measured."""
+        """The gateway's figures."""
         return self.gateway.figures
 
     def waiting(self, pool: str | None = None) -> int:
-        """Clients in the queue, for one pool or for all."""
+        """Returns how many clients wait, for one pool or for all."""
         return self.queue.waiting(pool)
 
     def waiting_by_run(self) -> list[WaitingRun]:
-        """The same by pool and run, in the order of their turns."""
+        """Returns how many clients wait by pool, run and token, in the order of their turns, for the API."""
         return [
             WaitingRun(pool=pool, run=run, token=token, waiting=waiting)
             for pool in self.queue.pools()
@@ -217,7 +217,7 @@ class Proxy:
         ]
 
     def waiting_by_pool(self) -> list[Waiting]:
-        """Clients in the queue, for the dashboard."""
+        """As `waiting_by_run`, for the dashboard."""
         queue = self.queue
         return [Waiting(pool, *party) for pool in queue.pools() for party in queue.waiting_by_run(pool)]
 
@@ -237,7 +237,7 @@ class Proxy:
 
     def _on_slots(self, pool: str | None) -> None:
         self.queue.wake(pool)
-        if pool is None:  # Redis is back: who went meanwhile may not have been able to say so
+        if pool is None:  # Redis is back: workers that ended meanwhile may still be in it
             self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
 
     # Master
@@ -260,8 +260,8 @@ class Proxy:
             self.control.push_state(view)
 
     def _open_or_close(self) -> None:
-        """Nobody waits in a grid that takes nobody. It may take clients again: the master that stopped died of
-        something else, and another one took over; or it was frozen, and woke."""
+        """Closes the queue while the grid takes no clients. It may take them again later: another master may take over,
+        or a frozen one may go on."""
         if (refusal := self.gateway.closed()) is not None:
             self.queue.close(refusal)
         elif not self._stop.is_set():
@@ -272,8 +272,9 @@ class Proxy:
             self._stop.set()
 
     def _on_lost(self) -> None:
-        """Nobody supervises any more: the workers drain, and until the last one has gone newcomers are told so. Where
-        the master is only frozen, the proxy stays: newcomers would wait for ever on the sockets that it holds, too."""
+        """Called when the master is lost. If it is dead, the workers drain, and the proxy refuses clients until the
+        last worker has ended. If it is frozen, the proxy stays: the master has the listening sockets open, too, on
+        which clients would wait for ever."""
         if self.control.is_connected:
             after_s = self.control.lost_threshold_s
             self.roster.lost = f"the master has said nothing for {after_s:g} s, as if it were frozen"
@@ -315,26 +316,26 @@ class Proxy:
             log.error("command_unknown", name=name)
 
     async def _retire(self) -> None:
-        """Another proxy listens on the same sockets: serve whom we have accepted, and go."""
+        """Serves the clients that are accepted, and then stops: another proxy listens on the same sockets."""
         server = self._server
         assert server is not None
         for each in getattr(server, "servers", ()):
             each.close()
-        self.feed.close()  # its pages connect again, to the other one
+        self.feed.close()  # its pages connect again, to the other proxy
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S):
                 await connections_end(server.server_state)
         self._stop.set()
 
     async def _mark_draining(self, worker_id: str, browser_type: BrowserType) -> None:
-        """Its process died, its sessions live on: no selection may choose it, ours or another proxy's."""
+        """Excludes a worker whose process died from the selections of all proxies; its sessions live on."""
         try:
             await self.registry.mark_draining(browser_type, worker_id)
         except RegistryUnavailable as error:
             log.warning("worker_not_marked_draining", worker=worker_id, error=str(error))
 
     async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
-        """The drain's second way: the worker reads it at its next heartbeat, should its link to the master be down."""
+        """Leaves the drain in Redis, too, for a worker whose link to the master is down."""
         try:
             await self.registry.send_drain(browser_type, worker_id)
         except RegistryUnavailable as error:
@@ -370,17 +371,17 @@ class Proxy:
 async def connections_end(state: ServerState) -> None:
     """Returns once uvicorn has no connection and no task left. Its listeners are closed."""
     while True:
-        # First, since uvicorn hears of a connection that is accepted only in the loop's next turn. Connections end in
-        # many ways, and none of them tells.
+        # Waits first, since uvicorn learns of an accepted connection only in the loop's next turn. No event tells that
+        # the last connection has ended.
         await asyncio.sleep(RETIRE_LOOK_S)
         if not (state.connections or state.tasks):
             return
 
 
 def access_of(boot: ProxyArguments) -> Access:
-    """Who may use the grid, by its settings and by where it listens in fact."""
+    """Makes the rules for who may use the grid from the settings and the listening sockets."""
     settings = boot.settings
-    # systemd may have opened others than the settings name; an address of a Unix socket is a text.
+    # systemd may have opened others than the settings name. A Unix socket's address is a str.
     addresses = [each for each in (listener.getsockname() for listener in boot.listeners) if isinstance(each, tuple)]
     hosts = [each[0] for each in addresses]
     return Access(
@@ -396,7 +397,7 @@ def access_of(boot: ProxyArguments) -> Access:
 
 
 def run_proxy(boot: ProxyArguments) -> int:
-    """The proxy role, called in the forked child. Returns the exit code."""
+    """Runs the proxy role in the forked child. Returns the exit code."""
     logging.configure(boot.settings.log_level, boot.settings.log_format, "proxy")
 
     async def live() -> int:

@@ -1,4 +1,4 @@
-"""Whether the grid can take sessions: the master's word, and whether Redis would choose any worker. Changes nothing."""
+"""Says whether the grid can take sessions, by the master's roster and by what a selection would choose in Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pwgrid.settings.model import Settings
 
 
 class Readiness:
-    """While Redis is away the master's word alone counts: the proxy chooses by that, too."""
+    """While Redis is away only the roster counts: the proxy chooses by that, too."""
 
     def __init__(self, settings: Settings, roster: Roster, registry: Registry) -> None:
         self._stale_s = settings.stale_threshold
@@ -22,7 +22,8 @@ class Readiness:
         self._registry = registry
 
     async def problem(self, found: RegistrySnapshot | None = None) -> str | None:
-        """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
+        """Returns why the grid cannot take a session of every pool; None when it can. `found` is the registry's
+        snapshot, if the caller has one."""
         reason = self._roster.not_ready()
         if reason is None and (found := found or await self._look()) is not None:
             reasons = [self._why_none(found, pool) for pool in self._roster.offered()]
@@ -30,7 +31,7 @@ class Readiness:
         return reason
 
     async def shortage(self, pool: str) -> str | None:
-        """Why this pool can take no session at all; None when it could once a slot is free."""
+        """Returns why this pool can take no session at all; None when it can once a slot is free."""
         reason = self._roster.host_guard or self._roster.shortage(pool)
         if reason is None and (found := await self._look()) is not None:
             reason = self._why_none(found, pool)
@@ -45,7 +46,7 @@ class Readiness:
 
     def _why_none(self, found: RegistrySnapshot, name: str) -> str | None:
         pool = self._roster.pools.get(name)
-        if pool is None:  # gone while we looked
+        if pool is None:  # removed during the look at Redis
             return None
         now = math.floor(self._registry.now())
         candidates = [

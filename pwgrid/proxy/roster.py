@@ -1,4 +1,4 @@
-"""What the proxy knows of pools and workers from the master. A view only: the master decides, the workers admit."""
+"""What the master has told the proxy of pools and workers. Decides nothing: the master plans, the workers admit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ _NO_LIMIT: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """`wanted`, `available`, `starting`, `spare` and `draining` count workers; `reason` says why the pool is short of
-    them; `drain_timeouts` counts the drains that cut sessions.
+    """One pool. `wanted`, `available`, `starting`, `spare` and `draining` count workers; `reason` says why the pool is
+    short of them; `drain_timeouts` counts drains that cut sessions.
 
-    `slots` and `lifetime` are sessions of each worker, `labels` the label keys of the pool; `options` are the launch
-    options of its browsers that clients may ask for, too.
+    `slots` and `lifetime` are sessions of each worker, `labels` the pool's label keys; `options` are its browsers'
+    launch options, which clients may ask for, too.
     """
 
     name: str
@@ -34,11 +34,11 @@ class PoolView:
     drain_timeouts: int = 0
     options: Mapping[str, object] = field(default_factory=dict)
     is_removed: bool = False
-    """The configuration has it no more; its last workers drain."""
+    """Whether the configuration has dropped it, so that its last workers drain."""
 
     @classmethod
     def of(cls, name: str, told: Mapping[str, Any]) -> "PoolView":
-        """As the master tells of it; a master of an earlier version tells less."""
+        """Reads the master's state of a pool; a master of an earlier version sends less."""
         return cls(
             name=name,
             browser_type=told.get("browserType", name),
@@ -59,7 +59,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One live worker; `playwright_version` is major.minor, `reason` why it drains, or will."""
+    """One live worker. `playwright_version` is major.minor; `reason` says why it drains, or will."""
 
     worker_id: str
     browser_type: BrowserType
@@ -71,21 +71,21 @@ class WorkerView:
 
 @dataclass(slots=True)
 class Roster:
-    """What the master said last, replaced whole by each `state` frame. `lost`: why that means nothing any more."""
+    """What the master's last `state` frame said. `lost` says why that does not count any more."""
 
     stopping: bool = False
     lost: str | None = None
     is_started: bool = False
     configuration: str = ""
-    """The master's name for what was configured last, of which this is a view."""
+    """The master's name for the configuration that this roster follows; a reload waits for it."""
     host_guard: str | None = None
     pools: dict[str, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """What the master has counted, for the metrics alone."""
+    """What the master has counted, for /metrics."""
 
     def replace(self, state: Mapping[str, Any]) -> None:
-        """Takes over a `state` frame of the master (its shape is in docs/architecture.md)."""
+        """Takes over a `state` frame of the master (docs/architecture.md has its form)."""
         self.stopping = bool(state.get("stopping"))
         self.is_started = bool(state.get("started", True))
         self.configuration = state.get("configuration", "")
@@ -102,20 +102,20 @@ class Roster:
         }
 
     def offered(self) -> dict[str, PoolView]:
-        """The pools for which workers are wanted, in the order of the configuration."""
+        """Returns the pools that want workers, in the order of the configuration."""
         return {name: pool for name, pool in self.pools.items() if pool.wanted > 0}
 
     def label_keys(self) -> dict[LabelKey, str]:
-        """The label keys of the pools for which workers are wanted, each with the name of its pool."""
+        """Returns the label keys of the pools that want workers, each with the name of its pool."""
         return {parse(text): name for name, pool in self.offered().items() for text in pool.labels}
 
     def pool_of(self, worker_id: str | None) -> str | None:
-        """The pool of this worker; None where there is no such worker."""
+        """Returns the name of this worker's pool; None if there is no such worker."""
         worker = self.workers.get(worker_id) if worker_id is not None else None
         return worker.pool if worker else None
 
     def versions(self) -> frozenset[str]:
-        """Playwright major.minor of the workers that serve."""
+        """Returns Playwright major.minor of the available workers."""
         return frozenset(
             worker.playwright_version
             for worker in self.workers.values()
@@ -123,7 +123,7 @@ class Roster:
         )
 
     def not_ready(self) -> str | None:
-        """Why the grid is not ready; None when it is."""
+        """Returns why the grid is not ready; None when it is."""
         if self.lost and not self.stopping:
             return self.lost
         if not self.pools and not self.stopping:
@@ -133,7 +133,7 @@ class Roster:
         )
 
     def shortage(self, name: str) -> str | None:
-        """Why this pool can take no session at all; None when a worker serves."""
+        """Returns why this pool can take no session at all; None when a worker is available."""
         pool = self.pools.get(name)
         return readiness.shortage(name, pool) if pool and not pool.is_removed else f"there is no pool {name} any more"
 

@@ -35,8 +35,8 @@ IGNORED_OPTIONS = "ignoredOptions"
 """A field of a session's record: names of launch options, comma-separated."""
 
 LABELS, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS = ("labels", "name", "run", "token", "lease")
-"""Fields that not every session's record has: the label key that was asked for, the names of test and run that the
-client gave, the name of its token, the lease that it came with."""
+"""Fields that not every session's record has: the label key that was asked for, the name and the id that the client
+gave its run, the name of its token, the lease that it came with."""
 
 CAPS = "caps"
 """Not a field of the record, but sent to a worker with some of its fields: the caps that the session counts towards,

@@ -1,4 +1,4 @@
-"""The FastAPI application: its routes, who may use them, and the one shape of every error."""
+"""The FastAPI application: its routes, who may use them, and the one form of every error."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -57,7 +57,7 @@ _PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge
 
 
 class Grid(Protocol):
-    """What the API sees of the rest of the proxy, and asks of it."""
+    """What the API uses of the rest of the proxy; `pwgrid.proxy.main.Proxy` is one."""
 
     roster: Roster
     registry: Registry
@@ -70,32 +70,34 @@ class Grid(Protocol):
     queue: Queue[Selection]
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
-        """Why the grid cannot take a session of every pool; None when it can. `found`: the registry, if it is known."""
+        """Returns why the grid cannot take a session of every pool; None when it can. `found` is the registry's
+        snapshot, if the caller has one."""
 
     @property
     def counts(self) -> Counts:
-        """What has become of upgrades."""
+        """Upgrades by outcome."""
 
     @property
     def figures(self) -> Figures:
-        """How long their phases took, and why they were refused."""
+        """Durations of upgrades, and refusals by reason."""
 
     def waiting(self, pool: str | None = None) -> int:
-        """Clients in the queue, for one pool or for all."""
+        """Returns how many clients wait, for one pool or for all."""
 
     def waiting_by_run(self) -> list[models.WaitingRun]:
-        """The same by pool and run, in the order of their turns."""
+        """Returns how many clients wait by pool, run and token, in the order of their turns."""
 
     def ask_drain(self, worker_id: str, reason: str, *, now: bool = False) -> None:
-        """Has the master drain a worker; `now`: its sessions end at once."""
+        """Asks the master to drain a worker; with `now` its sessions end at once."""
 
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
-        """Has the master tell a worker to end one of its sessions."""
+        """Asks the master to have a worker end one of its sessions."""
 
 
 def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
-    """What uvicorn serves. All but health, the hints at / and /json, the icon and the API's own description asks for
-    a token, if the grid does. No answer takes longer than `timeout_s`, however many questions to Redis it needs.
+    """Makes the application that uvicorn serves. If the grid asks for a token, all routes do except health, the hints
+    at / and /json, the dashboard's files, the icon and the API's own description. Redis may take `timeout_s` for an
+    answer, however often it is asked for one.
     """
     app = FastAPI(
         title="pwgrid",
@@ -125,7 +127,7 @@ def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
     for router, of_all in routers:
         check_all_name_a_role(router)
         app.include_router(router, **of_all)
-    app.include_router(dashboard.live_routes(grid, access))  # WebSockets, which see to their roles themselves
+    app.include_router(dashboard.live_routes(grid, access))  # WebSockets, which check roles themselves
     return app
 
 
@@ -134,7 +136,7 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _route_within(timeout_s: float) -> type[APIRoute]:
-    """Routes whose answers have one deadline. Raises RegistryUnavailable after it: nothing else waits that long."""
+    """Makes a class of routes whose answers raise RegistryUnavailable after `timeout_s`: only Redis takes so long."""
 
     class WithDeadline(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -149,7 +151,7 @@ def _route_within(timeout_s: float) -> type[APIRoute]:
 
 
 async def _within(timeout_s: float, answer: Coroutine[Any, Any, Answer]) -> Answer:
-    """Raises RegistryUnavailable where it takes longer: nothing but Redis does."""
+    """Raises RegistryUnavailable after `timeout_s`: only Redis takes so long."""
     try:
         async with asyncio.timeout(timeout_s):
             return await answer
@@ -164,25 +166,25 @@ def _open_routes(grid: Grid) -> APIRouter:
     @router.get("/playwright/{path:path}", include_in_schema=False)
     @router.get("/lease/{path:path}", include_in_schema=False)
     async def hint(request: Request) -> Response:
-        """Somebody opened the endpoint without a Playwright client: a browser gets the page, all others a hint."""
+        """Answers requests that are no WebSocket upgrade: a browser at / gets the dashboard, all others a hint."""
         if request.url.path == "/" and (page := dashboard.page_of(request)) is not None:
             return page
         return _refused(Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"), ("Connection", "Upgrade"))))
 
     @router.get("/json", include_in_schema=False)
     async def endpoint() -> dict[str, str]:
-        """What `playwright run-server` answers: a client asks for it where its endpoint begins with http."""
+        """Answers as `playwright run-server` does: a client whose endpoint begins with http asks for it."""
         return {"wsEndpointPath": "/"}
 
     @router.get("/json/version", include_in_schema=False)
     @router.get("/json/version/", include_in_schema=False)
     async def devtools_endpoint(request: Request) -> dict[str, str]:
-        """A client of the DevTools protocol asks for it; where it is sent, it is told that there is none here."""
+        """Sends clients of the DevTools protocol to an endpoint that tells them that the grid does not speak it."""
         return {"webSocketDebuggerUrl": str(request.url.replace(scheme="ws", path="/"))}
 
     @router.get("/favicon.ico", include_in_schema=False, status_code=204)
     async def icon() -> None:
-        """Browsers ask for it."""
+        """Answers browsers, which always ask for an icon, with nothing."""
 
     @router.get("/health")
     async def health() -> models.Health:
@@ -274,7 +276,7 @@ def _operator_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
 
 
 def _client_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
-    """What a client may ask for, too: its own sessions. An operator sees all."""
+    """Makes the routes of sessions: a client sees and ends its own, an operator all."""
     router = APIRouter(route_class=route_class, dependencies=[needs(Role.CLIENT)])
     who = Annotated[Identity, needs(Role.CLIENT)]
 
@@ -325,7 +327,7 @@ def _client_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
     return router
 
 
-# Every error has the same shape
+# Every error has the same form
 
 
 def _refused(refusal: Refusal) -> Response:
@@ -338,7 +340,7 @@ async def _on_refusal(_request: Request, refusal: Exception) -> Response:
 
 
 async def _on_outage(_request: Request, error: Exception) -> Response:
-    """Redis is away; sessions go on, but there is nothing to show."""
+    """Answers while Redis is away."""
     headers = (("Retry-After", str(RETRY_AFTER_S)),)
     return _refused(Refusal(503, f"the registry does not answer: {without_places(str(error))}", headers=headers))
 
@@ -351,7 +353,7 @@ async def _on_bad_query(_request: Request, error: Exception) -> Response:
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own errors, as sentences."""
+    """Turns Starlette's own errors into sentences."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
     sentences = {404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
@@ -360,7 +362,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_failure(request: Request, error: Exception) -> Response:
-    """A bug of ours."""
+    """Answers after a bug."""
     log.error("api_failed", path=request.url.path, error=repr(error))
     return _refused(Refusal(500, "the grid failed to answer, and its log says why"))
 

@@ -1,4 +1,4 @@
-"""Requests with a body: bounded in size and time, since whoever may send one may send a bad one. Reads no field."""
+"""Bounds the size and time of requests with a body. Reads no field."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,7 +17,7 @@ BODY_S: Final = 10.0
 
 
 class BoundedBody(APIRoute):
-    """Routes whose requests have a small body."""
+    """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -37,7 +37,7 @@ class BoundedBody(APIRoute):
             async def receive() -> Message:
                 nonlocal is_read
                 if is_read:
-                    return await request.receive()  # that the client has gone
+                    return await request.receive()  # http.disconnect
                 is_read = True
                 return {"type": "http.request", "body": body, "more_body": False}
 

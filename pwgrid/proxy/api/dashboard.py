@@ -1,4 +1,4 @@
-"""The page that shows the grid: its files, its feed, and the view of a session."""
+"""The routes of the dashboard: its files, its feed, and the live view of a session."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ log = structlog.get_logger()
 
 NORMAL: Final = 1000
 SERVICE_RESTART: Final = 1012
-"""The WebSocket close code by which a page is told to connect again, to the next proxy."""
+"""The WebSocket close code that has the page connect again, to the next proxy."""
 
 
 class Grid(Protocol):
-    """What these routes need of the rest of the proxy."""
+    """What these routes use of the rest of the proxy."""
 
     feed: Feed
     registry: Registry
@@ -46,14 +46,14 @@ class Grid(Protocol):
 
 
 def page_of(request: Request) -> Response | None:
-    """The page itself for a browser that opens the endpoint; None for everybody else."""
+    """Returns the page for a browser that opens the endpoint; None for all other clients."""
     if request.method in ("GET", "HEAD") and wants_page(request.headers.get("accept", "")):
         return _sent(files()["index.html"], request)
     return None
 
 
 def file_routes() -> APIRouter:
-    """What a browser loads. It asks for no token: there is nothing in it but the page's code."""
+    """Makes the routes of the page's files. They ask for no token: they hold the page's code and no data."""
     router = APIRouter(include_in_schema=False, dependencies=[open_to_all])
 
     @router.api_route("/dashboard", methods=["GET", "HEAD"])
@@ -62,7 +62,7 @@ def file_routes() -> APIRouter:
 
     @router.api_route("/dashboard/", methods=["GET", "HEAD"])
     async def page_with_slash() -> Response:
-        """Redirects: under this path a browser would look for the page's files in the wrong place."""
+        """Redirects to the path without the slash, where the page's relative links are right."""
         return RedirectResponse("../dashboard")
 
     @router.api_route("/dashboard/{name}", methods=["GET", "HEAD"])
@@ -75,12 +75,12 @@ def file_routes() -> APIRouter:
 
 
 def live_routes(grid: Grid, access: Access) -> APIRouter:
-    """The WebSockets of the page: its feed, for operators, since it shows the sessions of all; and the view of one
-    session, for operators and for the token that began it."""
+    """Makes the page's WebSockets: its feed, only for operators, since it shows all sessions; and the live view of one
+    session, for operators and the session's own token."""
     router = APIRouter()
 
     def who(socket: WebSocket) -> Identity:
-        """Raises Refusal for who may not use the grid."""
+        """Returns who asks. Raises Refusal for those who may not use the grid."""
         headers, parameters = Headers(socket.headers.items()), socket.query_params.multi_items()
         peer = socket.client.host if socket.client else ""
         return access.check(headers, parameters, socket.scope.get("server"), peer, from_own_page=True)
@@ -114,7 +114,7 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
         try:
             await relay(socket, reader, writer)
         finally:
-            with contextlib.suppress(RegistryUnavailable):  # the record says already that somebody has looked
+            with contextlib.suppress(RegistryUnavailable):  # the record has the view's begin already
                 await grid.registry.note_view(session_id)
             grid.feed.touch_session(session_id)
         await _close(socket, NORMAL)
@@ -125,7 +125,8 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
 async def _open_view(
     grid: Grid, identity: Identity, session_id: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """What shows the session, once its record says that it is looked at. Raises Refusal, RegistryUnavailable."""
+    """Records that somebody looks at the session, and connects to the browser server that shows it. Raises Refusal or
+    RegistryUnavailable."""
     if not grid.settings.live_view:
         raise Refusal(403, "nobody may look at sessions of this grid: LIVE_VIEW=false forbids it")
     record = await grid.registry.session(session_id)

@@ -1,4 +1,4 @@
-"""The API's own pages, from files of this package and of fastapi-offline: no browser asks another host for them."""
+"""The API's documentation at /docs, with all files from fastapi-offline, so that browsers ask no other host."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ _POLICY: Final = {
 
 
 def docs_routes() -> APIRouter:
-    """/docs and its files. They tell what the API is, and nothing of the grid: they ask for no token."""
+    """Makes the routes of /docs and its files. They ask for no token: they describe the API, not this grid."""
     router = APIRouter(dependencies=[open_to_all], include_in_schema=False)
 
     @router.get("/docs")
@@ -60,7 +60,7 @@ def docs_routes() -> APIRouter:
 
 @cache
 def _content(name: str) -> bytes:
-    """A file of the package fastapi-offline, which is not imported: it would make an application of its own."""
+    """Reads a file of fastapi-offline without importing it, which would make an application of its own."""
     spec = find_spec("fastapi_offline")
     assert spec is not None
     assert spec.origin is not None

@@ -1,4 +1,4 @@
-"""The routes of borrowing and returning: a slot is kept until it is returned, or expires, or its client goes."""
+"""The routes of leases: a slot is kept until it is returned, or expires, or its client leaves."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from pwgrid.tokens.tokens import Role
 
 MAX_PAGE = 1000
 CLIENT_CLOSED = 499
-"""What proxies log for a client that has gone; nobody reads the answer."""
+"""The status that web servers log for a client that has left; nobody reads the answer."""
 
 _Status = Annotated[models.LeaseStatus | None, BeforeValidator(lambda given: given or None), Query()]
 _PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
@@ -37,7 +37,7 @@ _Cursor = Annotated[str | None, BeforeValidator(lambda given: given or None), Qu
 
 
 class Lends(Protocol):
-    """What the routes see of the rest of the proxy."""
+    """What these routes use of the rest of the proxy."""
 
     gateway: Gateway
     lender: Lender
@@ -45,7 +45,7 @@ class Lends(Protocol):
 
 
 def lease_routes(grid: Lends) -> APIRouter:
-    """The routes; whoever includes them says who may use them."""
+    """Makes the routes, for clients and operators."""
     router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[needs(Role.CLIENT)])
     who = Annotated[Identity, needs(Role.CLIENT)]
 
@@ -113,7 +113,7 @@ def lease_routes(grid: Lends) -> APIRouter:
 
 
 def check(label_key: str | None) -> None:
-    """Raises Refusal for a text that is no label key."""
+    """Raises Refusal for a malformed label key."""
     try:
         if label_key:
             parse(label_key, wildcards=True)
@@ -122,7 +122,7 @@ def check(label_key: str | None) -> None:
 
 
 async def on_client_gone(_request: Request, _gone: Exception) -> Response:
-    """Nobody is there any more."""
+    """Ends a request whose client has left."""
     return Response(status_code=CLIENT_CLOSED)
 
 
@@ -167,7 +167,7 @@ def _client(request: Request) -> str:
 
 
 def _of(identity: Identity) -> str | None:
-    """Whose leases somebody may see and change, by the name of the token; None for everybody's."""
+    """Returns the name of the token whose leases somebody may see and change; None for all leases."""
     return None if identity.is_operator else identity.name
 
 
@@ -176,14 +176,14 @@ def _no_such_lease() -> Refusal:
 
 
 async def _abandoned_with(request: Request, gateway: Gateway, ticket: Ticket[Selection]) -> None:
-    """Gives the ticket up when the client goes."""
+    """Abandons the ticket when the client leaves."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     gateway.selector.queue.abandon(ticket)
 
 
 async def _answered(lender: Lender, lent: Lent, ticket: Ticket[Selection], watch: asyncio.Task[None]) -> None:
-    """The answer has been given to the client's connection, if that was still there."""
+    """Runs after the answer was given to the client's connection, and tells the lender whether the client was there."""
     watch.cancel()
     is_gone = ticket.abandoned
     await asyncio.sleep(0)  # uvloop writes at the end of the loop's round
@@ -191,7 +191,7 @@ async def _answered(lender: Lender, lent: Lent, ticket: Ticket[Selection], watch
 
 
 def _base(request: Request, settings: Settings) -> str:
-    """ws://host:port as the client knows it, unless the settings say how others know it."""
+    """Returns ws://host:port: ADVERTISED_HOST's if it is set, else as the client's Host says."""
     host = request.headers.get("host")
     if settings.advertised_host or not host:
         return base_url(settings)

@@ -1,4 +1,4 @@
-"""Every metric there is: name, kind, labels, meaning and where its figures live. docs/metrics.md is made from it."""
+"""Every metric: name, kind, labels, meaning and source. tools/metrics_page.py makes docs/metrics.md from these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pwgrid.common.histogram import Histogram
 
 
 class Source(StrEnum):
-    """Who holds a figure, and so what resets it: a counter begins at 0 when that is started anew."""
+    """The process that holds a figure. A counter begins at 0 when that process starts."""
 
     REDIS = "Redis"
     MASTER = "master"
@@ -34,7 +34,7 @@ class _Family:
 
     @property
     def shown(self) -> str:
-        """Its name as a query has it."""
+        """The name in queries."""
         return self.name
 
 
@@ -44,7 +44,7 @@ class Gauge(_Family):
     kind: Final = "gauge"
 
     def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
-        """The metric with these samples."""
+        """Makes the metric with these samples."""
         metric = GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, value in samples:
             metric.add_metric(labels, value)
@@ -61,7 +61,7 @@ class Counter(_Family):
         return f"{self.name}_total"
 
     def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
-        """The metric with these samples."""
+        """Makes the metric with these samples."""
         metric = CounterMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, value in samples:
             metric.add_metric(labels, value)
@@ -69,12 +69,12 @@ class Counter(_Family):
 
 
 class Buckets(_Family):
-    """Figures counted by upper bounds."""
+    """A histogram: figures counted by upper bounds."""
 
     kind: Final = "histogram"
 
     def of(self, samples: Iterable[tuple[Labels, Histogram]]) -> Metric:
-        """The metric with these samples."""
+        """Makes the metric with these samples."""
         metric = HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, found in samples:
             bounds = [*(f"{bound:g}" for bound in found.bounds), "+Inf"]
@@ -92,8 +92,8 @@ LIFETIME: Final = Gauge("pwgrid_lifetime_sessions", _R, "Sessions that the prese
 SLOTS: Final = Gauge(
     "pwgrid_slots",
     _R,
-    "Slots of the present workers: busy (a session has it), available (a client could have it now), spare (of a worker "
-    "that waits to serve), draining (free, and nobody gets it any more)",
+    "Slots of the present workers: busy (a session has it), available (a client can have it now), spare (of a spare "
+    "worker), draining (free, but its worker drains)",
     (*POOL, "state"),
 )
 SLOTS_WANTED: Final = Gauge("pwgrid_slots_wanted", _M, "Slots when all wanted workers serve", POOL)
@@ -105,45 +105,45 @@ SESSIONS: Final = Counter(
     "Sessions that have ended, by status and reason (docs/lifecycle.md has both)",
     (*POOL, "status", "reason"),
 )
-TAKEN_BACK: Final = Counter(
-    "pwgrid_sessions_taken_back", _R, "Of these, ends that were only presumed, and wrong", ("status",)
-)
+TAKEN_BACK: Final = Counter("pwgrid_sessions_taken_back", _R, "Of these, ends that were presumed wrongly", ("status",))
 DURATION: Final = Buckets(
-    "pwgrid_session_duration_seconds", _R, "Length of the sessions whose worker told of their end", POOL
+    "pwgrid_session_duration_seconds", _R, "Length of the sessions whose worker reported their end", POOL
 )
 LEASES: Final = Counter(
     "pwgrid_leases", _R, "Leases that have ended, by status: returned, expired, ended or failed", ("status",)
 )
 REPAIRS: Final = Counter("pwgrid_counter_repairs", _R, "Counters in Redis that a heartbeat had to correct")
 
-WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that are to serve", POOL)
-WORKERS: Final = Gauge("pwgrid_workers", _M, "Workers, by where they are", (*POOL, "status"))
+WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that are wanted", POOL)
+WORKERS: Final = Gauge("pwgrid_workers", _M, "Workers by status", (*POOL, "status"))
 STARTS: Final = Counter("pwgrid_worker_starts", _M, "Workers that were started", POOL)
 RECYCLES: Final = Counter("pwgrid_worker_recycles", _M, "Workers that were replaced as planned", (*POOL, "reason"))
 DEATHS: Final = Counter(
     "pwgrid_worker_deaths",
     _M,
-    "Workers that ended and nobody wanted it; signal is none where no process was ended by one",
+    "Workers that ended without being asked to; signal is none where no signal ended a process",
     (*POOL, "reason", "signal"),
 )
 EARLY_DEATHS: Final = Gauge(
     "pwgrid_worker_early_deaths",
     _M,
-    "Workers that died one after the other without one that was well in between: the next start waits the longer",
+    "Workers that died soon after their start, in a row: the more, the longer the next start waits",
     POOL,
 )
 LAUNCH: Final = Buckets("pwgrid_worker_launch_seconds", _M, "From a worker's fork until its browser is warm", POOL)
 DRAIN: Final = Buckets("pwgrid_worker_drain_seconds", _M, "How long the sessions of a drain went on", POOL)
 DRAIN_TIMEOUTS: Final = Counter("pwgrid_drain_timeouts", _M, "Drains that cut sessions", POOL)
 CANARY: Final = Buckets("pwgrid_canary_first_page_seconds", _M, "An idle browser's time to its first page", POOL)
-CANARY_FAILURES: Final = Counter("pwgrid_canary_failures", _M, "Tries of an idle browser that were in vain", POOL)
-MEMORY: Final = Gauge("pwgrid_pool_memory_bytes", _M, "What all workers take with their browsers (MEMORY_METRIC)", POOL)
-LARGEST: Final = Gauge("pwgrid_largest_worker_memory_bytes", _M, "What the largest of them takes", POOL)
-HOST_MEMORY: Final = Gauge("pwgrid_host_memory_available_bytes", _M, "What host and cgroup still have")
+CANARY_FAILURES: Final = Counter("pwgrid_canary_failures", _M, "Tries of an idle browser that failed", POOL)
+MEMORY: Final = Gauge("pwgrid_pool_memory_bytes", _M, "Memory of all workers with their browsers (MEMORY_METRIC)", POOL)
+LARGEST: Final = Gauge("pwgrid_largest_worker_memory_bytes", _M, "Memory of the largest worker with its browser", POOL)
+HOST_MEMORY: Final = Gauge("pwgrid_host_memory_available_bytes", _M, "Memory that host and cgroup still have")
 MASTER_START: Final = Gauge("pwgrid_master_start_time_seconds", _M, "When the grid was started, in Unix seconds")
 
-BUILD: Final = Gauge("pwgrid_build_info", _P, "1; the labels say what runs", ("version", "python_version"))
-REDIS_UP: Final = Gauge("pwgrid_redis_up", _P, "1 if Redis has answered this scrape; else all that it holds is missing")
+BUILD: Final = Gauge(
+    "pwgrid_build_info", _P, "Always 1; the labels are the versions that run", ("version", "python_version")
+)
+REDIS_UP: Final = Gauge("pwgrid_redis_up", _P, "1 if Redis has answered this scrape; else its figures are missing")
 REDIS_SECONDS: Final = Buckets("pwgrid_proxy_redis_exchange_seconds", _P, "How long Redis took for a pipeline")
 CONNECT: Final = Buckets(
     "pwgrid_proxy_connect_seconds",
@@ -155,7 +155,7 @@ CONNECT: Final = Buckets(
 QUEUE_WAIT: Final = Buckets(
     "pwgrid_proxy_queue_wait_seconds",
     _P,
-    "Waits of the clients that stood in line: served, refused or abandoned (the client went)",
+    "Waits of the clients that stood in line: served, refused or abandoned (the client left)",
     (*POOL, "outcome"),
 )
 REFUSALS: Final = Counter(
@@ -168,18 +168,18 @@ UPGRADES: Final = {
     "retried": Counter(
         "pwgrid_upgrades_retried", _P, "Handoffs that a worker did not take, so that another one was tried"
     ),
-    "abandoned": Counter("pwgrid_upgrades_abandoned", _P, "Clients that went while they waited"),
+    "abandoned": Counter("pwgrid_upgrades_abandoned", _P, "Clients that left while they waited"),
     "options_ignored": Counter(
         "pwgrid_upgrades_options_ignored",
         _P,
-        "Clients that a worker has taken, with launch options that a shared browser cannot heed",
+        "Clients that a worker has taken, although a shared browser ignores some of their launch options",
     ),
 }
 """By the names of `Counts`."""
 
 WORKER_ACTIVE: Final = Gauge("pwgrid_worker_active_sessions", _R, "Live sessions of one worker", WORKER)
-WORKER_SLOTS: Final = Gauge("pwgrid_worker_slots", _R, "Sessions that it takes at once; a spare none", WORKER)
-WORKER_LIFETIME: Final = Gauge("pwgrid_worker_lifetime_sessions", _R, "Sessions that it has had", WORKER)
+WORKER_SLOTS: Final = Gauge("pwgrid_worker_slots", _R, "Sessions that one worker takes at once; 0 for a spare", WORKER)
+WORKER_LIFETIME: Final = Gauge("pwgrid_worker_lifetime_sessions", _R, "Sessions that one worker has had", WORKER)
 WORKER_MEMORY: Final = Gauge("pwgrid_worker_memory_bytes", _R, "RSS of the worker and its browser", WORKER)
 
 _PROCESS: Final[dict[str, type[Gauge | Counter]]] = {
@@ -191,7 +191,7 @@ _PROCESS: Final[dict[str, type[Gauge | Counter]]] = {
     "max_fds": Gauge,
 }
 PROCESS: Final[list[Gauge | Counter]] = [
-    kind(f"pwgrid_proxy_process_{name}", _P, "Of the proxy, as prometheus_client has it of every process")
+    kind(f"pwgrid_proxy_process_{name}", _P, "Of the proxy, as prometheus_client exports it for any process")
     for name, kind in _PROCESS.items()
 ]
 

@@ -1,4 +1,4 @@
-"""Puts the grid's figures into the text format of Prometheus. Reads what it is given, asks nobody."""
+"""Writes the grid's figures in the text format of Prometheus. Reads only what it is given."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """All that one scrape shows. `found` is None while Redis does not answer; `waiting` counts clients by pool,
-    `requests` answers of the API by route, method and status."""
+    """What one scrape shows. `found` is None while Redis does not answer. `waiting` counts clients by pool, `requests`
+    the API's answers by route, method and status."""
 
     found: RegistrySnapshot | None
     roster: Roster
@@ -52,7 +52,7 @@ class Scrape:
 
 
 def exposition(scrape: Scrape) -> bytes:
-    """The text of one scrape."""
+    """Returns the text of one scrape."""
     registry = CollectorRegistry()
     registry.register(_Metrics([*_of_registry(scrape), *_of_master(scrape), *_of_proxy(scrape)]))
     ProcessCollector(namespace="pwgrid_proxy", registry=registry)
@@ -64,7 +64,6 @@ class _Metrics(Collector):
         self._metrics = tuple(metrics)
 
     def collect(self) -> Iterator[Metric]:
-        """The figures of this scrape."""
         yield from self._metrics
 
 

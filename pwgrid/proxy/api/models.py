@@ -1,4 +1,4 @@
-"""What the API says, as it says it: names in camelCase, times in Unix seconds, memory in MiB."""
+"""The bodies of the API's requests and answers: names in camelCase, times in Unix seconds, memory in MiB."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -20,7 +20,7 @@ class _Model(BaseModel):
 
 
 class Problem(_Model):
-    """Every refusal has this shape; some have further fields."""
+    """The form of every refusal; some have further fields."""
 
     error: str
     """One sentence that says what to do."""
@@ -46,7 +46,7 @@ class ActiveConnections(_Model):
 
 
 class Clients(_Model):
-    """What has become of connects since the proxy started; waits in seconds, from the arrival to the slot."""
+    """Connects by outcome since the proxy started. The longest wait for a slot is in seconds."""
 
     handed_off: int
     refused: int
@@ -57,8 +57,8 @@ class Clients(_Model):
 
 
 class WaitingRun(_Model):
-    """Clients that wait for a slot of one pool and share their turns: those of one run, with one token. Each name is
-    empty where they have none."""
+    """Clients that wait for a slot of one pool and share their turns, since they have the same run and token. Both are
+    empty if the clients have none."""
 
     pool: str
     run: str
@@ -67,8 +67,8 @@ class WaitingRun(_Model):
 
 
 class Status(_Model):
-    """The grid at a glance. `reason`: why it is not ready. `outcomes` only rise; `taken_back` are those of them that
-    were only presumed, and wrong."""
+    """The grid at a glance. `reason` says why it is not ready. `outcomes` are totals of ended sessions, which only
+    rise; `takenBack` are those of them that were presumed wrongly."""
 
     ready: bool
     reason: str | None
@@ -104,7 +104,7 @@ class Workers(_Model):
 
     @classmethod
     def of(cls, found: RegistrySnapshot, *, with_endpoints: bool) -> "Workers":
-        """As the registry has them; the endpoints are secrets of operators."""
+        """Reads a snapshot. Endpoints are secrets: without `with_endpoints` they are left out."""
         return cls(
             workers=[
                 Worker(
@@ -132,7 +132,7 @@ class Draining(_Model):
 
 
 class Session(_Model):
-    """One session. A time is null where that has not happened yet; `reason` says why it ended."""
+    """One session. A time is null before its event; `reason` says why it ended."""
 
     id: str
     pool: str
@@ -148,22 +148,23 @@ class Session(_Model):
     bytes_in: int
     bytes_out: int
     ignored_options: list[str]
-    """The launch options of its client that a shared browser cannot heed."""
+    """Names of the client's launch options that a shared browser ignores."""
     labels: str | None
     """The label key that its client asked for."""
     name: str | None
-    """What its client calls its run; `run` is the id of that."""
+    """What its client calls its run."""
     run: str | None
+    """The id of the run, from the borrow."""
     token: str | None
-    """The name of the token that its client showed."""
+    """The name of its client's token."""
     lease: str | None
-    """Of the lease that its client came with."""
+    """The id of the lease that its client came with."""
     viewed_at: float | None
-    """When an operator last looked at its pages."""
+    """When somebody last looked at its pages."""
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Session":
-        """As its record has it."""
+        """Reads a session's record."""
         return cls.model_validate(record.as_json())
 
 
@@ -175,7 +176,7 @@ class Sessions(_Model):
 
 
 class Borrow(_Model):
-    """What somebody wants to borrow: a slot of the pool that serves this label key, for so many seconds."""
+    """Asks for a slot of the pool that serves this label key, for `ttlSeconds`."""
 
     label_key: str
     run_name: str | None = None
@@ -184,8 +185,8 @@ class Borrow(_Model):
 
 
 class Borrowed(_Model):
-    """A lease. `webSocketEndpoint` is for its holder alone, and for one connection at a time; `labelKey` is the pool's
-    that serves it, `expiresAt` in Unix seconds."""
+    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time; `labelKey` is that of the pool
+    which serves the lease."""
 
     browser_id: str
     web_socket_endpoint: str
@@ -195,27 +196,27 @@ class Borrowed(_Model):
 
 
 class Return(_Model):
-    """The lease that is not needed any more."""
+    """Names the lease to return."""
 
     browser_id: str
     label_key: str | None = None
 
 
 class Returned(_Model):
-    """`returned` is false where the lease was over before: returned, expired, or gone with its worker."""
+    """`returned` is false if the lease was over before: returned, expired, or lost with its worker."""
 
     browser_id: str
     returned: bool
 
 
 class Extend(_Model):
-    """How many seconds a lease is to last from now on; it never gets shorter."""
+    """Asks that a lease lasts for at least so many seconds from now on."""
 
     ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
 
 
 class Extended(_Model):
-    """Until when the lease lasts now, in Unix seconds."""
+    """`expiresAt` is the lease's new end."""
 
     browser_id: str
     expires_at: float
@@ -230,11 +231,11 @@ LEASE_STATUS: Final[Mapping[str, LeaseStatus]] = {
     SessionStatus.ENDED: "ended",
     SessionStatus.FAILED: "failed",
 }
-"""What a lease's status is called, by that of its record."""
+"""The API's name for a lease's status, by the status in its record."""
 
 
 class Lease(_Model):
-    """One lease. A time is null where that has not happened yet; `reason` says why it is over."""
+    """One lease. `endedAt` is null until it is over; `reason` says why it is."""
 
     browser_id: str
     browser_type: str
@@ -247,14 +248,14 @@ class Lease(_Model):
     client: str
     pool: str
     label_key: str | None
-    """The one that was asked for."""
+    """The label key that was asked for."""
     run_name: str | None
     run_id: str | None
     token: str | None
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Lease":
-        """As its record has it."""
+        """Reads a lease's record."""
         says = record.extra.get
         return cls(
             browser_id=f"{record.worker_id}-{record.session_id}",
@@ -298,7 +299,7 @@ class Room(_Model):
 
 
 class Capacity(_Model):
-    """How much there is and how much is taken. A label key has what its pool has."""
+    """How much there is and how much is taken. A label key has the figures of its pool."""
 
     total: Room
     pools: dict[str, Room]
@@ -306,8 +307,8 @@ class Capacity(_Model):
 
 
 class Pool(_Model):
-    """A pool; `wanted`, `available`, `starting`, `spare` and `draining` count workers, `slots` and `lifetime` are
-    sessions of each. `reason`: why it is short of workers."""
+    """A pool. `wanted`, `available`, `starting`, `spare` and `draining` count workers; `slots` and `lifetime` are
+    sessions of each worker. `reason` says why the pool is short of workers."""
 
     name: str
     browser_type: str
@@ -324,7 +325,7 @@ class Pool(_Model):
 
     @classmethod
     def of(cls, pool: PoolView) -> "Pool":
-        """As the master tells of it."""
+        """Reads a pool of the roster."""
         return cls(
             name=pool.name,
             browser_type=pool.browser_type,
@@ -348,13 +349,13 @@ class Pools(_Model):
 
 
 class Scale(_Model):
-    """How many workers a pool shall have, until the next reload that changes it."""
+    """How many workers the pool gets, until the next reload that changes it."""
 
     workers: int = Field(ge=0, le=MAX_WORKERS)
 
 
 class Scaled(_Model):
-    """The workers that are wanted now, by pool."""
+    """How many workers are wanted now, by pool."""
 
     wanted: dict[str, int]
 
@@ -366,7 +367,7 @@ class DrainedPool(_Model):
 
 
 class Node(_Model):
-    """A registered worker. `capacity` is its slots, `active` its sessions; the heartbeat is in Unix seconds."""
+    """A registered worker. `capacity` is its slots, `active` its sessions."""
 
     node_id: str
     browser_type: str

@@ -1,4 +1,4 @@
-"""The pools: what they have and how much is taken, by label key and worker, too; an operator scales and drains them."""
+"""The routes of pools: what they have and how much of it is taken, how to scale and drain them, and /nodes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Protocol
@@ -20,7 +20,7 @@ from pwgrid.tokens.tokens import Role
 
 
 class Grid(Protocol):
-    """What these routes need of the rest of the proxy."""
+    """What these routes use of the rest of the proxy."""
 
     master: AskMaster
     roster: Roster
@@ -29,7 +29,7 @@ class Grid(Protocol):
 
 
 def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
-    """For operators. The registry answers."""
+    """Makes the routes that read, for operators; `route_class` bounds how long Redis may take."""
     router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/v1/capacity", tags=["pools"])
@@ -70,7 +70,7 @@ def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
 
 
 def pool_command_routes(grid: Grid) -> APIRouter:
-    """For operators. The master answers, and has its own time."""
+    """Makes the routes that the master answers, for operators; AskMaster bounds how long it may take."""
     router = APIRouter(prefix="/v1/pools", tags=["pools"], dependencies=[needs(Role.OPERATOR)])
 
     async def ask(name: str, data: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Counts the API's answers by route, method and status, whatever has given them. Changes no answer."""
+"""Counts all answers of the API by route, method and status. Changes no answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Requests = Counter[tuple[str, str, int]]
 
 
 class RequestCounts:
-    """ASGI middleware. A route is its pattern (`/v1/sessions/{id}`), so that what clients write makes no label."""
+    """ASGI middleware. Counts a route by its pattern (`/v1/sessions/{id}`), so that clients cannot make labels."""
 
     def __init__(self, app: ASGIApp, counted: Requests) -> None:
         self._app = app
@@ -24,7 +24,7 @@ class RequestCounts:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 500  # where it raises, somebody outside says that it failed
+        status = 500  # if the application raises, an outer layer answers with this
 
         async def note(message: Message) -> None:
             nonlocal status

@@ -1,4 +1,4 @@
-"""Who may use which route of the API. Each route names a role; one that names none stops the proxy from starting."""
+"""The role that each route of the API needs. The proxy does not start while a route names none."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,13 +15,13 @@ from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.tokens.tokens import Role
 
 OPEN: Final = "open"
-"""For routes that ask for no token: they still answer only to a name of the grid."""
+"""For routes that ask for no token. They still refuse a Host that is no name of the grid."""
 
 
 class _Open:
     async def __call__(self, request: Request) -> None:
         """Raises Refusal for a foreign Host."""
-        # Load balancers look at the health of what is behind them with HTTP/1.0, which knows no Host.
+        # Load balancers check health with HTTP/1.0, which has no Host.
         if "host" in request.headers or request.scope.get("http_version") != "1.0":
             _access(request).check_host(Headers(request.headers.items()), request.scope.get("server"))
 
@@ -31,10 +31,10 @@ class _Needs:
         self.role = role
 
     async def __call__(self, request: Request) -> Identity:
-        """Who asks. Raises Refusal for who may not."""
+        """Returns who asks. Raises Refusal for those who may not."""
         headers, parameters = Headers(request.headers.items()), request.query_params.multi_items()
         peer = request.client.host if request.client else ""
-        # Browsers send the Origin of the grid's own page with requests that change something, not with a GET or HEAD.
+        # Browsers send the dashboard's Origin with its requests, except with GET and HEAD.
         from_own_page = request.method not in ("GET", "HEAD")
         local = request.scope.get("server")
         identity = _access(request).check(headers, parameters, local, peer, from_own_page=from_own_page)
@@ -52,12 +52,12 @@ _NEEDS: Final[dict[Role, Any]] = {role: Depends(_Needs(role)) for role in Role}
 
 
 def needs(role: Role) -> Any:
-    """A dependency of a route, or of all of a router: the least role that it takes. Its value is the Identity."""
+    """Returns a dependency for a route or router: the least role that it takes. Its value is the Identity."""
     return _NEEDS[role]
 
 
 def role_of(route: BaseRoute) -> str | None:
-    """The role that a route names: a Role, or OPEN; None for one that names none. Of several the highest counts."""
+    """Returns the role that a route names, a Role or OPEN, or None. Of several the highest counts."""
     if not isinstance(route, APIRoute):
         return None
     calls = [each.call for each in _all_of(route.dependant)]

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with a bound on the request head, its time and its size, and refusals in our own shape."""
+"""uvicorn's HTTP protocol, with bounds on a request head's time and size, and with the grid's own refusals."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,10 +19,10 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One client connection until it turns out to be an API request or the upgrade of a session.
+    """A connection for API requests, which may become a WebSocket.
 
-    Bounds what httptools and uvicorn leave open: a head of at most MAX_HEAD_BYTES, complete within HEAD_TIMEOUT_S of
-    the connect (or of the first byte after an answered request).
+    httptools and uvicorn do not bound a head; this allows MAX_HEAD_BYTES, complete within HEAD_TIMEOUT_S of the connect
+    (or of the first byte after an answered request).
     """
 
     def __init__(self, idle: IdleConnections, on_refused: Callable[[Refusal], None], *args: Any, **kwargs: Any) -> None:
@@ -33,16 +33,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_head = True
         self._heads = 0
-        """Those that have ended in the segment that is being read."""
+        """How many heads have ended in the current segment."""
         self._before = b""
-        """The last bytes before that segment: the end of a head may be in both."""
+        """The last bytes before the current segment: a head's end may be split between both."""
         self._has_seen_body = False
-        """Whether bytes of that segment belong to a body: then it is unknown how many belong to the next head."""
+        """Whether the current segment has bytes of a body: then the start of the next head is unknown."""
         self._refusal: Refusal | None = None
-        """What ends this connection, once the requests before it have their answers."""
+        """Ends this connection, after the answers to the requests before it."""
         self._upgrades = False
         self._early = b""
-        """What came behind the head of an upgrade in the same segment: uvicorn itself drops it."""
+        """What came after the head of an upgrade in the same segment; uvicorn would drop it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -72,20 +72,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_bytes = len(behind)  # the next head has begun in this segment
             self._await_head()
         self._before = data[-len(_END_OF_HEAD) + 1 :]
-        # A complete head was judged by its own size; what came behind it is the API's business.
+        # on_headers_complete has checked the size of a complete head.
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse_size()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for what is not HTTP."""
+        """uvicorn calls this for what is not HTTP."""
         self._refuse(Refusal(400, "this is not HTTP/1.1: connect with a Playwright client to ws://<host>:<port>/"))
 
     def handle_websocket_upgrade(self) -> None:
-        """Called by uvicorn when the head of an upgrade is complete; what a refused one says is not read."""
+        """uvicorn calls this when the head of an upgrade is complete."""
         self._upgrades = self._refusal is None
 
     def on_response_complete(self) -> None:
-        """Called by uvicorn when a request has its answer."""
+        """uvicorn calls this when a request has its answer."""
         is_last = not self.pipeline
         super().on_response_complete()
         if self._upgrades:
@@ -93,17 +93,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif is_last and self._refusal is not None:
             self._answer(self._refusal)
         elif is_last and self.cycle.more_body:
-            self.transport.close()  # nobody wants the rest of its body, and no timer would wait for it
+            self.transport.close()  # the rest of its body is not needed, and no timer bounds it
         elif is_last and not self.transport.is_closing():
             self._idle.add(self, self.transport, self.connections)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Called by uvicorn when nothing has come for a while; a head that has begun has a time of its own."""
+        """uvicorn calls this when nothing has come for a while. A head that has begun has a timer of its own."""
         if not self._head_bytes:
             super().timeout_keep_alive_handler()
 
     def _get_upgrade(self) -> bytes | None:
-        """Called by uvicorn, which itself would see the last of several Upgrade headers only."""
+        """uvicorn calls this. Its own function sees only the last of several Upgrade headers."""
         asked = super()._get_upgrade()
         return _WEBSOCKET if asked and (b"upgrade", _WEBSOCKET) in self._lower_headers() else asked
 
@@ -111,7 +111,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return [(name, value.lower()) for name, value in self.headers]
 
     def _upgrade(self) -> None:
-        """Goes on with the protocol of WebSockets, once the requests before it have their answers."""
+        """Switches to the WebSocket protocol, once the requests before have their answers."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.pause_reading()
             return
@@ -145,7 +145,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.parser.should_upgrade() and self.cycle is not before:
-            # An upgrade to something else is ignored, as RFC 9110 7.8 allows; the parser stands still behind it.
+            # Other upgrades are ignored, as RFC 9110 7.8 allows; but the parser reads nothing after them.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -186,24 +186,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, refusal: Refusal) -> None:
-        """What came is not to be answered, or not any further; requests before it still are."""
+        """Refuses the present request and all that follows; requests before it still get their answers."""
         if self._refusal is not None or self.transport.is_closing():
             return
         self._refusal = refusal
         self._head_is_done()
         cycle = self.cycle
         if self.pipeline and cycle.more_body:
-            self.pipeline.popleft()  # its own body is broken; those before it go on
+            self.pipeline.popleft()  # the refused request; those before it go on
         elif cycle is None or cycle.response_complete:
             self._answer(refusal)
         elif cycle.more_body and not cycle.response_started:
-            # Its own body is broken: what handles it is told that the client has gone, and is not heard any more.
+            # A handler has this request already: it hears that the client has gone, and its answer is dropped.
             cycle.disconnected, cycle.waiting_for_100_continue = True, False
             cycle.message_event.set()
             self._answer(refusal)
 
     def _answer(self, refusal: Refusal) -> None:
-        """Answers and closes, but reads on for a moment: closing with unread bytes would reset the answer away."""
+        """Answers and closes, but reads on for LINGER_S: a close with unread bytes resets, which loses the answer."""
         if self.transport.is_closing():
             return
         self._on_refused(refusal)

@@ -1,4 +1,4 @@
-"""What one proxy measures of its clients' connects, in plain figures for the metrics. Renders nothing."""
+"""What one proxy measures of its clients' connects, for the metrics. Renders nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Waited(StrEnum):
 
     SERVED = "served"
     REFUSED = "refused"
-    ABANDONED = "abandoned"  # the client went
+    ABANDONED = "abandoned"  # the client left
 
 
 @dataclass(slots=True)
 class Phases:
-    """Seconds of the attempts to connect in one pool: in line, in the call that leased the slot, and from there until
-    the worker had the socket."""
+    """Connects of one pool, in seconds: `queue` in line, `selection` in the call that leased the slot, `handoff` from
+    then until the worker had the socket."""
 
     queue: Histogram = field(default_factory=partial(Histogram, _PHASE_BOUNDS_S))
     selection: Histogram = field(default_factory=partial(Histogram, _PHASE_BOUNDS_S))
@@ -41,7 +41,8 @@ Pool = tuple[str, str]
 
 
 class Figures:
-    """Since the proxy started. `waits` are of those that stood in line, `refused` counts by status and reason."""
+    """Figures since the proxy started. `waits` are of clients that stood in line; `refused` counts by status and
+    reason."""
 
     def __init__(self) -> None:
         self.phases: defaultdict[Pool, Phases] = defaultdict(Phases)
@@ -49,5 +50,5 @@ class Figures:
         self.refused: Counter[tuple[int, str]] = Counter()
 
     def note_refusal(self, refusal: Refusal) -> None:
-        """A client got an HTTP error instead of a session."""
+        """Counts a client that got an HTTP error instead of a session."""
         self.refused[refusal.status, refusal.reason] += 1

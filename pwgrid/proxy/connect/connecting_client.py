@@ -1,4 +1,4 @@
-"""One client's way to a browser server: its upgrade head, the decision, a slot, the handoff, and back when one fails.
+"""One client's way to a browser server: its upgrade head, the decision, a slot, the handoff, another one if that fails.
 
 Owns a client's socket only until a worker has it; sees none of the session's bytes.
 """
@@ -45,35 +45,35 @@ from pwgrid.settings.model import Settings
 log = structlog.get_logger()
 
 MAX_EARLY_BYTES: Final = 64 * 1024
-"""What a client may send behind its head before a browser server reads (a correct one sends nothing before its 101)."""
+"""What a client may send after its head before a browser server reads (a correct client waits for its 101)."""
 
 SUCCESSOR_S: Final = 5.0
-"""How long the clients of a worker's leases wait for its successor, when it has died."""
+"""How long clients with leases of a worker that died wait for its successor."""
 
 SUCCESSOR_LOOK_S: Final = 0.05
 
 Peer = tuple[str, int] | None
-"""A client's address and port; None where it has none any more, or is on a Unix socket."""
+"""A client's address and port; None if it has left, or is on a Unix socket."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What has become of upgrades since the proxy started."""
+    """Counts upgrades by outcome since the proxy started."""
 
     handed_off: int = 0
     refused: int = 0
     retried: int = 0
     abandoned: int = 0
-    """Clients that went while they waited."""
+    """Clients that left while they waited."""
     options_ignored: int = 0
-    """Of those that were handed off: with launch options that a shared browser cannot heed."""
+    """Clients that were handed off although a shared browser ignores some of their launch options."""
     longest_wait_s: float = 0.0
-    """From a client's arrival to its slot, or until it was told that there is none."""
+    """From the request for a slot until the client got it, was refused or left."""
     lately_longest_wait_s: float = 0.0
     """The same since the dashboard's last sample."""
 
     def waited(self, seconds: float) -> None:
-        """A client has waited so long."""
+        """Notes one client's wait."""
         if seconds > self.lately_longest_wait_s:
             self.lately_longest_wait_s = seconds
             self.longest_wait_s = max(self.longest_wait_s, seconds)
@@ -89,7 +89,7 @@ class Gateway:
     handoffs: Handoffs
     access: Access
     shortage: Callable[[str], Awaitable[str | None]]
-    """Why a pool can take no session at all; None when it could."""
+    """Returns why a pool can take no session at all; None when it can once a slot is free."""
     counts: Counts = field(default_factory=Counts)
     figures: Figures = field(default_factory=Figures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
@@ -97,17 +97,17 @@ class Gateway:
     _policy: Policy | None = None
 
     def protocol(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> asyncio.Protocol:
-        """What uvicorn makes for each WebSocket upgrade (its setting `ws`)."""
+        """uvicorn calls this for each WebSocket upgrade (its setting `ws`)."""
         return Upgrade(self, server_state)
 
     def policy(self) -> Policy:
-        """What is allowed and offered now."""
+        """Returns what is allowed and offered now."""
         if self._policy is None:
             offered, default = self.roster.offered(), self.settings.default_browser_type
             types = {pool.browser_type for pool in offered.values()}
             sandbox = {"chromiumSandbox": self.settings.chromium_sandbox}
             self._policy = Policy(
-                # Where one browser alone has workers it is the default, as it would be in the settings.
+                # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
                 pools={name: Offer(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()},
                 versions=self.roster.versions(),
@@ -117,13 +117,13 @@ class Gateway:
         return self._policy
 
     def switches(self) -> Switches:
-        """How label keys are matched."""
+        """Returns how label keys are matched."""
         settings = self.settings
         return Switches(settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards)
 
     def caps(self, label: str, run: str, token: str, max_of_token: int) -> dict[str, int]:
-        """How many sessions of this client's token, run and label key may live at once, for each that has a cap; each
-        is "" for none. `max_of_token` is the token's own limit, 0 for none."""
+        """Returns how many sessions of this client's token, run and label key may live at once, where there is a cap.
+        Each name is "" for none. `max_of_token` is the token's own limit, 0 for none."""
         settings = self.settings
         known = (
             ("token", token, max_of_token or settings.max_sessions_per_token),
@@ -133,7 +133,7 @@ class Gateway:
         return {f"{what}:{name}": most for what, name, most in known if name and most}
 
     async def slot(self, ticket: Ticket[Selection]) -> Selection:
-        """A slot for this ticket. Raises Refusal or ClientGone."""
+        """Waits for a slot for this ticket. Raises Refusal or ClientGone."""
         since, waited = time.monotonic(), Waited.REFUSED
         try:
             selection = await self.selector.queue.acquire(ticket)
@@ -149,7 +149,7 @@ class Gateway:
                 raise refusals.no_capacity(reason) from None
             raise refusals.no_place(ticket, self.settings, why) from None
         finally:
-            # In the next turn: a client that has its slot is handed over in this one.
+            # In the next turn of the loop, so that the handoff comes first.
             waited_s = time.monotonic() - since
             asyncio.get_running_loop().call_soon(self._note_wait, ticket, waited_s, waited)
 
@@ -164,24 +164,24 @@ class Gateway:
             phases.selection.observe(ticket.selection_s)
 
     async def may_answer_again(self, worker_id: str, until: float) -> bool:
-        """Returns after a moment: whether a worker that is gone may still get a successor: the master still lists it,
-        and the loop's clock is before `until`."""
-        await asyncio.sleep(SUCCESSOR_LOOK_S)  # its socket is there once it listens, and nothing tells of that
+        """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
+        loop's clock is before `until`."""
+        await asyncio.sleep(SUCCESSOR_LOOK_S)  # no event tells that the successor listens
         return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
 
     def closed(self) -> Refusal | None:
-        """Why nobody is taken at all; None as long as clients may come."""
+        """Returns the refusal for all clients while the grid takes none; else None."""
         if self.roster.stopping:
             return refusals.stopping()
         lost = self.roster.lost
         return refusals.no_capacity(lost, reason=RefusalReason.MASTER_LOST) if lost else None
 
     def roster_changed(self) -> None:
-        """The policy depends on the roster."""
+        """Makes the policy anew: it depends on the roster."""
         self._policy = None
 
     def compresses(self, transport: asyncio.Transport, peer: Peer) -> bool:
-        """Whether the client may have permessage-deflate: by setting, or not when it is on this very host."""
+        """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
         if self.settings.compression != "auto":
             return self.settings.compression == "on"
         if not peer or peer[0].startswith("127."):
@@ -191,7 +191,7 @@ class Gateway:
 
 
 class Upgrade(asyncio.Protocol):
-    """One client from its upgrade head to the handoff. uvicorn makes it, and gives it the connection and the head."""
+    """One client from its upgrade head to the handoff. uvicorn gives it the connection and the head."""
 
     def __init__(self, gateway: Gateway, server_state: ServerState) -> None:
         self._gateway = gateway
@@ -229,10 +229,10 @@ class Upgrade(asyncio.Protocol):
         task.add_done_callback(self._server_state.tasks.discard)
 
     def shutdown(self) -> None:
-        """uvicorn ends: the task answers the client, or hands it over."""
+        """uvicorn calls this when it ends. Does nothing: the task answers the client, or hands it over."""
 
     def _client_went(self) -> None:
-        # Only a wait in line is cut short. A lease or handoff under way is settled first: nothing is left of it.
+        # Ends only a wait in line. A lease or handoff under way is finished first, so that nothing of it is left.
         self._is_gone = True
         if self._ticket is not None:
             self._gateway.selector.queue.abandon(self._ticket)
@@ -244,7 +244,7 @@ class Upgrade(asyncio.Protocol):
             request = upgrade_head.parse(whole_head)
             peer = self._peer[0] if self._peer else ""
             wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
-            if wanted.lease is not None:  # its worker decides, also while the grid takes nobody else
+            if wanted.lease is not None:  # its worker decides, even while the grid takes no others
                 await self._serve_with_lease(wanted.lease, request.headers)
                 return
             if (closed := self._gateway.closed()) is not None:
@@ -255,12 +255,12 @@ class Upgrade(asyncio.Protocol):
         except ClientGone:
             self._gateway.counts.abandoned += 1
             self._transport.abort()
-        except Exception as failure:  # noqa: BLE001 - a bug of ours: this client must not wait for ever
+        except Exception as failure:  # noqa: BLE001 - after a bug here the client must not wait for ever
             log.error("upgrade_failed", error=repr(failure), client=_text(self._peer))
             self._transport.abort()
 
     async def _serve(self, wanted: Wanted, headers: Headers) -> None:
-        """Leases a slot and hands the client over, to another worker where one does not take it."""
+        """Leases a slot and hands the client over; if the worker does not take it, tries another one."""
         gateway = self._gateway
         ticket = self._ticket = Ticket(
             session_id=secrets.token_hex(8),
@@ -296,13 +296,13 @@ class Upgrade(asyncio.Protocol):
                 break
             gateway.counts.retried += 1
             self._transport.resume_reading()
-        self._transport.abort()  # our copy of the socket: the connection lives on in the browser server
+        self._transport.abort()  # closes this copy of the socket; the browser server has the other
         if wanted.not_heeded:
             gateway.counts.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
 
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
-        """Hands the client over to the worker of its lease; it takes no slot."""
+        """Hands the client over to the worker of its lease. It takes no slot of its own."""
         gateway = self._gateway
         compression = gateway.compresses(self._transport, self._peer)
         request = {
@@ -323,10 +323,10 @@ class Upgrade(asyncio.Protocol):
             if self._is_gone or self._transport.is_closing():
                 raise ClientGone
         gateway.counts.handed_off += 1
-        self._transport.abort()  # our copy of the socket, as with any session
+        self._transport.abort()  # closes this copy of the socket
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
-        """Raises Refusal unless the path has the secret of the worker's registered endpoint, which nobody guesses."""
+        """Raises Refusal unless the path has the secret of the worker's registered endpoint."""
         endpoint = await self._gateway.selector.endpoint_of(wanted.browser_type, worker_id)
         path = urlsplit(endpoint).path if endpoint else ""
         if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
@@ -335,14 +335,14 @@ class Upgrade(asyncio.Protocol):
     async def _hand_over(
         self, ticket: Ticket[Selection], selection: Selection, passed_on: Mapping[str, object]
     ) -> HandoffFailure | None:
-        """Why the worker did not take the session; None when it did."""
+        """Offers the client to the worker. Returns why the worker did not take it, or None when it did."""
         if self._is_gone or self._transport.is_closing():
             await self._gateway.selector.give_back(ticket)
             raise ClientGone
         return await self._offer(selection.worker_id, ticket.session_id, passed_on)
 
     async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> HandoffFailure | None:
-        # From here the browser server reads this socket; a byte that we read would be missing there.
+        # From here the browser server reads this socket; a byte that the proxy reads would be missing there.
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
@@ -352,8 +352,8 @@ class Upgrade(asyncio.Protocol):
     async def _is_served_all_the_same(
         self, ticket: Ticket[Selection], selection: Selection, failure: HandoffFailure
     ) -> bool:
-        """Whether the client of a handoff that failed is served nevertheless. False: another worker is to be tried, as
-        if this one had never been asked."""
+        """Returns whether the client of a failed handoff is served nevertheless. If not, gives the slot back, so that
+        another worker can be tried."""
         selector = self._gateway.selector
         log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
         if not selector.local.refused(selection, failure.reason):
@@ -367,14 +367,14 @@ class Upgrade(asyncio.Protocol):
         return False
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Tells the client that there will be no session, and why."""
+        """Counts, logs and sends the refusal, and closes the connection."""
         self._gateway.counts.refused += 1
         self._gateway.figures.note_refusal(refusal)
         host = self._peer[0] if self._peer else "unknown"
         self._gateway.refusal_log.note(refusal, host, _text(self._peer))
         if not self._transport.is_closing():
             self._transport.write(refusals.render(refusal))
-            self._transport.write_eof()  # a frozen worker may have a copy of the socket, which keeps it open
+            self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
 
 
@@ -383,7 +383,7 @@ def _pool(ticket: Ticket[Selection]) -> tuple[str, str]:
 
 
 def _fields(wanted: Wanted) -> dict[str, str]:
-    """What the session's record is to have beside what every record has."""
+    """Returns the optional fields of the session's record."""
     fields = {
         records.IGNORED_OPTIONS: ",".join(wanted.not_heeded),
         records.LABELS: wanted.labels,
@@ -394,12 +394,12 @@ def _fields(wanted: Wanted) -> dict[str, str]:
 
 
 def told(ticket: Ticket[Selection]) -> dict[str, str]:
-    """What the worker is told of this client, for a record that Redis does not have: it may be away, or lose it."""
+    """Returns what the worker is told of this client, to make up a record that Redis does not have."""
     return {**ticket.fields, records.CAPS: ",".join(ticket.caps)} if ticket.caps else {**ticket.fields}
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int] | str | None) -> Address:
-    """What the access policy knows a listener by; a Unix socket is known by its path."""
+    """Returns a listener's address as the access policy has it; for a Unix socket its path."""
     if isinstance(name, tuple):
         return name[0], name[1]
     return (name, None) if name else None

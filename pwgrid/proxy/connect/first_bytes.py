@@ -1,7 +1,7 @@
-"""A connection until its first bytes: a whole upgrade head goes straight to the gateway, all else to uvicorn.
+"""Chooses a connection's protocol by its first bytes: a whole upgrade head goes to the gateway, all else to uvicorn.
 
-Nearly every connection is an upgrade whose head comes in one piece. uvicorn's state of a connection and a request costs
-such a client a third of a millisecond before its first answer (docs/decisions.md).
+Nearly every connection is an upgrade whose head comes in one piece. uvicorn's objects for a connection and a request
+would cost such a client a third of a millisecond before its first answer (docs/decisions.md).
 """
 
 import asyncio
@@ -21,9 +21,8 @@ _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
 
 
 class FirstBytes(asyncio.Protocol):
-    """What uvicorn makes for each connection (its setting `http`); the connection goes on with another protocol.
-
-    `on_refused` is called for each request that is answered before anybody has seen what it asks for.
+    """uvicorn makes one for each connection (its setting `http`). After its first bytes the connection gets another
+    protocol. BoundedHttpProtocol calls `on_refused` for each request that it refuses itself.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class FirstBytes(asyncio.Protocol):
         protocol.data_received(data)
 
     def shutdown(self) -> None:
-        """uvicorn ends: nothing was asked on this connection."""
+        """uvicorn calls this when it ends. Closes the connection, on which nothing was asked."""
         self._transport.close()
 
     def _is_over(self) -> None:
@@ -75,7 +74,7 @@ class FirstBytes(asyncio.Protocol):
 
 
 def is_upgrade(data: bytes) -> bool:
-    """Whether these bytes are one whole head that asks for a WebSocket, and nothing else."""
+    """Whether these bytes are exactly one whole head that asks for a WebSocket."""
     return (
         data.startswith(b"GET ")
         and data.find(_END_OF_HEAD) == len(data) - len(_END_OF_HEAD)

@@ -1,5 +1,5 @@
-"""Hands accepted sockets to workers over their handoff sockets, and asks them about leases. Chooses no worker, answers
-no client."""
+"""Sends accepted sockets to workers over their handoff sockets, and asks workers about leases. Chooses no worker,
+answers no client."""
 
 import array
 import asyncio
@@ -19,35 +19,35 @@ import orjson
 from pwgrid.common.packets import despite_reset
 
 HANDOFF_TIMEOUT_S: Final = 2.0
-"""After it the worker refuses the offer as late and the proxy takes another worker."""
+"""After this the worker refuses the offer as late, and the proxy tries another worker."""
 
 _ANSWER_BYTES: Final = 4096
 _NO_FD: Final = -1
 _LATE_ANSWER_S: Final = 0.25
 _LOOK_S: Final = 0.005
-"""Between two looks at whether a browser server has got the client of a worker that died, which takes 1 ms."""
+"""How often to look whether a browser server has got the client of a worker that died; usually it takes 1 ms."""
 
 _IN_TIME_S: Final = 0.05
-"""A yes that comes less than this before the deadline may be followed by the browser server's no."""
+"""If a worker accepts less than this before the deadline, its browser server may still drop the socket as late."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffFailure:
-    """The worker did not take the session: its answer (`draining`, `full`, `late`), or what happened to the link."""
+    """Why the worker did not take the session. `reason` is its answer (`draining`, `full`, `late`), or what happened to
+    the link."""
 
     reason: str
     is_dead: bool = False
-    """The worker has closed the link, or is gone: it does nothing more with the offer."""
+    """Whether the worker has closed the link, or is gone: it does nothing more with the offer."""
     is_refusal: bool = False
-    """`reason` is the worker's answer."""
+    """Whether `reason` is the worker's answer."""
     open_until: float = 0.0
-    """Until when a browser server may take the socket, in seconds of the loop's clock. 0: none can have it, since the
-    offer was not sent, or was refused. Else it may have done so without our hearing of it; then the mark tells
-    (`is_served`)."""
+    """Until when a browser server may take the socket, in seconds of the loop's clock. 0 if none can have it, since the
+    offer was not sent, or was refused. `is_served` tells whether one has it."""
 
 
 class NoAnswer(Exception):
-    """A worker has not answered a question; `str()` says why."""
+    """A worker has not answered a question about a lease; `str()` says why."""
 
 
 Answer = asyncio.Future["HandoffFailure | None"]
@@ -57,8 +57,8 @@ Answer = asyncio.Future["HandoffFailure | None"]
 class HandoffLink:
     """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
-    `on_freed` is called when the worker says that it was full and has a slot again, `on_silent` when it has left an
-    offer without an answer, `on_awake` when such an answer comes after all.
+    Calls `on_freed` when the worker was full and has a slot again, `on_silent` when it leaves an offer unanswered, and
+    `on_awake` when such an answer comes too late.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HandoffLink:
     def offer(self, session_id: str, packet: bytes, fd: int) -> Answer:
         """Sends the packet with the socket `fd`, which must stay open until there is an answer."""
         answer: Answer = self._loop.create_future()
-        # The worker's deadline is the shorter one, so that it never takes a socket that we have given up on.
+        # The worker's deadline is the shorter one, so that it never takes a socket that the proxy has given up on.
         deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
         self._pending[session_id] = answer, deadline
         if self._timer is None:
@@ -104,7 +104,7 @@ class HandoffLink:
         return answer
 
     async def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
-        """The worker's answer. Raises NoAnswer when there is none in time."""
+        """Returns the worker's answer. Raises NoAnswer when there is none in time."""
         number = secrets.token_hex(4)
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._asked[number] = answer
@@ -120,7 +120,7 @@ class HandoffLink:
             self._asked.pop(number, None)
 
     def close(self, reason: str, *, is_dead: bool = False) -> None:
-        """Ends the link and fails what is pending with `reason`. `is_dead`: the worker's end was closed first."""
+        """Ends the link; what is pending fails with `reason`. `is_dead`: the worker's end was closed first."""
         if self.closed:
             return
         self.closed = True
@@ -185,21 +185,21 @@ class HandoffLink:
         if answer is None:
             self._on_awake()
         elif message["refused"] is None:
-            # Node acknowledges a socket before the launcher looks at the offer's deadline, and then may drop it.
+            # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
             is_in_time = self._loop.time() < deadline - _LATE_ANSWER_S - _IN_TIME_S
             _settle(answer, None if is_in_time else HandoffFailure("it answered late", open_until=deadline))
         else:
             _settle(answer, HandoffFailure(message["refused"], is_refusal=True))
 
     def _check_deadline(self) -> None:
-        # All offers have the same time, so the oldest is the first to be late: one timer serves all of them.
+        # All offers have the same timeout, so the oldest is late first: one timer serves all of them.
         self._timer = None
         for session_id, (answer, deadline) in list(self._pending.items()):
             if deadline > self._loop.time():
                 self._timer = self._loop.call_at(deadline, self._check_deadline)
                 return
-            # The link stays: later offers on it have deadlines of their own. To fail them now would give their clients
-            # to another worker while this one may still wake up and take them. What was not sent yet stays here.
+            # The link stays: later offers have deadlines of their own. If they failed now, their clients would get
+            # another worker while this one may still wake up and take them. An unsent offer is not sent any more.
             del self._pending[session_id]
             sent = deque(each for each in self._unsent if each[0] != session_id)
             is_unsent, self._unsent = len(sent) < len(self._unsent), sent
@@ -208,28 +208,25 @@ class HandoffLink:
 
 
 def _settle(answer: Answer, outcome: "HandoffFailure | None") -> None:
-    if not answer.done():  # whoever waited was cancelled
+    if not answer.done():  # else its caller was cancelled
         answer.set_result(outcome)
 
 
 class Hears(Protocol):
-    """Who wants to know what workers say, or do not say, beside their answers."""
+    """Hears what the links notice of workers, beside the answers to offers."""
 
     def freed(self, worker_id: str) -> None:
-        """It was full and has a slot again."""
+        """Called when the worker was full and has a slot again."""
 
     def silent(self, worker_id: str) -> None:
-        """It has left an offer without an answer."""
+        """Called when the worker leaves an offer unanswered."""
 
     def awake(self, worker_id: str) -> None:
-        """It answers after all."""
+        """Called when the worker answers such an offer after all."""
 
 
 class Handoffs:
-    """The links to all workers, opened at the first session of each.
-
-    `hears` is told of workers by their ids.
-    """
+    """The links to all workers, each opened at the worker's first session."""
 
     def __init__(self, runtime: Path, hears: Hears) -> None:
         self._runtime = runtime
@@ -240,10 +237,10 @@ class Handoffs:
     async def offer(
         self, worker_id: str, session_id: str, request: Mapping[str, object], sock: socket.socket
     ) -> "HandoffFailure | None":
-        """Moves `sock` to the worker and on to its browser server; returns None once that has it, else why not.
+        """Moves `sock` to the worker and on to its browser server. Returns None once that has it, else why not.
 
-        `request` is what the worker gets beside the session's id and the deadline: the client's address, the headers
-        for the browser server, and what the client sent behind them.
+        `request` has what the worker gets beside the session's id and the deadline: the client's address, the headers
+        for the browser server, and what the client has sent after its head.
         """
         try:
             link = self._link(worker_id)
@@ -253,7 +250,7 @@ class Handoffs:
         return await link.offer(session_id, orjson.dumps(offer), sock.fileno())
 
     async def ask(self, worker_id: str, question: Mapping[str, object]) -> dict[str, Any]:
-        """A worker's answer to a question about a lease. Raises NoAnswer."""
+        """Returns a worker's answer to a question about a lease. Raises NoAnswer."""
         try:
             link = self._link(worker_id)
         except OSError as error:
@@ -261,7 +258,7 @@ class Handoffs:
         return await link.ask(question)
 
     def drop(self, worker_id: str, reason: str) -> None:
-        """Closes the link to a worker; what waits on it fails with `reason`."""
+        """Closes the link to a worker; what is pending fails with `reason`."""
         if link := self._links.pop(worker_id, None):
             link.read_answers()  # the news that it is gone may be faster than what it said last
             link.close(reason)
@@ -284,11 +281,11 @@ class Handoffs:
 
 
 async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
-    """Whether a browser server has this client's connection, although we were not told.
+    """Returns whether a browser server has this client's connection although the handoff failed.
 
-    It may have had the socket from a worker that died before it could say so. Two browser servers on one connection
-    would be the end of it, so this waits until none may take it any more; nothing tells of that but the marks. A client
-    without marks, on a Unix socket, is let go wherever one may have it: it may connect again.
+    A worker may have passed the socket on and died before its answer. Two browser servers on one connection would break
+    it, so this polls the marks until no browser server can take it any more. A client on a Unix socket has no marks:
+    wherever a browser server may have it, the answer is yes, and the client may connect again.
     """
     loop = asyncio.get_running_loop()
     if sock.family == socket.AF_UNIX:
@@ -303,10 +300,10 @@ async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
 
 
 def clear_marks(sock: socket.socket) -> None:
-    """Takes away the marks that `is_passed_on` and `is_served` look for. They belong to the connection itself and not
-    to a process's copy of it, so they outlive any worker; a Unix socket has none."""
+    """Removes the marks that `is_passed_on` and `is_served` look for. They belong to the connection itself, not to a
+    process's copy of it, so that they outlive any worker. A Unix socket has none."""
     if sock.family != socket.AF_UNIX:
-        # uvloop's socket objects make one of these for each call.
+        # uvloop's own socket object would make such a socket for each call.
         own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=sock.fileno())
         try:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
@@ -316,20 +313,20 @@ def clear_marks(sock: socket.socket) -> None:
 
 
 def is_passed_on(sock: socket.socket) -> bool:
-    """Whether a worker was about to send this connection to its browser server: it sets SO_PRIORITY right before."""
+    """Whether a worker was about to pass this connection on to its browser server: it sets SO_PRIORITY right before."""
     return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
 
 
 def is_served(sock: socket.socket) -> bool:
-    """Whether a browser server has this connection: the first that it does with it is to set TCP_NODELAY."""
+    """Whether a browser server has this connection: the first thing that it does is to set TCP_NODELAY."""
     return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 
 def tune(listener: socket.socket, ping_timeout_s: float) -> None:
-    """Sets what finds a dead peer in the kernel: no delay, keepalive, and a bound on unacknowledged data.
+    """Sets no delay on a listener, and, for dead peers, keepalive and a bound on unacknowledged data.
 
-    Accepted sockets inherit it all from the listener (tcp(7)), so that no upgrade pays for six system calls.
-    Playwright itself never notices a client whose host or cable is gone. 0 leaves the kernel's defaults.
+    Accepted sockets inherit these (tcp(7)), so that no upgrade pays for six system calls. Playwright itself never
+    notices a client whose host or cable is gone. With a timeout of 0 the kernel's defaults for dead peers stay.
     """
     with contextlib.suppress(OSError):  # a listening Unix socket, from systemd, has none of these
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Connections that have asked for nothing (yet), and make room for new clients where descriptors run out."""
+"""Closes connections that have asked for nothing when too many are open."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ LOG_EVERY_S: Final = 10.0
 
 
 class IdleConnections:
-    """Otherwise a few dozens of silent connections would keep everybody else out: at the limit the kernel gives no
-    descriptor for another client, and libuv then resets all who wait. A client that wants something says so at once, so
-    that it is hardly ever the one that has been silent for longest.
+    """The connections that have asked for nothing yet, or nothing more.
+
+    Without this, silent connections could keep all others out: without a descriptor left, libuv resets all clients that
+    wait. A real client asks at once, so that it is hardly ever the one that has been silent for longest.
     """
 
     def __init__(self, most_connections: int) -> None:
@@ -31,14 +32,14 @@ class IdleConnections:
         return len(self._idle)
 
     def add(self, protocol: asyncio.BaseProtocol, transport: asyncio.Transport, all_connections: Sized) -> None:
-        """It waits for its client from now on; the one that has waited longest goes if there are too many in all."""
+        """Adds a connection. If there are too many in all, closes the one that has been idle for longest."""
         self._idle[protocol] = transport
         if len(all_connections) > self._most and (oldest := next(iter(self._idle))) is not protocol:
             self._idle.pop(oldest).abort()
             self._count()
 
     def discard(self, protocol: asyncio.BaseProtocol) -> None:
-        """Its client has said something, or has gone. Idempotent."""
+        """Called when the client has asked for something, or has left. Idempotent."""
         self._idle.pop(protocol, None)
 
     def _count(self) -> None:

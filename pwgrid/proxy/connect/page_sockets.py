@@ -1,5 +1,4 @@
-"""Which WebSockets are for the grid's own page and no sessions: by path alone, before anything else is spent. And what
-serves them, which is uvicorn's."""
+"""Recognises WebSockets of the dashboard, which are no sessions, by their path alone; uvicorn's protocol serves them."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ _GET_LIVE: Final = b"GET " + _LIVE
 
 
 def is_own_head(head: bytes) -> bool:
-    """Whether the request with this head is for `/v1/live` or something below it. Quick to say no."""
+    """Whether a request with this head is for `/v1/live` or below it. Fast for all other requests."""
     return head.startswith(_GET_LIVE) and is_own(head[4 : head.find(b" ", 4)])
 
 
 def is_own(target: bytes) -> bool:
-    """The same for a request's target alone."""
+    """As `is_own_head`, for a request's target."""
     return target.startswith(_LIVE) and target[len(_LIVE) : len(_LIVE) + 1] in (b"", b"?", b"/")
 
 

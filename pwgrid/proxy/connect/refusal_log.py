@@ -1,4 +1,4 @@
-"""Logs refused connects and borrows: the first of a host at once, what follows as a count. Refuses nobody itself."""
+"""Logs refused connects and borrows: the first of a host at once, further ones as a count. Refuses nobody itself."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 WINDOW_S: Final = 10.0
 MAX_HOSTS: Final = 1000
-"""More hosts than these in one window share a count."""
+"""Hosts beyond these share one count."""
 
 _OTHERS: Final = "others"
 
@@ -34,15 +34,15 @@ class _Window:
 
 
 class RefusalLog:
-    """A client that tries again and again, or a scanner, gets one line for each status and `WINDOW_S`."""
+    """A client that tries again and again, or a scanner, costs one line for each status in `WINDOW_S`."""
 
     def __init__(self, on_line: Callable[[Asked, int, int, str], None] = lambda *_line: None) -> None:
         self.on_line = on_line
-        """Is called with each line: what was refused, how often, status and sentence."""
+        """Called with each line: what was refused, how often, status, sentence."""
         self._windows: dict[_Key, _Window] = {}
 
     def note(self, refusal: Refusal, host: str, client: str, asked: Asked = "connect") -> None:
-        """`host` was refused; `client` is what it is called in the log."""
+        """Logs or counts a refusal. `client` is the client's name in the log."""
         key: _Key = (host, refusal.status, asked)
         if key not in self._windows and len(self._windows) >= MAX_HOSTS:
             key = (_OTHERS, refusal.status, asked)
@@ -55,7 +55,7 @@ class RefusalLog:
             self._open(key)
 
     def flush(self) -> None:
-        """Logs what has been counted until now."""
+        """Logs all counts, and starts anew."""
         for key in list(self._windows):
             self._close(key)
 
@@ -65,10 +65,10 @@ class RefusalLog:
 
     def _next(self, key: _Key) -> None:
         if self._close(key):
-            self._open(key)  # it goes on: no single lines
+            self._open(key)  # refusals go on, so that no single lines follow
 
     def _close(self, key: _Key) -> bool:
-        """Ends a window; whether there was something in it."""
+        """Ends a window and logs its count. Returns whether there was anything to log."""
         window = self._windows.pop(key, None)
         if window is None or not window.times:
             return False

@@ -1,4 +1,4 @@
-"""Refusals as HTTP/1.1 responses. One shape for all: `{"error": "<sentence>", …}`."""
+"""Makes refusals, and renders them as HTTP/1.1 responses with the body `{"error": "<sentence>", …}`."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -15,16 +15,16 @@ from pwgrid.settings.model import Settings
 RETRY_AFTER_S: Final = 5
 RETRY_AFTER_STOPPING_S: Final = 30
 RETRY_AFTER_QUEUE_S: Final = 30
-"""For clients that found no place in line, or waited there in vain: the line is at its longest then."""
+"""For clients that the line was too long for, or that waited in vain."""
 
 
 def body_of(refusal: Refusal) -> bytes:
-    """The JSON body of a refusal."""
+    """Returns the JSON body of a refusal."""
     return orjson.dumps({"error": refusal.error, **refusal.details})
 
 
 def render(refusal: Refusal) -> bytes:
-    """The whole response, which ends the connection."""
+    """Returns the whole response, with `Connection: close`."""
     body = body_of(refusal)
     headers = Headers(refusal.headers)
     headers["Content-Type"] = "application/json"
@@ -36,7 +36,7 @@ def render(refusal: Refusal) -> bytes:
 def no_capacity(
     error: str, retry_after_s: int = RETRY_AFTER_S, reason: RefusalReason = RefusalReason.NO_CAPACITY
 ) -> Refusal:
-    """503: the grid cannot take the session now and says when to come back."""
+    """503: the grid cannot take the session now. Says when to come back."""
     return Refusal(
         503,
         error,
@@ -56,7 +56,7 @@ def stopping() -> Refusal:
 
 
 def token_used_up(token: str, most: int) -> Refusal:
-    """429: it is not the grid that is short of slots."""
+    """429, not 503: the token's limit is reached, not the grid's."""
     return Refusal(
         429,
         f"the token {token} has {most} live sessions, which is its limit: end one, or have an operator make a token "
@@ -67,8 +67,8 @@ def token_used_up(token: str, most: int) -> Refusal:
 
 
 def lease_not_served(reason: str, *, is_known: bool) -> Refusal:
-    """Why the client of a lease gets no browser. `reason` is its worker's answer, or what happened to the link;
-    `is_known`: the master knows the worker."""
+    """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
+    link; `is_known`: the master lists the worker."""
     if reason == "in use":
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == "no such lease" or not is_known:
@@ -77,8 +77,8 @@ def lease_not_served(reason: str, *, is_known: bool) -> Refusal:
 
 
 def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
-    """503: the line is full, or no slot came free in time. The body has the reason, how long the line is, and where in
-    it the client stood, or would stand."""
+    """503: the line is full, or no slot came free in time. The body has the reason, the length of the line, and the
+    position that the client had in it, or would have."""
     if isinstance(why, QueueFull):
         reason = RefusalReason.RUN_FULL if why.limit == "run" else RefusalReason.QUEUE_FULL
         error = _full(ticket, why)
@@ -90,7 +90,7 @@ def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
 
 
 def cap_reached(whom: str, most: int, why: NoPlace) -> Refusal:
-    """There may be slots, but as many sessions live as this token (429), run or label key (503) may have."""
+    """429 for a token, 503 for a run or label key that has as many live sessions as it may have."""
     what, _, name = whom.partition(":")
     if what == "token":
         return token_used_up(name, most)

@@ -1,4 +1,4 @@
-"""Reads the head of an upgrade with httptools, the parser that uvicorn reads all else with. Judges nothing."""
+"""Parses the head of an upgrade with httptools, as uvicorn does for all other requests."""
 
 import httptools
 from websockets.datastructures import Headers
@@ -8,9 +8,9 @@ from pwgrid.proxy.policy.upgrade_request import Refusal
 
 
 def parse(head: bytes) -> Request:
-    """One whole head, whatever it asks for. Raises Refusal(400) for what is none, and for one with a body.
+    """Parses one whole head. Raises Refusal(400) if it is malformed, not HTTP/1.1, or announces a body.
 
-    websockets' own parser is Python: 0.1 ms of a client's time in a warm loop, and more in a cold one.
+    websockets' own parser is written in Python: it takes 0.1 ms in a warm loop, and more in a cold one.
     """
     fields = _Fields()
     parser = httptools.HttpRequestParser(fields)
@@ -28,7 +28,7 @@ def parse(head: bytes) -> Request:
 
 
 class _Fields:
-    """What httptools calls while it reads."""
+    """The callbacks of httptools."""
 
     def __init__(self) -> None:
         self.target = b""

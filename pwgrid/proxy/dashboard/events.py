@@ -1,4 +1,4 @@
-"""The last things that have happened in the grid, with their reasons. In memory, bounded, for whoever looks."""
+"""Keeps the latest events of the grid in memory, for the dashboard."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ KEPT: Final = 300
 
 
 class Events:
-    """Numbered from 1, so that a page is told each of them once."""
+    """The latest KEPT events, numbered from 1, so that a page gets each of them once."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.last = 0
-        """The number of the newest."""
+        """The number of the newest event."""
         self._now = now
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._seen: GridSeen | None = None
 
     def add(self, event: Event, at: float | None = None) -> None:
-        """It has happened now, or at that time (Unix seconds)."""
+        """Adds an event of now, or of the time `at` (Unix seconds)."""
         self.last += 1
         when = self._now() if at is None else at
         self._kept.append(
@@ -33,11 +33,11 @@ class Events:
         )
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """Those after this one, the newest last, as far as they are kept."""
+        """Returns the kept events after this number, the newest last."""
         return [each for each in self._kept if each["n"] > number]
 
     def roster_changed(self, roster: Roster) -> None:
-        """The master has told who is there. What was there before its first word is no news."""
+        """Adds events for what has changed in the roster; the first roster has none."""
         after = GridSeen(
             roster.not_ready(),
             roster.stopping,
@@ -50,17 +50,17 @@ class Events:
         self._seen = after
 
     def worker_lost(self, worker_id: str, reason: str | None) -> None:
-        """A worker is gone with its browser."""
+        """Adds the event of a worker that is gone with its browser."""
         self.add(Event("worker", f"worker {worker_id} was lost: {reason or 'nobody knows why'}", "error"))
 
     def worker_taken_over(self, worker_id: str) -> None:
-        """Its process died, its sessions go on."""
+        """Adds the event of a worker whose process died and whose sessions go on."""
         self.add(
             Event("worker", f"the process of worker {worker_id} died; its sessions go on in a successor", "warning")
         )
 
     def refused(self, asked: Asked, times: int, status: int, error: str) -> None:
-        """Clients were refused, or borrows, for the same reason."""
+        """Adds the event of clients or borrows that were refused for the same reason."""
         what = "borrow" if asked == "borrow" else "client"
         who = f"a {what} was" if times == 1 else f"{times} more {what}s were"
         self.add(Event("refusal", f"{who} refused ({status}): {error}", "warning"))

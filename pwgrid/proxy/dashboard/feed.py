@@ -1,6 +1,6 @@
-"""Feeds the pages that show the grid: one producer for all of them, which runs only while somebody looks.
+"""Feeds all open dashboard pages from one producer, which runs only while there are any.
 
-A page gets everything first, then only what has changed. One that is slow to read gets everything again, later.
+A page gets everything first, then only what has changed. A page that reads too slowly gets everything again.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ log = structlog.get_logger()
 
 TICK_S: Final = 1.0
 QUIET_TICK_S: Final = 2.0
-"""The same where the last look has found nothing new."""
+"""The tick after a look that has found nothing new."""
 
 IDLE_TICK_S: Final = 5.0
-"""The same where nobody has a session or waits for one: that a client comes is told."""
+"""The tick while nobody has a session or waits for one; `client_came` ends it early."""
 
 ROSTER_S: Final = 0.2
-"""What is told is looked at a little later: a roster seldom changes once, and a session is pending at first."""
+"""The delay after a change: rosters mostly change several times in a row, and a session is pending at first."""
 
 STATUS_S: Final = 5.0
-"""How often the master is asked for figures that it tells nobody by itself, such as memory."""
+"""How often to ask the master for its status, with figures that its state frames lack, such as memory."""
 
 MOST_PAGES: Final = 100
 _UNSENT: Final = 8
-"""Messages that wait for a page; one that falls behind further starts anew."""
+"""How many messages may wait for a page; one that falls behind further gets everything again."""
 
 
 class Grid(Protocol):
-    """What the feed sees of the rest of the proxy."""
+    """What the feed uses of the rest of the proxy."""
 
     roster: Roster
     registry: Registry
@@ -59,25 +59,25 @@ class Grid(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """What has become of upgrades."""
+        """Upgrades by outcome."""
 
     def waiting_by_pool(self) -> Iterable[Waiting]:
-        """Who waits in which line."""
+        """Returns who waits in which line."""
 
 
 @dataclass(eq=False)
 class Page:
-    """One page that is open. `messages` are what it is to be sent, each whole."""
+    """One open page. `messages` are to be sent to it, each as one WebSocket message."""
 
     messages: asyncio.Queue[bytes]
     ended: asyncio.Event
-    """Set when there will be no more messages, and it should connect again."""
+    """Set when the feed ends, so that the page connects again."""
     is_behind: bool = True
-    """Whether it must be told everything."""
+    """Whether it must get everything."""
 
 
 class Feed:
-    """All pages of one proxy."""
+    """The feed of all pages of one proxy."""
 
     def __init__(self, grid: Grid, master: AskMaster, events: Events) -> None:
         self.history = History()
@@ -89,41 +89,41 @@ class Feed:
         self._producer: asyncio.Task[None] | None = None
         self._view: View = {}
         self._told = (0, 0)
-        """The numbers of the last event and the last sample that all pages have."""
+        """The numbers of the last event and sample that pages have got."""
         self._activity = Activity({}, {}, {}, {}, None)
         self._problems: dict[str, str] = {}
-        """Why the figures may be old, by who does not answer."""
+        """Why figures may be old, by who does not answer (redis, master)."""
         self._status: Mapping[str, Any] = {}
         self._ask_status_at = 0.0
         self._news = asyncio.Event()
         self._is_idle = False
-        """Nobody has a session or waits, so that nothing happens but what is told."""
+        """Whether nobody has a session or waits, so that all changes are reported."""
         self._sampled = (0, 0)
-        """The connects and refusals until the last sample."""
+        """How many connects and refusals there were at the last sample."""
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many pages as may be."""
+        """Whether no further page may open."""
         return len(self._pages) >= MOST_PAGES
 
     def touch_session(self, session_id: str) -> None:
-        """Something in its record has changed that no counter tells of."""
+        """Marks a session whose record has changed although no counter has."""
         self._sessions.touch(session_id)
 
     def roster_changed(self) -> None:
-        """The master has told who is there: ask it for the rest, too."""
+        """Called when the master has sent its roster: has its status asked for, too."""
         self.events.roster_changed(self._grid.roster)
         self._ask_status_at = 0.0
         self._news.set()
 
     def client_came(self) -> None:
-        """A client has got a slot, or stands in line."""
+        """Called when a client has got a slot, or the line has changed."""
         if self._is_idle:
             self._news.set()
 
     @contextlib.asynccontextmanager
     async def page(self) -> AsyncIterator[Page]:
-        """A page, for as long as it is open. The first one starts the producer, the last one ends it."""
+        """Feeds one page while the block runs. The first page starts the producer, the last one ends it."""
         page = Page(asyncio.Queue(_UNSENT), asyncio.Event())
         self._pages.add(page)
         if self._producer is None:
@@ -141,7 +141,7 @@ class Feed:
                 self._master.close()
 
     async def keep_history(self) -> None:
-        """Takes a sample every 10 s, whether anybody looks or not, and goes on with those of the proxy before."""
+        """Takes a sample every 10 s, whether anybody looks or not, after those that Redis has of earlier proxies."""
         with contextlib.suppress(RegistryUnavailable):
             for sample in (read(text, time.time()) for text in await self._grid.registry.samples()):
                 if sample is not None:
@@ -158,7 +158,7 @@ class Feed:
                 await self._grid.registry.keep_sample(text_of(sample), at_most=MOST, ttl_s=HOUR_S)
 
     def close(self) -> None:
-        """Sends all pages away, and keeps nothing open. Idempotent."""
+        """Ends the feed of all pages, so that they connect again, and the master's connection. Idempotent."""
         for page in self._pages:
             page.ended.set()
         self._master.close()
@@ -210,7 +210,7 @@ class Feed:
             self._problems.pop("master", None)
 
     def _tell(self) -> bool:
-        """Whether there was anything to tell."""
+        """Sends what is new to all pages. Returns whether the tables have changed."""
         found = view(self._sources())
         changed = changes(self._view, found)
         self._view = found

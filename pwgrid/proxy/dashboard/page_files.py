@@ -1,4 +1,4 @@
-"""The files of the page, from the package itself: no build, nothing from elsewhere. Read once, at the first request."""
+"""Reads the dashboard's files from this package, once, at the first request."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _TYPES: Final = {
 }
 
 HEADERS: Final = {
-    # Nothing but its own files, and nobody may put it into a frame and have its buttons clicked.
+    # The page loads only its own files, and no other site may frame it, to have its buttons clicked.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked for each time, and then mostly not sent again
+    "Cache-Control": "no-cache",  # browsers ask each time, and mostly get a 304
 }
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file as it is served."""
+    """One file with its headers."""
 
     content: bytes
     media_type: str
@@ -39,12 +39,12 @@ class File:
 
 @cache
 def files() -> dict[str, File]:
-    """All of them by name."""
+    """Returns all files by name."""
     return {path.name: _read(path) for path in STATIC.iterdir() if path.suffix in _TYPES}
 
 
 def wants_page(accept: str) -> bool:
-    """Whether this Accept header is of a browser that opens a page: fetch() and command line tools name no HTML."""
+    """Whether a browser that opens a page sends this Accept header: fetch() and command line tools ask for no HTML."""
     return "text/html" in accept.lower()
 
 

@@ -1,4 +1,5 @@
-"""The sessions that the page shows: all live ones and the newest. Reads of them what has changed, and nothing twice."""
+"""Keeps the sessions that the dashboard shows, all live ones and the newest, and reads only records that may have
+changed."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from pwgrid.registry.registry import Registry, SessionRecord
 
 NEWEST: Final = 200
 AT_MOST_EACH: Final = 1000
-"""Live sessions of one worker."""
+"""How many live sessions of one worker are shown at most."""
 
 
 class ShownSessions:
-    """`on_end` is called with each session that has ended, once."""
+    """Calls `on_end` with each session that has ended, once."""
 
     def __init__(self, registry: Registry, on_end: Callable[[SessionRecord], None]) -> None:
         self.rows: Mapping[str, dict[str, Any]] = {}
-        """The sessions by id, as the API shows them; another mapping after each change."""
+        """The sessions by id, as the API shows them; a new mapping after each change."""
         self._registry = registry
         self._on_end = on_end
         self._records: dict[str, SessionRecord] = {}
@@ -30,11 +31,11 @@ class ShownSessions:
         self._has_pending = False
 
     def touch(self, session_id: str) -> None:
-        """Something in its record has changed that no counter tells of."""
+        """Marks a session whose record has changed although no counter has."""
         self._touched.add(session_id)
 
     async def refresh(self, activity: Activity) -> None:
-        """Brings the rows up to date. Raises RegistryUnavailable; then it does so the next time."""
+        """Updates the rows. Raises RegistryUnavailable; the next call makes up for it."""
         if activity == self._activity and not self._has_pending and not self._touched:
             return
         registry = self._registry
@@ -55,7 +56,7 @@ class ShownSessions:
         record = self._records.get(session_id)
         if record is None or record.status == SessionStatus.PENDING:
             return True
-        return (record.status in LIVE) != (session_id in live)  # it has ended, or its end was taken back
+        return (record.status in LIVE) != (session_id in live)  # it has ended, or a presumed end was taken back
 
     def _tell_ends(self) -> None:
         self._told &= self._records.keys()

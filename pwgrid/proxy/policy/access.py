@@ -1,4 +1,4 @@
-"""Decides who may use the grid, and as whom: by the grid's name, token and origin. Reads no file, no clock."""
+"""Decides who may use the grid, and with which identity, by Host, token and Origin. Reads no file, no clock."""
 
 import hmac
 import math
@@ -17,43 +17,43 @@ from pwgrid.tokens.tokens import NO_TOKENS, Role, Tokens
 
 TOKEN_HEADER: Final = "x-hub-secret"
 OPERATORS_TOKEN: Final = "PWGRID_TOKEN"
-"""What the holder of the one token of the settings is called; no token of `pwgrid token` has such a name."""
+"""The identity's name for the token of the settings; no token of `pwgrid token` can have this name."""
 
 MOST_TOKENS: Final = 3
-"""Of one request; what it has beyond them is not looked at, or one request would be a thousand guesses."""
+"""How many tokens of one request are looked at: else one request would be a thousand guesses."""
 
 GUESSABLE_CHARACTERS: Final = 16
-"""A token of the settings that is shorter is not even looked at while its peer has to wait."""
+"""While a peer has to wait, it cannot log in with a token of the settings that is shorter than this."""
 
 _HOST: Final = re.compile(
     r"(\[[0-9A-Fa-f:.%]+\]|[^\x00-\x20\x7f\[\]:/?#@\\,]*)(?::\d*)?"
 )  # RFC 9110 7.2, RFC 3986 3.2.2
 
 Address = tuple[str, int | None] | None
-"""Host and port; None as the port of a Unix socket."""
+"""Host and port; for a Unix socket its path and None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """As whom somebody uses the grid. `max_sessions` at once; 0 is no limit. `pools`: empty for all."""
+    """Who uses the grid. `max_sessions` may live at once (0: no limit), in `pools` (empty: all)."""
 
     name: str = ""
-    """Of the token; empty where none is asked for."""
+    """The token's name; empty if the grid asks for none."""
     role: Role = Role.OPERATOR
     max_sessions: int = 0
     pools: frozenset[str] = frozenset()
 
     @property
     def is_operator(self) -> bool:
-        """Whether it may do everything."""
+        """Whether everything is allowed."""
         return self.role is Role.OPERATOR
 
     def may_use(self, pool: str) -> bool:
-        """Whether its sessions may be of this pool."""
+        """Whether sessions in this pool are allowed."""
         return not self.pools or pool in self.pools
 
     def check_pool(self, pool: str) -> None:
-        """Raises Refusal(403) for a pool that this token may not use."""
+        """Raises Refusal(403) for a pool that is not allowed."""
         if not self.may_use(pool):
             raise Refusal(
                 403,
@@ -63,27 +63,27 @@ class Identity:
 
 
 ANYBODY: Final = Identity()
-"""Where the grid asks for no token everybody may do everything."""
+"""Everybody, if the grid asks for no token: may do everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may use the grid."""
+    """The rules for who may use the grid, and who has failed."""
 
     token: str = ""
     allowed_origins: frozenset[str] = frozenset()
     allowed_hosts: frozenset[str] = frozenset()
-    """As the setting has them."""
+    """ALLOWED_HOSTS."""
     own_hosts: frozenset[str] = frozenset()
-    """Names by which the grid itself tells others where it is."""
+    """Names by which the grid advertises itself."""
     loopback_listeners: frozenset[Address] = frozenset()
     tokens: Callable[[], Tokens] = lambda: NO_TOKENS
-    """Those of `pwgrid token`, as they are now."""
+    """Returns the present tokens of `pwgrid token`."""
     is_closed: bool = False
-    """Others reach the grid and nobody has said that they may: it asks for a token, also where there is none."""
+    """Whether the grid asks for a token even if none exists: other hosts reach it, and no setting allows that."""
     failed: FailedLogins = field(default_factory=FailedLogins)
     now: Callable[[], float] = lambda: 0.0
-    """Seconds of a clock that only rises."""
+    """Returns seconds of a monotonic clock."""
 
     def check(
         self,
@@ -94,8 +94,8 @@ class Access:
         *,
         from_own_page: bool = False,
     ) -> Identity:
-        """Who asks. Raises Refusal unless the request may be served; `local` is the address that the client has
-        connected to, `peer` the host that it comes from. `from_own_page`: the grid's own page may ask for this, too."""
+        """Returns who asks. Raises Refusal if the request may not be served. `local` is the address that the client has
+        connected to, `peer` the client's host. `from_own_page`: the dashboard may make this request, too."""
         self.check_host(headers, local)
         identity = self._identify(headers, parameters, peer)
         own = self._own_origins(headers) if from_own_page else frozenset()
@@ -103,8 +103,8 @@ class Access:
         return identity
 
     def _own_origins(self, headers: Headers) -> frozenset[str]:
-        """The origin of the grid's own page, by the name that this request has for the grid; none where that name could
-        have come to mean our address without being ours (DNS rebinding)."""
+        """Returns the origins of the dashboard under the request's Host; none if the Host is a name that somebody else
+        may have pointed at the grid's address (DNS rebinding)."""
         given = headers["host"]
         name = _name_in(given) or ""
         named = self.allowed_hosts - {"*"} | self.own_hosts
@@ -113,11 +113,11 @@ class Access:
 
     @property
     def asks_for_token(self) -> bool:
-        """Whether nobody is served without one."""
+        """Whether the grid serves nobody without a token."""
         return bool(self.token) or self.is_closed or self.tokens().are_there
 
     def _identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
-        """The identity of a token of the request. Raises Refusal(401), and 429 for who has tried too often."""
+        """Returns the identity of the request's token. Raises Refusal(401), or 429 after too many wrong tokens."""
         tokens = self.tokens()
         if not (self.token or tokens.are_there or self.is_closed):
             return ANYBODY
@@ -150,10 +150,10 @@ class Access:
         raise _unknown("the token is wrong: it is not the one that this grid was started with (PWGRID_TOKEN)")
 
     def check_host(self, headers: Headers, local: Address) -> None:
-        """Raises Refusal for a name that is none of the grid's: a web page whose own name has come to mean our address
-        (DNS rebinding) asks by that, and would read the answers as those of its own site.
+        """Raises Refusal if the Host is no name of the grid. A web page may point its own name at the grid's address
+        (DNS rebinding), and would then read the answers as those of its own site.
 
-        A literal address cannot be given to somebody else, so no page gets at us by one.
+        A literal address in the Host is safe: no page can redefine it.
         """
         given = headers.get_all("host")
         if len(given) != 1 or (name := _name_in(given[0])) is None:
@@ -171,7 +171,7 @@ class Access:
 
 
 def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
-    """Raises Refusal(403) for a request that a web page of another site makes: browsers send its Origin."""
+    """Raises Refusal(403) for a request from a web page of another site, which browsers mark with its Origin."""
     for origin in headers.get_all("origin"):
         if origin not in allowed:
             raise Refusal(
@@ -182,7 +182,7 @@ def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
 
 
 def _given(headers: Headers, parameters: Iterable[tuple[str, str]]) -> list[str]:
-    """The tokens of a request: `Authorization: Bearer`, `x-hub-secret`, `?token=`."""
+    """Returns the tokens of a request: `?token=`, `x-hub-secret`, `Authorization: Bearer`."""
     given = [value for name, value in parameters if name == "token"]
     given += [value.strip() for value in headers.get_all(TOKEN_HEADER)]
     for value in headers.get_all("authorization"):
@@ -197,7 +197,7 @@ def _unknown(sentence: str) -> Refusal:
 
 
 def _name_in(host: str) -> str | None:
-    """The name or address in a Host header, in lower case; None for what is none."""
+    """Returns the name or address in a Host header, in lower case, or None if it is malformed."""
     found = _HOST.fullmatch(host)
     return found and found[1].lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
@@ -210,7 +210,7 @@ def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _is_loopback_name(name: str) -> bool:
-    """RFC 6761, section 6.3, keeps all names below localhost for the loopback."""
+    """RFC 6761, section 6.3, reserves all names below localhost for the loopback."""
     return name.endswith(".localhost") or is_loopback(name)
 
 

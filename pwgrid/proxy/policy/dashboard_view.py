@@ -1,4 +1,4 @@
-"""What the page shows, out of what the proxy knows, as tables of plain values; and what has changed in them."""
+"""Makes the tables that the dashboard shows from what the proxy knows, and compares two of their states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pwgrid.common.launch_failure import without_places
 
 Table = dict[str, Any]
-"""Rows (or, of the table `grid`, values) by key."""
+"""Rows by key; the table `grid` has single values by key."""
 
 View = dict[str, Table]
 """Tables by name: grid, pools, workers, sessions, queue."""
@@ -22,7 +22,7 @@ _POOL = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker as the roster has it."""
+    """A worker of the roster."""
 
     worker_id: str
     pool: str
@@ -32,7 +32,7 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many clients of one run wait in a pool's line; run and token are empty where they have none."""
+    """How many clients of one run and token wait in a pool's line; both are empty if the clients have none."""
 
     pool: str
     run: str
@@ -42,8 +42,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a view is made of. `status`: the master's own, empty where it has not answered. Counters are by worker field
-    ("{type}:{id}"). `grid`: what else the table of that name has."""
+    """What a view is made of. `status` is the master's answer to `status`, empty before the first one. Counters are by
+    worker field ("{type}:{id}"). `grid` has further values of the table `grid`."""
 
     status: Mapping[str, Any]
     pools: Mapping[str, Mapping[str, Any]]
@@ -57,7 +57,7 @@ class Sources:
 
 
 def view(sources: Sources) -> View:
-    """The whole page. No text in it has a path or a pid of the host."""
+    """Makes all tables. No text in them has a path or a pid of the host."""
     status = sources.status
     pools = {_pool_name(pool): pool for pool in status.get("pools", ())}
     details = {worker["id"]: worker for worker in status.get("workers", ())}
@@ -82,7 +82,7 @@ def view(sources: Sources) -> View:
 
 
 def changes(before: View, after: View) -> View:
-    """What must be set in `before` to have `after`; a key that has gone is None. Empty tables are left out."""
+    """Returns what to set in `before` to get `after`; a removed key is None. Tables without changes are left out."""
     found = {
         name: {
             **{
@@ -102,7 +102,7 @@ def _pool_name(pool: Mapping[str, Any]) -> str:
 
 
 def _pool(name: str, found: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """`told` comes from the roster, which is there also when the master does not answer."""
+    """`told` is from the roster, which is known even while the master does not answer."""
     reason = told.get("reason") or found.get("reason")
     return {
         "browserType": told.get("browserType", name),

@@ -1,4 +1,4 @@
-"""Counts the wrong tokens of each peer, so that nobody guesses for long. Reads no clock."""
+"""Counts the wrong tokens of each peer, so that guessing stays slow. Reads no clock."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Final
 
 MOST: Final = 10
 WITHIN_S: Final = 60.0
-"""MOST wrong tokens of one peer within this time are answered as such; what follows has to wait."""
+"""A peer gets 401 for MOST wrong tokens within this time, then 429."""
 
 MAX_PEERS: Final = 10_000
-"""Beyond these the peer that has failed longest ago is forgotten."""
+"""Beyond these the peer that failed longest ago is forgotten."""
 
 _NETWORK_BITS: Final = 64
-"""Of an IPv6 address a host chooses so many bits itself: peers are told apart by the others."""
+"""The bits of an IPv6 address that a host chooses itself; the other bits identify the peer."""
 
 
 class FailedLogins:
-    """Who has failed, and when, in seconds of any clock that only rises."""
+    """Who has failed, and when, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait_s(self, host: str, now: float) -> float:
-        """How long this host has to wait before another wrong token is answered as such; 0 for nearly everybody."""
+        """Returns how long this host has to wait before it may try another wrong token; mostly 0."""
         failures = self._failures.get(_peer(host)) if self._failures else None
         if failures is None or len(failures) < MOST:
             return 0.0
         return max(0.0, failures[0] + WITHIN_S - now)
 
     def note(self, host: str, now: float) -> None:
-        """A wrong token has come from this host."""
+        """Notes a wrong token from this host."""
         peer = _peer(host)
         failures = self._failures.setdefault(peer, deque(maxlen=MOST))
         failures.append(now)
@@ -41,7 +41,7 @@ class FailedLogins:
 
 
 def _peer(host: str) -> str:
-    """One name for all addresses that one host may use."""
+    """Returns one name for all addresses that one host may use."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:  # a Unix socket has no address

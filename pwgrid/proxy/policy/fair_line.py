@@ -1,9 +1,9 @@
-"""Decides who in line is next: parties take turns, first come first served within one. Knows no slot, no clock.
+"""Decides who in line is next: parties take turns, and within a party the first to come is first. Knows no slot, no
+clock.
 
-A party is a token and a run: who starts forty clients under one name is served as often as who starts four. A party
-that is served has its next turn after all others that wait, and one that comes has it after all that are there. A party
-of whom nobody may have a slot keeps its turn. So whoever may have the slots that come free sees every other party
-served with such a slot once at most before it is its own party's turn.
+A party is a token and a run: a run with forty clients is served as often as one with four. A party that was served, or
+has just come, takes its next turn after all others that wait. A party keeps its turn while none of its clients may have
+the free slot. So each other party gets at most one slot that a client could have before its own party has its turn.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 class Party(NamedTuple):
-    """Who shares a turn. Names; "" where there is none."""
+    """Clients that share a turn, by the names of their token and run; "" for none."""
 
     token: str
     run: str
 
 
 class FairLine(Generic[Waiter]):
-    """One line. A waiter is in it once. `kind` stands for what a waiter is content with: who is of the same kind may
-    have the same slots.
+    """One line. A waiter is in it once. Waiters of the same `kind` may have the same slots.
 
-    Joining, leaving and being served take the same time however long the line is.
+    Joining, leaving and being served take constant time.
     """
 
     def __init__(self) -> None:
         self._arrivals = count()
         self._of: dict[Waiter, tuple[Party, Hashable]] = {}
         self._parties: dict[Party, dict[Hashable, dict[Waiter, int]]] = {}
-        """In the order of their turns; of each, by kind, those who wait with the number of their arrival."""
+        """Parties in the order of their turns; for each, by kind, its waiters with the numbers of their arrival."""
 
     def __repr__(self) -> str:
         waiting = ", ".join(f"{party.token}/{party.run}: {number}" for party, number in self.by_party().items())
@@ -49,14 +48,14 @@ class FairLine(Generic[Waiter]):
         return iter(self._of)
 
     def join(self, waiter: Waiter, party: Party, kind: Hashable = None) -> None:
-        """Stands at the end of its party, which takes its turn after all that are there."""
+        """Adds a waiter at the end of its party. A new party takes its turn after all others."""
         if waiter in self._of:
             raise ValueError(f"{waiter!r} is in line already")
         self._of[waiter] = party, kind
         self._parties.setdefault(party, {}).setdefault(kind, {})[waiter] = next(self._arrivals)
 
     def leave(self, waiter: Waiter) -> bool:
-        """Goes without a slot. False if it is not in line (any more)."""
+        """Removes a waiter that got no slot. Returns False if it is not in line (any more)."""
         if waiter not in self._of:
             return False
         party, kind = self._of.pop(waiter)
@@ -69,7 +68,7 @@ class FairLine(Generic[Waiter]):
         return True
 
     def first(self, without: Collection[Hashable] = ()) -> Waiter | None:
-        """Who is to have a slot that comes free; None when nobody waits. `without`: kinds that may not have it."""
+        """Returns who gets a free slot, or None if nobody waits for it. `without` are kinds that may not have it."""
         for kinds in self._parties.values():
             heads = [next(iter(alike.items())) for kind, alike in kinds.items() if kind not in without]
             if heads:
@@ -77,22 +76,23 @@ class FairLine(Generic[Waiter]):
         return None
 
     def serve(self, waiter: Waiter) -> None:
-        """It has its slot and leaves; its party's next turn is after all others'. Raises KeyError if it is not here."""
+        """Removes a waiter that got its slot; its party's next turn is after all others'. Raises KeyError if it is not
+        in line."""
         party, _ = self._of[waiter]
         self.leave(waiter)
         if (kinds := self._parties.pop(party, None)) is not None:
             self._parties[party] = kinds
 
     def kind(self, waiter: Waiter) -> Hashable:
-        """What it came with. Raises KeyError if it is not in line."""
+        """Returns the kind that it joined with. Raises KeyError if it is not in line."""
         return self._of[waiter][1]
 
     def by_party(self) -> dict[Party, int]:
-        """How many of each party wait, in the order of their turns."""
+        """Returns how many of each party wait, in the order of their turns."""
         return {party: sum(map(len, kinds.values())) for party, kinds in self._parties.items()}
 
     def position(self, waiter: Waiter) -> int:
-        """Where it stands if every slot is for everybody: 1 is next. Raises KeyError if it is not in line."""
+        """Returns its place if everybody may have every slot: 1 is next. Raises KeyError if it is not in line."""
         party, kind = self._of[waiter]
         kinds = self._parties[party]
         arrival = kinds[kind][waiter]
@@ -100,12 +100,12 @@ class FairLine(Generic[Waiter]):
         return self._position(party, before)
 
     def position_of_next(self, party: Party) -> int:
-        """Where another one of this party would stand."""
+        """Returns the place that another waiter of this party would have."""
         return self._position(party, self.by_party().get(party, 0))
 
     def _position(self, party: Party, before: int) -> int:
-        """With so many of its own party before it, it has the turn after those; parties that are before its own have
-        one more turn until then than those behind it."""
+        """`before` counts waiters of its own party before it, each of whom takes a turn first. Parties before its own
+        have one turn more until then than parties after it."""
         position, is_before = before + 1, True
         for other, waiting in self.by_party().items():
             if other == party:

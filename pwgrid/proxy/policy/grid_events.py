@@ -1,4 +1,4 @@
-"""What has happened between two states of the grid, as sentences for people. Reads plain values, keeps none."""
+"""Makes events, as sentences for people, from two states of the grid. Keeps none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """A worker in a state of the grid; `reason` says why it drains, or will."""
+    """A worker in one state of the grid; `reason` says why it drains, or will."""
 
     pool: str
     status: str
@@ -31,7 +31,7 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class PoolSeen:
-    """A pool in a state of the grid; `reason` says why it is short of workers."""
+    """A pool in one state of the grid; `reason` says why it is short of workers."""
 
     wanted: int
     reason: str | None = None
@@ -39,7 +39,7 @@ class PoolSeen:
 
 @dataclass(frozen=True, slots=True)
 class GridSeen:
-    """A state of the grid. `trouble`: why it is not ready, None when it is."""
+    """One state of the grid. `trouble` says why it is not ready; None when it is."""
 
     trouble: str | None = None
     stopping: bool = False
@@ -51,7 +51,7 @@ _STATUS = {"starting": "starts", "spare": "is warm, as a spare", "available": "s
 
 
 def happened(before: GridSeen, after: GridSeen) -> Iterator[Event]:
-    """What has happened between the two states, except that a worker was lost: the master tells that itself."""
+    """Yields what has happened between two states, except lost workers, which the master reports itself."""
     for name, pool in after.pools.items():
         if (was := before.pools.get(name)) is not None:
             yield from _of_pool(name, was, pool)
@@ -69,7 +69,7 @@ def happened(before: GridSeen, after: GridSeen) -> Iterator[Event]:
 
 
 def session_end(session_id: str, name: str | None, status: str, reason: str | None) -> Event | None:
-    """What there is to tell of the end of a session; nothing where its client has just gone."""
+    """Returns the event for a session's end; None if its client ended it as usual."""
     if status == "completed":
         return None
     called = f"session {session_id}" + (f" ({name})" if name else "")

@@ -1,8 +1,8 @@
-"""Decides which of the label keys that pools offer serves a label key that is asked for. Knows no pool.
+"""Decides which of the pools' label keys serves a label key that a client asks for. Knows no pool.
 
-The first of these that finds one decides: the same key; the longest key that is left when segments are dropped at its
-end (down to two); the keys that begin with it; and where wildcards are used, the keys whose segments fit it one by one,
-also those that go on behind it. Of several the shortest is taken, and of these the first in the alphabet.
+Tries in this order: the same key; the key without its last segment, its last two, and so on (two segments stay); longer
+keys that begin with it; with wildcards, keys of the same length whose segments match, then also longer ones. Of several
+keys the shortest is taken, and of these the first in the alphabet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pwgrid.common.label_keys import MIN_SEGMENTS, WILDCARD, LabelKey
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """What else than the same key may serve (the settings BORROW_…)."""
+    """Which other keys than the same one may serve (the settings BORROW_…)."""
 
     trailing_fallback: bool = True
     prefix_expand: bool = True
@@ -23,7 +23,7 @@ class Switches:
 
 
 def match(wanted: LabelKey, offered: Collection[LabelKey], switches: Switches) -> LabelKey | None:
-    """The offered key that serves `wanted`; None when there is none."""
+    """Returns the offered key that serves `wanted`, or None."""
     for candidates in _steps(wanted, offered, switches):
         if candidates:
             return min(candidates, key=lambda key: (len(key.segments), key.segments))

@@ -1,6 +1,6 @@
-"""Which of a client's launch options nobody heeds: the grid's browsers run already, and are shared. Refuses nothing.
+"""Finds launch options of a client that the grid ignores: its browsers run already, and are shared. Refuses nothing.
 
-Playwright Test and pytest-playwright send them with each connect, as JSON in a header.
+Playwright Test and pytest-playwright send launch options with each connect, as JSON in a header.
 """
 
 import json
@@ -20,18 +20,18 @@ _NAME_CHARACTERS: Final = 40
 _OF_THE_CLIENT: Final = frozenset(
     {"timeout", "handleSIGHUP", "handleSIGINT", "handleSIGTERM", "logger", "tracesDir", "artifactsDir"}
 )
-"""They concern a process or a directory of the client's own, and come with each connect of Playwright Test."""
+"""Playwright Test sends these with each connect; they are about the client's own processes and directories."""
 
 
 def not_heeded(headers: Headers, parameters: Iterable[tuple[str, str]], grid: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of those options, sorted. Not of those that ask for nothing, or for what the browsers of the `grid` are
-    anyway (options and values as Playwright has them). Values are not told: they may be secrets."""
+    """Returns the names of ignored options, sorted; no values, which may be secrets. Leaves out options that ask for
+    nothing, or for what `grid` has anyway (Playwright's names and values)."""
     given = [value for name, value in parameters if name == PARAMETER] or headers.get_all(HEADER)
     if not given:
         return ()
     try:
         options = json.loads(given[0])
-    except ValueError:  # Playwright's own server takes that for none, too
+    except ValueError:  # Playwright's own server ignores that, too
         return ()
     if not isinstance(options, dict):
         return ()

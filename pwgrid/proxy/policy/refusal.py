@@ -1,10 +1,10 @@
-"""The answer to who gets no session, or nothing from the API."""
+"""The exception that becomes an HTTP error, for upgrades and for the API."""
 
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason, reason_of
 
 
 class Refusal(Exception):
-    """An HTTP answer instead of a session. `error` is shown word for word to the user of the Playwright client."""
+    """An HTTP error. A Playwright client shows `error` to its user word for word."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The closed set of reasons for which clients are refused, as metrics count them. The sentences say more."""
+"""The closed set of reasons for refusals that metrics count. The sentences to clients say more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class RefusalReason(StrEnum):
-    """Why there was no session. A refusal that names none has that of its status."""
+    """Why there was no session."""
 
     BAD_REQUEST = "bad request"
     BAD_HANDSHAKE = "bad handshake"
@@ -49,5 +49,5 @@ _BY_STATUS: Final = {
 
 
 def reason_of(status: int) -> RefusalReason:
-    """The reason of a refusal that says nothing else."""
+    """Returns the reason of a refusal that names none."""
     return _BY_STATUS.get(status, RefusalReason.OTHER)

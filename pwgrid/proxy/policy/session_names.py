@@ -1,4 +1,4 @@
-"""Decides what a client's words for its session mean: its label key, and what it calls its run. Chooses no worker."""
+"""Reads the label key and the run's name that a client gives. Chooses no worker."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DEFAULT: Final = Switches()
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The label keys that pools have, with the pools' names, and how one that is asked for is matched with them."""
+    """The label keys of pools, with the pools' names, and the rules for matching."""
 
     keys: Mapping[LabelKey, str] = field(default_factory=dict)
     switches: Switches = DEFAULT
 
     def serving(self, text: str, browser_type: BrowserType | None = None) -> LabelKey:
-        """The key of a pool that serves this one; `browser_type` is what the client says of itself. Raises Refusal."""
+        """Returns the key of a pool that serves the key `text`. `browser_type` is the client's own. Raises Refusal."""
         try:
             wanted = parse(text, wildcards=self.switches.wildcards)
         except LabelKeyError as error:
@@ -46,8 +46,8 @@ class Offered:
 
 
 def run_name(text: str | None, what: str) -> str:
-    """What a client calls its run, without the spaces around it; empty if it says nothing. Raises Refusal, which does
-    not repeat it."""
+    """Checks what a client calls its run; returns it without surrounding spaces, or "". Raises Refusal, which does not
+    repeat the text."""
     name = (text or "").strip()
     if not _NAME.fullmatch(name):
         raise Refusal(400, f"{what}: use {NAME_RULE}")

@@ -1,4 +1,4 @@
-"""Decides what becomes of an upgrade request: which browser, or which refusal. Reads a parsed head, does no I/O."""
+"""Decides which browser an upgrade request gets, or which refusal. Reads a parsed head, does no I/O."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -42,20 +42,20 @@ _LEASE_PATH: Final = re.compile(
     r"/lease/(?P<type>[a-z]+)/(?P<worker>[0-9a-f]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)"
 )
 
-# Nothing else of the client's head is the browser server's business: no token, cookie, address or foreign Host.
+# The browser server gets nothing else of the client's head: no token, cookie, address or foreign Host.
 _PASSED_ON: Final = frozenset({"user-agent", "upgrade", "connection", "sec-websocket-key", "sec-websocket-version"})
 _PASSED_ON_PREFIX: Final = "x-playwright-"
 _COMPRESSION: Final = "sec-websocket-extensions"
 
 _HANDSHAKE: Final = ServerProtocol()
-"""One judges all requests: to make one takes as long as to judge. What it remembers of the last one is not read."""
+"""Judges all requests: making one takes as long as judging. Its state from the last request is not read."""
 
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One pool that wants workers. `options` are the launch options of its browsers that clients may ask for, too."""
+    """A pool that wants workers. `options` are its browsers' launch options, which clients may ask for, too."""
 
     browser_type: BrowserType
     options: Mapping[str, object] = field(default_factory=dict)
@@ -63,24 +63,24 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the grid allows and offers at this moment; `pools` by name, in the order of the configuration."""
+    """What the grid allows and offers now. `pools` are by name, in the order of the configuration."""
 
     default_browser_type: BrowserType
     pools: Mapping[str, Offer]
     versions: frozenset[str]
-    """Playwright major.minor of the workers that serve now; empty when none is known yet."""
+    """Playwright major.minor of the available workers; empty when none is known yet."""
     access: Access = field(default_factory=Access)
     labels: Offered = field(default_factory=Offered)
 
     @property
     def browser_types(self) -> tuple[str, ...]:
-        """Those that any pool offers, sorted."""
+        """The browser types of all pools, sorted."""
         return tuple(sorted({offer.browser_type for offer in self.pools.values()}))
 
 
 @dataclass(frozen=True, slots=True)
 class LeasePath:
-    """What the endpoint of a borrowed lease says: which worker has it, and that its client may have it."""
+    """The path of a borrowed lease's endpoint: names the worker and the lease, and has the lease's secret."""
 
     worker_id: str
     lease_id: str
@@ -89,9 +89,8 @@ class LeasePath:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A session that may be leased: of which type and pool, for which client version, on which worker if one was named.
-
-    `not_heeded` are the launch options that nobody heeds.
+    """What an upgrade request asks for, after all checks. `worker_id` and `endpoint_path` are set if the path names a
+    worker. `not_heeded` are launch options that the grid ignores.
     """
 
     browser_type: BrowserType
@@ -103,17 +102,17 @@ class Wanted:
     identity: Identity = ANYBODY
     lease: LeasePath | None = None
     labels: str = ""
-    """The label key that it asks for."""
+    """The label key that the client asks for."""
     name: str = ""
     """What the client calls its run."""
     label_key: str = ""
-    """That of the pool which serves the label key it asks for."""
+    """The pool's label key that serves `labels`."""
 
 
 def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> Wanted:
-    """What this upgrade request wants. Raises Refusal, always before a lease is taken.
+    """Returns what this upgrade request asks for. Raises Refusal.
 
-    `local` is the address that the client has connected to, `peer` the host that it comes from.
+    `local` is the address that the client has connected to, `peer` the client's host.
     """
     path, _, query = request.path.partition("?")
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
@@ -145,7 +144,7 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
 
 
 def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> Wanted:
-    """A client that comes with a lease: the secret in its path is enough, and its version is not checked here."""
+    """Decides for a client with a lease. The secret in its path replaces a token, and its version is not checked."""
     policy.access.check_host(request.headers, local)
     check_origin(request.headers, policy.access.allowed_origins)
     _check_handshake(request)
@@ -159,9 +158,9 @@ def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match
 
 
 def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:
-    """The headers that the browser server gets, names in lower case.
+    """Returns the headers that the browser server gets, with names in lower case.
 
-    Without `compression` the offer of permessage-deflate is left out: between processes of one host it only burns CPU.
+    Without `compression`, leaves out the offer of permessage-deflate: within one host it only costs CPU.
     """
     passed_on = {"host": "localhost"}
     for given, value in headers.raw_items():
@@ -172,8 +171,8 @@ def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, 
 
 
 def is_usual_handshake(request: Request) -> bool:
-    """Whether it is written as every known client writes it. To read all that RFC 6455 allows takes five times as long,
-    0.08 ms of a client's first answer."""
+    """Whether the handshake has the form that every known client uses. Reading all that RFC 6455 allows takes five
+    times as long, 0.08 ms of a client's first answer."""
     get = request.headers.get_all
     keys = get("sec-websocket-key")
     return (
@@ -225,7 +224,7 @@ def _client_version(headers: Headers) -> str | None:
 
 
 def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) -> str:
-    """What `?{what}=` or the header x-pwgrid-{what} says; empty if neither does. They may not contradict each other."""
+    """Returns the value of `?{what}=` or of the header x-pwgrid-{what}, or "". Raises Refusal if they differ."""
     given = [value for name, value in parameters if name == what] + headers.get_all(f"x-pwgrid-{what}")
     said = {value.strip() for value in given} - {""}
     if len(said) > 1:
@@ -234,7 +233,7 @@ def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) ->
 
 
 def _client_browser(headers: Headers) -> BrowserType | None:
-    """The browser type that the client says it is of; None if it says none, or one that there is not."""
+    """Returns the client's own browser type; None if it names none, or an unknown one."""
     client = {value.lower() for value in headers.get_all("x-playwright-browser")}
     return next((each for each in BROWSER_TYPES if client == {each}), None)
 
@@ -247,8 +246,8 @@ def _pool(
     from_path: str | None,
     labelled: LabelKey | None,
 ) -> str:
-    """The pool that the label key or `?pool=` names, else the one named like the browser type, else the first one of
-    that type; of those that the token may use, where there are any."""
+    """Returns the pool that the label key or `?pool=` names, else the one named like the browser type, else the first
+    of that type. Unless the client names a pool, prefers those that the token may use."""
     browser_type, named = _browser_type(headers, parameters, from_path), _named_pool(parameters, policy)
     if labelled is not None:
         serving = policy.labels.keys[labelled]
@@ -283,8 +282,8 @@ def _named_pool(parameters: Iterable[tuple[str, str]], policy: Policy) -> str | 
 
 
 def _browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
-    """`?browser=` or the path, else the client's own type; None where none is named. They may not contradict each
-    other."""
+    """Returns the type from `?browser=` or the path, else the client's own, else None. Raises Refusal if they
+    differ."""
     url = {value.lower() for name, value in parameters if name == "browser"}
     if from_path is not None:
         url.add(from_path)

@@ -1,5 +1,5 @@
-"""Decides why no worker of a pool could be chosen even if all its slots were free: the rule of lua/selector.lua, as a
-sentence. Reads no Redis."""
+"""Says why a selection would choose no worker of a pool even if all slots were free, by the rule of lua/selector.lua.
+Reads no Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A registered worker, as Redis has it. `beat_age_s`: whole seconds since its last heartbeat."""
+    """A registered worker, as Redis has it. `beat_age_s` is in whole seconds since its last heartbeat."""
 
     status: str
     beat_age_s: float
@@ -22,14 +22,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The limits that the selection is asked with."""
+    """The limits that selections use."""
 
     max_lifetime: int
     stale_s: float
 
 
 def why_none(pool: str, candidates: Iterable[Candidate], rule: Rule) -> str | None:
-    """Why a session of this pool can be leased nowhere; None when one could be, now or once a slot is free."""
+    """Returns why no worker of this pool can be chosen; None when one can, now or once a slot is free."""
     obstacles = [_obstacle(each, rule) for each in candidates]
     if None in obstacles:
         return None

@@ -1,4 +1,4 @@
-"""Where clients wait for a slot: in turns between runs, woken by events and never by polling. Owns no socket."""
+"""The lines in which clients wait for slots. Runs take turns; events wake the lines, nothing polls. Owns no socket."""
 
 import asyncio
 import secrets
@@ -18,7 +18,7 @@ UNBOUNDED: Final = 1_000_000_000
 
 
 class NoPlace(Exception):
-    """The client gets no slot. `length`: how many wait in its line; `position`: where it stood, or would stand."""
+    """The client gets no slot. `length` is that of its line, `position` the client's place in it, or the next one."""
 
     def __init__(self, length: int, position: int) -> None:
         super().__init__(f"{length} wait, at {position}")
@@ -27,8 +27,8 @@ class NoPlace(Exception):
 
 
 class QueueFull(NoPlace):
-    """As many clients wait as may. `limit` says of whom there are so many: of all ("grid"), of those who borrow from
-    this pool ("pool"), of those among them that have the client's run ("run"). `most`: how many that is."""
+    """As many clients wait as may. `limit` says which are counted: all ("grid"), those who borrow from this pool
+    ("pool"), or of these the ones with the same run ("run"). `most` is how many may wait."""
 
     def __init__(self, length: int, position: int, limit: str = "grid", most: int = 0) -> None:
         super().__init__(length, position)
@@ -41,12 +41,12 @@ class WaitedTooLong(NoPlace):
 
 
 class ClientGone(Exception):
-    """The client went away before it was served."""
+    """The client left before it was served."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket(Generic[Slot]):
-    """What one client asks for: a slot. `excluded` are workers that have refused or lost it already."""
+    """One client's request for a slot. `excluded` are the ids of workers that have refused or lost it."""
 
     session_id: str
     browser_type: BrowserType
@@ -56,18 +56,18 @@ class Ticket(Generic[Slot]):
     """Seconds of the event loop's clock."""
     worker_id: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
-    """What else the session's record is to have."""
+    """Optional fields of the session's record."""
     excluded: set[str] = field(default_factory=set)
     run: str = ""
-    """The run that the client names; "" for none."""
+    """The client's name for its run; "" for none."""
     token: str = ""
-    """The name of its token; "" where none is asked for."""
+    """The name of the client's token; "" for none."""
     borrows: bool = False
-    """It asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN are for these."""
+    """Whether it asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN bound these."""
     pool: str = ""
-    """In whose line it stands; by default that of the pool that is named like the browser type."""
+    """By default the pool that is named like the browser type."""
     caps: Mapping[str, int] = field(default_factory=dict)
-    """Of whom only so many may live at once, say {"run:nightly": 5}; while there are as many, it waits."""
+    """How many sessions may live at once, like {"run:nightly": 5}; while a cap is reached, the client waits."""
     granted: "asyncio.Future[Slot] | None" = None
     abandoned: bool = False
     selection_s: float = 0.0
@@ -78,24 +78,24 @@ class Ticket(Generic[Slot]):
 
     @property
     def party(self) -> Party:
-        """With whom it shares its turns."""
+        """The party that it shares turns with."""
         return Party(self.token, self.run)
 
     def take_another_id(self) -> None:
-        """Gives the session a new id; nobody knows it by the old one any more."""
+        """Gives the session a new id."""
         self.session_id = (LEASE if self.borrows else "") + secrets.token_hex(8)
 
-    def looks_like(self) -> Hashable:
-        """Tickets that look alike get the same answer from the registry at the same moment."""
+    def kind(self) -> Hashable:
+        """At one moment the registry has the same answer for all tickets of the same kind."""
         return self.playwright_version, self.worker_id, frozenset(self.excluded), frozenset(self.caps)
 
 
 class Queue(Generic[Slot]):
-    """A line for each pool before the same two functions of the registry.
+    """A line for each pool.
 
-    `select` leases a slot for a ticket or returns None; `give_back` takes a lease back whose client has gone meanwhile.
-    `max_waiting` bounds all lines together. Of those who borrow, `max_borrowing` may wait in one line, and
-    `max_borrowing_of_run` with the same run. `on_change` is called whenever somebody has joined a line or left it.
+    `select` leases a slot for a ticket or returns None; `give_back` takes back the lease of a client that has left.
+    `max_waiting` bounds all lines together; `max_borrowing` bounds clients that borrow in one line, and
+    `max_borrowing_of_run` those of the same run there. Calls `on_change` whenever a client joins or leaves a line.
     """
 
     def __init__(
@@ -117,9 +117,9 @@ class Queue(Generic[Slot]):
         self._lines: defaultdict[str, FairLine[Ticket[Slot]]] = defaultdict(FairLine)
         self._waiting = 0
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
-        """Of those who borrow, how many wait in the line of a pool, and of each party there."""
+        """How many clients that borrow wait in a pool's line: all (None), and of each party."""
         self._capped: Counter[str] = Counter()
-        """How many of those that wait for a pool have caps."""
+        """How many clients with caps wait, by pool."""
         self._wakes: Counter[str] = Counter()
         self._wakes_of_all = 0
         self._serving: dict[str, asyncio.Task[None]] = {}
@@ -130,28 +130,28 @@ class Queue(Generic[Slot]):
         return f"<Queue waiting={self.waiting()} paused={self._paused} refusal={self._refusal!r}>"
 
     def waiting(self, pool: str | None = None) -> int:
-        """How many clients wait, for one pool or for all."""
+        """Returns how many clients wait, for one pool or for all."""
         if pool is None:
             return self._waiting
         return len(self._lines[pool]) if pool in self._lines else 0
 
     def waiting_by_run(self, pool: str) -> list[tuple[str, str, int]]:
-        """Who waits for a slot of this pool: run, token and how many, in the order of their turns."""
+        """Returns who waits for a slot of this pool: run, token and how many, in the order of their turns."""
         line = self._lines.get(pool)
         return [(party.run, party.token, number) for party, number in line.by_party().items()] if line else []
 
     def pools(self) -> list[str]:
-        """Those for which somebody waits."""
+        """Returns the pools for which clients wait."""
         return [pool for pool, line in self._lines.items() if line]
 
     def is_free(self, pool: str) -> bool:
-        """Whether the registry may be asked at once: nobody waits, and nothing keeps everybody waiting."""
+        """Whether a new client may ask the registry at once: the queue is open and not paused, and nobody waits."""
         return self._refusal is None and not self._paused and not self._lines.get(pool)
 
     async def acquire(self, ticket: Ticket[Slot]) -> Slot:
-        """A slot for this ticket. Raises QueueFull, WaitedTooLong, or what the queue was closed with."""
+        """Waits for a slot. Raises QueueFull, WaitedTooLong, ClientGone, or what the queue was closed with."""
         pool, wakes = ticket.pool, -1
-        # A slot may come free between the registry's answer and our standing in line: then ask again.
+        # A slot may come free between the registry's answer and the place in line: then ask again.
         while wakes != self._wakes_for(pool) and self.is_free(pool):
             wakes = self._wakes_for(pool)
             slot = await self._select(ticket)
@@ -160,43 +160,43 @@ class Queue(Generic[Slot]):
         return await self._wait(ticket)
 
     def abandon(self, ticket: Ticket[Slot]) -> None:
-        """The client of this ticket has gone: it waits no longer. A lease that is on its way is given back."""
+        """Ends the wait of a client that has left. A lease that is on its way is given back."""
         ticket.abandoned = True
         self._leave(ticket)
         if ticket.granted is not None and not ticket.granted.done():
             ticket.granted.set_exception(ClientGone())
 
     def wake(self, pool: str | None = None) -> None:
-        """A slot may have come free: serve who waits. Cheap when nobody does."""
+        """Serves a line, or all, since a slot may have come free. Cheap when nobody waits."""
         self._wakes_of_all += pool is None
-        # Who waits for a session of its own run to end may get a slot here when that one ends in another pool.
+        # The session that ended may be of another pool, and have made room under a cap for clients that wait here.
         for each in [*self._lines] if pool is None else {pool, *self._capped}:
             self._wakes[each] += 1
             if self._lines.get(each) and not self._paused and each not in self._serving:
                 self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
 
     def pause(self, paused: bool) -> None:
-        """While paused (memory floor of the host) everyone waits; ending the pause serves the line."""
+        """While paused (the host is short of memory) everyone waits. Ending the pause serves the lines."""
         if self._paused and not paused:
             self._paused = False
             self.wake()
         self._paused = paused
 
     def close(self, refusal: Exception) -> None:
-        """Ends everyone's wait with `refusal`, and refuses who comes later."""
+        """Ends all waits with `refusal`, and refuses those who come later."""
         self._refusal = refusal
         for pool in self.pools():
             self.refuse(pool, refusal)
 
     def refuse(self, pool: str, refusal: Exception) -> None:
-        """Ends the wait of all in the line of this pool with `refusal`."""
+        """Ends all waits in the line of this pool with `refusal`."""
         for ticket in list(self._lines[pool]):
             self._leave(ticket)
             if ticket.granted is not None and not ticket.granted.done():
                 ticket.granted.set_exception(refusal)
 
     def reopen(self) -> None:
-        """Clients may come again."""
+        """Undoes `close`."""
         self._refusal = None
 
     async def _wait(self, ticket: Ticket[Slot]) -> Slot:
@@ -207,18 +207,18 @@ class Queue(Generic[Slot]):
         self._join(ticket)
         granted: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         ticket.granted = granted
-        # The registry tells of slots that come free only while it knows of somebody who wants one: ask for this
-        # ticket, too, although others wait before it.
+        # The registry tells of free slots only after a selection has found none: ask for this ticket, too, although
+        # others wait before it.
         self.wake(ticket.pool)
         try:
             async with asyncio.timeout_at(ticket.deadline):
                 return await granted
         except TimeoutError:
             if granted.done() and not granted.cancelled() and granted.exception() is None:
-                return granted.result()  # in the very turn of the deadline: the slot is ours
+                return granted.result()  # granted in the very turn of the deadline
             if (line := self._lines[ticket.pool]) and ticket in line:
                 raise WaitedTooLong(len(line), line.position(ticket)) from None
-            raise self._refusal or ClientGone from None  # in this turn, too
+            raise self._refusal or ClientGone from None  # refused or abandoned in this very turn
         finally:
             self._leave(ticket)
 
@@ -233,11 +233,10 @@ class Queue(Generic[Slot]):
         for limit, waiting, most in bounds:
             if waiting >= most:
                 raise QueueFull(len(line), line.position_of_next(party), limit, most)
-        line.join(ticket, party, ticket.looks_like())
+        line.join(ticket, party, ticket.kind())
         self._count(ticket, 1)
 
     def _leave(self, ticket: Ticket[Slot]) -> None:
-        """Idempotent."""
         if self._lines[ticket.pool].leave(ticket):
             self._count(ticket, -1)
 
@@ -275,11 +274,11 @@ class Queue(Generic[Slot]):
                 line.serve(ticket)
                 self._count(ticket, -1)
                 ticket.granted.set_result(slot)
-                await asyncio.sleep(0)  # its handoff comes before our question for the next one
+                await asyncio.sleep(0)  # so that its handoff comes before the next selection
 
 
 def _add(counter: Counter[Key], key: Key, by: int) -> None:
-    """Counts. An entry that gets to 0 is removed, since new runs come without end."""
+    """Removes an entry that gets to 0, since there are always new runs."""
     counter[key] += by
     if not counter[key]:
         del counter[key]

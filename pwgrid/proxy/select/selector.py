@@ -1,4 +1,4 @@
-"""Asks the registry for a worker, or the roster while Redis is away; knows who must not be chosen just now."""
+"""Chooses workers by the registry, or by the roster while Redis is away; excludes those that are gone or silent."""
 
 import asyncio
 import contextlib
@@ -22,17 +22,18 @@ from pwgrid.settings.model import Settings
 log = structlog.get_logger()
 
 LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
-"""How long a pending session keeps its slot when the proxy vanishes: longer than any handoff may take."""
+"""How long a pending session keeps its slot if its proxy dies: longer than any handoff takes."""
 
 SILENT_S: Final = 10.0
-"""How long a worker that did not answer a handoff is not chosen."""
+"""How long a worker that did not answer a handoff is excluded."""
 
 FREED_S: Final = 0.2
-"""How long Redis has to tell of a slot that a worker says is free, before we look ourselves: it may be away."""
+"""When a worker reports a free slot, Redis should, too. After this time the queue asks anyway: Redis may be away."""
 
 
 class Selector:
-    """Who gets a session, and the queue of those who wait for one. `lost` are workers that are gone, by id."""
+    """Selects workers for tickets, and has the queue of clients that wait. `lost` are the ids of workers that are gone;
+    the caller changes it."""
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
         self.queue: Queue[Selection] = Queue(
@@ -54,7 +55,7 @@ class Selector:
         self._look: asyncio.TimerHandle | None = None
 
     async def select(self, ticket: Ticket[Selection]) -> Selection | None:
-        """A worker with a slot for the ticket; None when there is none."""
+        """Leases a slot for the ticket. Returns None when no worker has one."""
         settings, pool = self._settings, self._roster.pools.get(ticket.pool)
         since = time.monotonic()
         try:
@@ -82,37 +83,37 @@ class Selector:
         return selection
 
     async def caps_reached(self, ticket: Ticket[Selection]) -> list[str]:
-        """For which of its caps the ticket has to wait."""
+        """Returns which of the ticket's caps are full."""
         with contextlib.suppress(RegistryUnavailable):
             return await self._registry.reached(ticket.caps) if ticket.caps else []
         return []
 
     async def give_back(self, ticket: Ticket[Selection]) -> None:
-        """The ticket's session has come to nothing: its slot is free again."""
+        """Gives back the slot of a ticket whose handoff failed."""
         try:
             await self._registry.rollback(ticket.session_id, "handoff failed")
         except RegistryUnavailable as error:
             log.warning("rollback_left_to_the_lease", session=ticket.session_id, error=str(error))
 
     async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
-        """The worker's own endpoint as it is registered. Raises Refusal when the registry does not answer."""
+        """Returns the worker's registered endpoint, or None. Raises Refusal when the registry does not answer."""
         try:
             return await self._registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
             raise no_capacity(f"the registry does not answer: {without_places(str(error))}") from None
 
     def roster_changed(self) -> None:
-        """The master has told who is there."""
+        """Called when the master has sent its roster."""
         self._without_process &= self._roster.workers.keys()
         if self._without_redis:
-            self.queue.wake()  # it may be a new worker, whose registration nobody hears of
+            self.queue.wake()  # there may be a new worker, of which Redis cannot tell
 
     def process_died(self, worker_id: str) -> None:
-        """Its process died, its sessions live on: it gets no more of them."""
+        """Excludes a worker whose process died; its sessions live on."""
         self._without_process.add(worker_id)
 
     def freed(self, worker_id: str) -> None:
-        """A full worker says that it has a slot again."""
+        """Called when a full worker has a slot again."""
         self.local.freed(worker_id)
         if self._without_redis:
             self.queue.wake()
@@ -120,7 +121,7 @@ class Selector:
             self._look = self._loop.call_later(FREED_S, self._wake_queue)
 
     def silent(self, worker_id: str) -> None:
-        """It took a handoff and never answered: leave it alone for a while, so that not every client waits for it."""
+        """Excludes a worker that left a handoff unanswered for SILENT_S, so that not every client waits for it."""
         log.warning("worker_silent", worker=worker_id)
         if (timer := self._silent.pop(worker_id, None)) is not None:
             timer.cancel()
@@ -130,13 +131,13 @@ class Selector:
         return {*self._lost, *self._without_process, *self._silent}
 
     def awake(self, worker_id: str) -> None:
-        """It answers again, if too late for that client."""
+        """Called when a silent worker has answered after all: it may be chosen again."""
         if (timer := self._silent.get(worker_id)) is not None:
             timer.cancel()
             self._choose_again(worker_id)
 
     def _wake_queue(self) -> None:
-        """Those in line would else not learn that Redis, which is to wake them, is away."""
+        """Has the queue ask again: if Redis is away, it wakes nobody."""
         self._look = None
         self.queue.wake()
 

@@ -1,4 +1,4 @@
-"""Chooses workers while Redis is away, from the master's roster and the workers' own answers. Holds no lease."""
+"""Chooses workers while Redis is away, by the master's roster and the workers' own answers. Takes no lease."""
 
 from collections import deque
 from collections.abc import Collection
@@ -13,19 +13,19 @@ CHOSEN_LOCALLY: Final = ""
 
 
 class LocalSelection:
-    """Offers a session to one worker after the other; each admits by its own slots, as it always does.
+    """Chooses workers in turn; each admits by its own slots, as always.
 
-    A worker that said it is full is left alone until it says that a slot came free.
+    A worker that refused as full is not chosen until it reports a free slot.
     """
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._full: set[str] = set()
-        """Workers that are gone leave this set at the next choice."""
+        """Ids of full workers; `choose` removes those that are gone."""
         self._turn: deque[str] = deque()
 
     def choose(self, ticket: Ticket[Selection], lost: Collection[str]) -> Selection | None:
-        """The next worker that may have a slot; None when all have said that they are full."""
+        """Returns the next worker that may have a slot, or None. Gives the ticket another session id."""
         self._full &= self._roster.workers.keys()
         fit = {
             worker.worker_id
@@ -43,17 +43,17 @@ class LocalSelection:
         self._turn = deque([*(each for each in self._turn if each in fit), *sorted(fit - set(self._turn))])
         chosen = self._turn[0]
         self._turn.rotate(-1)
-        # A selection that Redis makes late, after we gave up on it, must not meet this session under the same name.
+        # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
         ticket.take_another_id()
         return Selection(CHOSEN_LOCALLY, chosen)
 
     def refused(self, selection: Selection, reason: str) -> bool:
-        """The worker did not take a session. True if we chose it, and it is only full: it may be chosen again later."""
+        """Notes that a worker is full. Returns False if it refused for another reason, or Redis had chosen it."""
         if reason != "full" or selection.endpoint != CHOSEN_LOCALLY:
             return False
         self._full.add(selection.worker_id)
         return True
 
     def freed(self, worker_id: str) -> None:
-        """The worker has a slot again."""
+        """Called when the worker has a slot again."""
         self._full.discard(worker_id)

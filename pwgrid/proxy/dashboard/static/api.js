@@ -1,4 +1,4 @@
-// What the page asks of the grid, with the token that its user gave. It is kept for this tab alone.
+// Sends the page's requests to the grid, with the token that the user gave. The token is kept for this tab alone.
 
 const KEY = 'pwgrid-token';
 
@@ -17,7 +17,7 @@ export function setToken(value) {
   sessionStorage.setItem(KEY, value);
 }
 
-// Relative to the page, which may be behind a path of somebody else's server.
+// Relative to the page: a reverse proxy may serve the grid under a path of its own.
 export function address(path) {
   return new URL(path, location.href);
 }
@@ -30,7 +30,7 @@ export function socket(path) {
   return new WebSocket(url);
 }
 
-// { ok, status, body }: a refusal is no exception, its sentence is `body.error`.
+// Returns { ok, status, body }. A refusal is no exception: its sentence is `body.error`.
 export async function ask(method, path, body) {
   const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
   if (body !== undefined)

@@ -1,4 +1,4 @@
-// Keeps what the grid tells (a WebSocket that comes back by itself) and has it shown, at most once for each frame.
+// Keeps what the grid sends over a WebSocket, which connects again by itself, and has it shown.
 
 import { ask, setToken, socket, token } from './api.js';
 import { showCurves } from './curves.js';
@@ -16,7 +16,7 @@ const state = {
   tables: { grid: {}, pools: {}, workers: {}, sessions: {}, queue: {} },
   events: [],
   samples: [],
-  clockAhead: 0, // seconds by which the grid's clock is ahead of ours
+  clockAhead: 0, // seconds by which the grid's clock is ahead of the browser's
   now() { return Date.now() / 1000 + this.clockAhead; },
 };
 const changed = new Set();
@@ -111,7 +111,7 @@ function draw() {
   }, 16);
 }
 
-// Ages, also while nothing else changes.
+// Updates ages, which grow while nothing else changes.
 function grow() {
   const now = state.now();
   for (const element of document.querySelectorAll('.age')) {
@@ -154,7 +154,7 @@ byId('login').addEventListener('submit', event => {
   byId('login').close();
   connect();
 });
-byId('login').addEventListener('cancel', event => event.preventDefault()); // there is nothing to see behind it
+byId('login').addEventListener('cancel', event => event.preventDefault()); // without a token the page shows nothing
 
 document.addEventListener('keydown', event => {
   if (event.key === '/' && !event.target.closest('input, select, textarea, dialog')) {

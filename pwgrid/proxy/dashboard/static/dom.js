@@ -1,6 +1,6 @@
-// The few things that this page needs of a framework. Texts are only ever set as texts: names come from clients.
+// The little that this page needs of a framework. Sets texts only as text, never as HTML: names come from clients.
 
-// An element with attributes (`on…` are listeners, `text` its text) and children.
+// Makes an element with attributes (`on…` are listeners, `text` its text) and children.
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   set(element, attributes);
@@ -52,7 +52,7 @@ export function keyed(parent, items, make, update) {
   }
 }
 
-// A text that grows older by itself: see `age` in format.js. `until` is when it stopped.
+// Makes an element show the time since `at`, which app.js updates, or from `at` to `until`.
 export function since(element, at, until = null) {
   element.since = at;
   element.until = until;

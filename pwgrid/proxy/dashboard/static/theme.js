@@ -1,4 +1,4 @@
-// Before the first paint, or a dark page flashes white. 'auto' is what the system says.
+// Runs before the first paint, or a dark page flashes white. 'auto' follows the system.
 'use strict';
 {
   const THEMES = ['auto', 'light', 'dark'];

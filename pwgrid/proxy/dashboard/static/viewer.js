@@ -1,4 +1,4 @@
-// The pages of one session as they are now. Each frame is asked for, so that a slow connection shows fewer of them.
+// Shows the pages of one session as they are now. Asks for each frame, so that a slow connection shows fewer of them.
 
 import { socket } from './api.js';
 import { h, keyed, set } from './dom.js';
@@ -38,7 +38,7 @@ export function view(session) {
 
 function tell({ pages, page, why, ended }) {
   if (ended) {
-    feed = null; // that its connection ends, too, is no news
+    feed = null; // the end of its connection, which follows, is no error
     return say('The session is over.');
   }
   choice.hidden = pages.length < 2;
