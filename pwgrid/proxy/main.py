@@ -196,12 +196,10 @@ class Proxy:
 
     @property
     def counts(self) -> Counts:
-        """The gateway's counts."""
         return self.gateway.counts
 
     @property
     def figures(self) -> Figures:
-        """The gateway's figures."""
         return self.gateway.figures
 
     def waiting(self, pool: str | None = None) -> int:

@@ -73,7 +73,6 @@ class RedisClient:
 
     @property
     def connected(self) -> bool:
-        """Whether commands can be sent now."""
         return self._connected.is_set()
 
     def on_connect(self, callback: Callable[[], None]) -> None:

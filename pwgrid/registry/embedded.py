@@ -36,7 +36,6 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """The URL for clients."""
         return url_of(self.socket_path.parent)
 
 

@@ -330,7 +330,6 @@ def _labels(text: str) -> tuple[str, ...]:
 
 
 def counts(values: Mapping[str, str]) -> dict[str, int]:
-    """Parses a hash of counters."""
     return {name: int(number(value)) for name, value in values.items()}
 
 

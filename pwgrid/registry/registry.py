@@ -125,7 +125,6 @@ class Registry:
 
     @classmethod
     def of(cls, settings: Settings, url: str) -> Registry:
-        """Makes the grid's registry at `url` from the settings."""
         return cls(
             url,
             prefix=settings.redis_key_prefix,
@@ -465,7 +464,6 @@ def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
 
 
 def _told(update: SessionUpdate) -> str:
-    """Returns `told` as an argument of a script."""
     return orjson.dumps(update.told).decode() if update.told else ""
 
 

@@ -44,7 +44,6 @@ class Token:
     digest: bytes
 
     def as_json(self) -> dict[str, Any]:
-        """The token as the file has it."""
         return {
             "name": self.name,
             "id": self.id,

@@ -353,7 +353,7 @@ class Worker:
             self._serve.set()
 
     def _asked_over_redis(self, *, is_used_up: bool) -> None:
-        """Drains, unless a drain was asked for before: the command stays in Redis, and later heartbeats repeat it."""
+        """The command stays in Redis, and later heartbeats repeat it: only a used-up worker asks for a drain again."""
         if is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
         elif not self._drain.is_asked:

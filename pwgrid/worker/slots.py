@@ -58,7 +58,6 @@ class Slots:
 
     @property
     def taken(self) -> int:
-        """How many slots are taken now, by sessions and leases."""
         return len(self.live) - self._within_leases + len(self.held)
 
     def runs(self) -> list[dict[str, str | int]]:

@@ -44,7 +44,6 @@ class Gauge(_Family):
     kind: Final = "gauge"
 
     def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
-        """Makes the metric with these samples."""
         metric = GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, value in samples:
             metric.add_metric(labels, value)
@@ -61,7 +60,6 @@ class Counter(_Family):
         return f"{self.name}_total"
 
     def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
-        """Makes the metric with these samples."""
         metric = CounterMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, value in samples:
             metric.add_metric(labels, value)
@@ -74,7 +72,6 @@ class Buckets(_Family):
     kind: Final = "histogram"
 
     def of(self, samples: Iterable[tuple[Labels, Histogram]]) -> Metric:
-        """Makes the metric with these samples."""
         metric = HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, found in samples:
             bounds = [*(f"{bound:g}" for bound in found.bounds), "+Inf"]
@@ -127,7 +124,7 @@ DEATHS: Final = Counter(
 EARLY_DEATHS: Final = Gauge(
     "pwgrid_worker_early_deaths",
     _M,
-    "Workers that died soon after their start, in a row: the more, the longer the next start waits",
+    "Early deaths of workers without a healthy worker in between: the more, the longer the next start waits",
     POOL,
 )
 LAUNCH: Final = Buckets("pwgrid_worker_launch_seconds", _M, "From a worker's fork until its browser is warm", POOL)

@@ -52,7 +52,6 @@ class Scrape:
 
 
 def exposition(scrape: Scrape) -> bytes:
-    """Returns the text of one scrape."""
     registry = CollectorRegistry()
     registry.register(_Metrics([*_of_registry(scrape), *_of_master(scrape), *_of_proxy(scrape)]))
     ProcessCollector(namespace="pwgrid_proxy", registry=registry)

@@ -164,7 +164,6 @@ class Session(_Model):
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Session":
-        """Reads a session's record."""
         return cls.model_validate(record.as_json())
 
 
@@ -255,7 +254,6 @@ class Lease(_Model):
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Lease":
-        """Reads a lease's record."""
         says = record.extra.get
         return cls(
             browser_id=f"{record.worker_id}-{record.session_id}",
@@ -325,7 +323,6 @@ class Pool(_Model):
 
     @classmethod
     def of(cls, pool: PoolView) -> "Pool":
-        """Reads a pool of the roster."""
         return cls(
             name=pool.name,
             browser_type=pool.browser_type,

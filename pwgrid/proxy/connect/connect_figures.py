@@ -50,5 +50,4 @@ class Figures:
         self.refused: Counter[tuple[int, str]] = Counter()
 
     def note_refusal(self, refusal: Refusal) -> None:
-        """Counts a client that got an HTTP error instead of a session."""
         self.refused[refusal.status, refusal.reason] += 1

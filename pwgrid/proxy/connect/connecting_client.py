@@ -73,7 +73,6 @@ class Counts:
     """The same since the dashboard's last sample."""
 
     def waited(self, seconds: float) -> None:
-        """Notes one client's wait."""
         if seconds > self.lately_longest_wait_s:
             self.lately_longest_wait_s = seconds
             self.longest_wait_s = max(self.longest_wait_s, seconds)
@@ -101,7 +100,6 @@ class Gateway:
         return Upgrade(self, server_state)
 
     def policy(self) -> Policy:
-        """Returns what is allowed and offered now."""
         if self._policy is None:
             offered, default = self.roster.offered(), self.settings.default_browser_type
             types = {pool.browser_type for pool in offered.values()}
@@ -117,7 +115,6 @@ class Gateway:
         return self._policy
 
     def switches(self) -> Switches:
-        """Returns how label keys are matched."""
         settings = self.settings
         return Switches(settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards)
 

@@ -264,7 +264,6 @@ class Handoffs:
             link.close(reason)
 
     def close(self) -> None:
-        """Closes all links."""
         for worker_id in list(self._links):
             self.drop(worker_id, "the proxy is stopping")
 

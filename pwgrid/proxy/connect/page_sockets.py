@@ -17,7 +17,6 @@ def is_own_head(head: bytes) -> bool:
 
 
 def is_own(target: bytes) -> bool:
-    """As `is_own_head`, for a request's target."""
     return target.startswith(_LIVE) and target[len(_LIVE) : len(_LIVE) + 1] in (b"", b"?", b"/")
 
 

@@ -19,7 +19,6 @@ RETRY_AFTER_QUEUE_S: Final = 30
 
 
 def body_of(refusal: Refusal) -> bytes:
-    """Returns the JSON body of a refusal."""
     return orjson.dumps({"error": refusal.error, **refusal.details})
 
 

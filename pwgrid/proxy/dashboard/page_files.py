@@ -30,8 +30,6 @@ HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file with its headers."""
-
     content: bytes
     media_type: str
     etag: str
@@ -39,7 +37,6 @@ class File:
 
 @cache
 def files() -> dict[str, File]:
-    """Returns all files by name."""
     return {path.name: _read(path) for path in STATIC.iterdir() if path.suffix in _TYPES}
 
 

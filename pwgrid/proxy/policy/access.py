@@ -45,11 +45,9 @@ class Identity:
 
     @property
     def is_operator(self) -> bool:
-        """Whether everything is allowed."""
         return self.role is Role.OPERATOR
 
     def may_use(self, pool: str) -> bool:
-        """Whether sessions in this pool are allowed."""
         return not self.pools or pool in self.pools
 
     def check_pool(self, pool: str) -> None:

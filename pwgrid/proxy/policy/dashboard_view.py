@@ -22,8 +22,6 @@ _POOL = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker of the roster."""
-
     worker_id: str
     pool: str
     browser_type: str

@@ -31,7 +31,6 @@ class FailedLogins:
         return max(0.0, failures[0] + WITHIN_S - now)
 
     def note(self, host: str, now: float) -> None:
-        """Notes a wrong token from this host."""
         peer = _peer(host)
         failures = self._failures.setdefault(peer, deque(maxlen=MOST))
         failures.append(now)

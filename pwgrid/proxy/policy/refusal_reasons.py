@@ -7,8 +7,6 @@ from typing import Final
 
 
 class RefusalReason(StrEnum):
-    """Why there was no session."""
-
     BAD_REQUEST = "bad request"
     BAD_HANDSHAKE = "bad handshake"
     NO_SUCH_BROWSER = "no such browser"

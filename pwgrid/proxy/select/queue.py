@@ -78,11 +78,9 @@ class Ticket(Generic[Slot]):
 
     @property
     def party(self) -> Party:
-        """The party that it shares turns with."""
         return Party(self.token, self.run)
 
     def take_another_id(self) -> None:
-        """Gives the session a new id."""
         self.session_id = (LEASE if self.borrows else "") + secrets.token_hex(8)
 
     def kind(self) -> Hashable:

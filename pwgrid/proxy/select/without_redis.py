@@ -55,5 +55,4 @@ class LocalSelection:
         return True
 
     def freed(self, worker_id: str) -> None:
-        """Called when the worker has a slot again."""
         self._full.discard(worker_id)

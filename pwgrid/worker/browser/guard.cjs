@@ -1,10 +1,9 @@
 // What a connected client may ask of Playwright's server: rules by the name of the message. Decides, changes nothing.
 //
 // `compatible` refuses what no official client sends to a remote browser; a client that asks to end a shared browser only
-// ends its own session. `strict` also refuses what reads or disturbs other clients. `off` refuses only file URLs, if
-// BLOCK_FILE_URLS says so, and what the launcher never allows. What Playwright's server refuses by itself (to launch or
-// connect to another browser, Android, Electron, requests without a context) is no rule here; tests/hostile has the table of
-// all messages.
+// ends its own session. `strict` also refuses what reads or disturbs other clients. `off` refuses only what BLOCK_FILE_URLS
+// forbids and what nothing allows. What Playwright's server refuses by itself (to launch or connect to another browser,
+// Android, Electron, requests without a context) is no rule here; tests/hostile has the table of all messages.
 'use strict';
 
 const path = require('node:path');

@@ -159,7 +159,6 @@ class Ready:
 
     @classmethod
     def of(cls, message: Message) -> Ready:
-        """Reads the launcher's `ready` message."""
         return cls(
             message["pid"],
             message["browserPid"],

@@ -46,7 +46,6 @@ class Trials:
         return None
 
     def is_unfit(self, executable: str, settings: Settings) -> bool:
-        """Whether the executable is known not to start."""
         trial = self.of(executable, settings)
         return trial is not None and trial.fault != ""
 
