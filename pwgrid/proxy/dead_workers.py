@@ -63,16 +63,16 @@ class DeadWorkers:
             await self.clear()
 
     async def last_try(self) -> None:
-        """Waits a little for Redis: nobody comes after us who could write what workers have left."""
+        """Waits LAST_S for Redis: when the grid ends, no other proxy comes that could write the spool files."""
         try:
             async with asyncio.timeout(LAST_S):
                 while any(kept_while_redis_is_away.read_all(self._runtime)):
                     await self._registry.client.wait_connected()
                     await self.clear()
-                    await asyncio.sleep(_LOOK_S)  # it is there, and may not serve yet: nothing tells when it will
+                    await asyncio.sleep(_LOOK_S)  # connected, but Redis may refuse for now: no event tells when it will serve
         except TimeoutError:
             unwritten = sum(len(spooled.updates) for spooled in kept_while_redis_is_away.read_all(self._runtime))
-            log.error("unwritten_lost", sessions=unwritten)
+            log.error("session_updates_lost", sessions=unwritten)
 
     async def _write(self, spooled: kept_while_redis_is_away.SpoolFile) -> None:
         worker = (spooled.browser_type, spooled.worker_id)
@@ -83,7 +83,7 @@ class DeadWorkers:
             raise RegistryUnavailable("Redis did not take all of what a worker left")
         report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
         spooled.remove()
-        log.info("unwritten_written", worker=spooled.worker_id, sessions=len(spooled.updates))
+        log.info("session_updates_written", worker=spooled.worker_id, sessions=len(spooled.updates))
 
 
 def report(reaped: Reaped, reason: str) -> None:

@@ -337,7 +337,7 @@ class Proxy:
         try:
             await self.registry.send_drain(browser_type, worker_id)
         except RegistryUnavailable as error:
-            log.warning("drain_not_left_in_redis", worker=worker_id, error=str(error))
+            log.warning("drain_not_written_to_redis", worker=worker_id, error=str(error))
 
     def _side_task_failed(self, name: str, _error: BaseException) -> None:
         if name in ("control link", "registry"):  # without the others the proxy serves on

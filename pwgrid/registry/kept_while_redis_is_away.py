@@ -58,7 +58,7 @@ def read_all(runtime: Path) -> Iterator[SpoolFile]:
         except FileNotFoundError:
             continue  # another proxy was faster
         except (OSError, ValueError, TypeError, KeyError) as error:
-            log.error("unwritten_not_readable", path=str(path), error=repr(error))
+            log.error("session_updates_not_readable", path=str(path), error=repr(error))
             path.unlink(missing_ok=True)
 
 

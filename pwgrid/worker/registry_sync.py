@@ -177,11 +177,11 @@ class RegistrySync:
                 await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()
-            log.warning("left_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))
+            log.warning("stopped_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))
             try:
                 kept_while_redis_is_away.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
             except OSError as problem:
-                log.error("unwritten_lost", sessions=len(unwritten), error=str(problem))
+                log.error("session_updates_lost", sessions=len(unwritten), error=str(problem))
 
     async def close(self) -> None:
         """Writes the last log lines and ends the connection. Idempotent."""

@@ -57,7 +57,7 @@ async def outage(grid: Grid, load: Load, seconds: float) -> None:
 
     def is_done() -> bool:
         output = grid.output()[began:]
-        return time.monotonic() >= until and "registration_put_off" in output and "left_without_redis" in output
+        return time.monotonic() >= until and "registration_put_off" in output and "stopped_without_redis" in output
 
     until = time.monotonic() + seconds
     async with asyncio.timeout(seconds + 150):
@@ -352,7 +352,7 @@ def test_what_workers_left_unwritten_is_written_before_the_grid_ends(own_redis: 
             for _ in range(3):
                 session(grid.port).close()
             grid.process.send_signal(signal.SIGTERM)
-            eventually(lambda: "left_without_redis" in grid.output(), "the worker has left", 40)
+            eventually(lambda: "stopped_without_redis" in grid.output(), "the worker has left", 40)
         assert grid.process.wait(40) == 0
         grid.prove_gone()
     assert own_redis.command("HGETALL", "sessions:outcomes")["completed"] == "3"

@@ -93,7 +93,7 @@ class Selector:
         try:
             await self._registry.rollback(ticket.session_id, "handoff failed")
         except RegistryUnavailable as error:
-            log.warning("rollback_left_to_the_lease", session=ticket.session_id, error=str(error))
+            log.warning("slot_freed_when_lease_expires", session=ticket.session_id, error=str(error))
 
     async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """Returns the worker's registered endpoint, or None. Raises Refusal when the registry does not answer."""
