@@ -1,4 +1,4 @@
-"""Recognises WebSockets of the dashboard, which are no sessions, by their path alone; uvicorn's protocol serves them."""
+"""Recognises WebSockets of the dashboard (no sessions) by their path alone; uvicorn's protocol serves them."""
 
 from __future__ import annotations
 
