@@ -1,4 +1,4 @@
-"""What a configuration amounts to: its pools, totals by browser, and how many sessions the grid takes at once."""
+"""Sums up a configuration: its pools, totals by browser, and how many sessions the grid takes at once."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ from pwgrid.worker.browser.find import find_for_pool
 
 
 def capacity(settings: Settings) -> dict[str, Any]:
-    """As JSON has it; `slots` are those of each worker, `capacity` are sessions at once."""
+    """The JSON of `pwgrid config check`; `slots` are those of each worker, `capacity` are sessions at once."""
     pools = settings.pools_wanted().values()
     workers: Counter[str] = Counter()
     sessions: Counter[str] = Counter()
@@ -28,7 +28,7 @@ def capacity(settings: Settings) -> dict[str, Any]:
 
 
 def missing_browsers(settings: Settings) -> list[str]:
-    """What is wrong on this host with the channels and executables that pools name."""
+    """A sentence for each pool whose channel or executable is not on this host."""
     missing = []
     for pool in settings.pools_wanted().values():
         if pool.workers and (pool.channel or pool.executable):
@@ -40,7 +40,7 @@ def missing_browsers(settings: Settings) -> list[str]:
 
 
 def capacity_text(found: dict[str, Any]) -> str:
-    """The same for people, without pools that have no worker."""
+    """The same as tables, without pools that have no worker."""
     columns = ("name", "browserType", "workers", "slots", "capacity", "lifetime", "labels")
     rows = [
         [", ".join(each) if isinstance(each, list) else each for each in (pool[column] for column in columns)]

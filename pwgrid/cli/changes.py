@@ -1,4 +1,4 @@
-"""What operators change in a running grid: its settings, its number of workers, its version. The master does it."""
+"""Asks the master of a running grid to reload, scale, or change its version."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,16 +11,16 @@ from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid
 
 UPGRADE: Final = "upgrade"
-"""Why the master recycles a worker of another version, as the status has it."""
+"""The reason in the status of a worker that the master recycles because its version is another."""
 
 
 def reload(grid: RunningGrid) -> dict[str, Any]:
-    """Has the configuration read again; what that changed. Raises Refused with all that is wrong with it."""
+    """Makes the master read the configuration again; returns what changed. Raises Refused with all faults in it."""
     return ask(grid, "reload", timeout_s=CHECK_TIMEOUT_S)
 
 
 def reload_text(done: dict[str, Any]) -> str:
-    """The same in one sentence."""
+    """What `reload` returns, as one sentence."""
     if not done["changed"]:
         return "nothing has changed"
     what = [f"changed: {', '.join(done['changed'])}"]
@@ -36,13 +36,13 @@ def reload_text(done: dict[str, Any]) -> str:
 
 
 def scale(grid: RunningGrid, figures: dict[str, int]) -> dict[str, int]:
-    """Sets the number of workers of these pools; all numbers that are wanted now. Raises Refused."""
+    """Sets the number of workers of these pools; returns the numbers of all pools. Raises Refused."""
     wanted: dict[str, int] = ask(grid, "scale", figures)["wanted"]
     return wanted
 
 
 def read_scale(pools: Sequence[str]) -> dict[str, int]:
-    """`chromium=4` and the like. Raises GridError for what is not that."""
+    """Reads arguments like `chromium=4`. Raises GridError for any other."""
     figures = {}
     for text in pools:
         name, equals, workers = text.partition("=")
@@ -56,17 +56,19 @@ class VersionChange:
     """The master executes the code that is installed now, which replaces the proxy and then each worker."""
 
     def __init__(self, grid: RunningGrid, *, force: bool) -> None:
-        """Starts it, unless all of it runs already: that only by `force`. Raises Refused when it does not load."""
+        """Asks the master for it; without `force` it changes nothing that is new already. Raises Refused when the new
+        code does not load."""
         self._grid = grid
-        self._before = ask(grid, "status")  # imports no more of the new code: it may be broken
+        # Not grid_queries.status, which imports more of the new code: that may be broken.
+        self._before = ask(grid, "status")
         self._old = {worker["id"] for worker in self._before["workers"] if worker["status"] in BEFORE_A_DRAIN}
         answer = ask(grid, "upgrade", {"force": force}, timeout_s=CHECK_TIMEOUT_S)
         self.is_needed = not answer.get("unchanged")
 
     def wait(self, shown: Display) -> str:
-        """Returns when the proxy and all workers that serve are replaced, with a sentence; shows the progress.
+        """Shows the progress until the proxy and all serving workers are replaced; returns a sentence about it.
 
-        Sessions may go on in old workers for much longer: nobody waits for them. Raises GridError.
+        Does not wait for sessions in old workers, which may go on for much longer. Raises GridError when it fails.
         """
         proxy = self._before["proxy"]["pid"]
         pids = [proxy, *(worker["pid"] for worker in self._before["workers"])]
@@ -92,14 +94,14 @@ class VersionChange:
 
 
 def workers_left(total: int, left: int, old: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:
-    """How far a version change is: `left` of `total` workers are still to be replaced, `old` are those of the old
-    version that are still there, as the status has them."""
+    """The progress of a version change: `left` of `total` workers are still to be replaced, `old` are the workers (as
+    the status has them) of the old version that still exist."""
     short = [f"{pool.get('name', pool['browserType'])}: {pool['reason']}" for pool in pools if pool["reason"]]
     return "; ".join([f"{total - left} of {total} workers replaced", *_lingering(old), *short])
 
 
 def _lingering(old: Sequence[dict[str, Any]]) -> list[str]:
-    """What goes on in workers that are replaced already."""
+    """A sentence about live sessions in old workers that are draining, if there are any."""
     lingering = [worker for worker in old if worker["status"] == "draining" and worker["active"]]
     if not lingering:
         return []

@@ -1,4 +1,4 @@
-"""What `pwgrid run` says at its end: how many sessions there were and what became of them. Ends nothing."""
+"""The last line of `pwgrid run`: how many sessions there were, how many were cut, and the peak memory."""
 
 import urllib.request
 from typing import Any, Final
@@ -13,7 +13,7 @@ TIMEOUT_S: Final = 5.0
 
 
 def closing_line(grid: RunningGrid, http: str, token: str) -> str:
-    """One line with the figures of a grid that is about to end; where it does not answer, that."""
+    """One line with the figures of a grid that is about to end, or why there are none."""
     try:
         memory = ask(grid, "status")["host"]["peakMib"]
         return text_of(_status(http, token), memory)
@@ -22,7 +22,7 @@ def closing_line(grid: RunningGrid, http: str, token: str) -> str:
 
 
 def text_of(status: dict[str, Any], peak_mib: int) -> str:
-    """The line, from the answer of /v1/status and the most that workers and browsers took together."""
+    """The line, from the answer of /v1/status and the peak memory of all workers and browsers together."""
     outcomes, clients = status["outcomes"], status["clients"]
     cut = outcomes.get("failed", 0) + outcomes.get("ended", 0)
     sessions = outcomes.get("completed", 0) + cut + status["activeConnections"]

@@ -15,8 +15,8 @@ _PARTS: Final = ("lua", "config")
 
 
 def fingerprint(executables: Iterable[str]) -> str:
-    """Changes when a file of the code does, when another version of a package is installed, and with each of these
-    executables. It takes some milliseconds."""
+    """A hash that changes with a file of the code, with the installed version of a package, with Python, and with each
+    of these executables. Takes some milliseconds."""
     known = hashlib.sha256()
     for path in _files(executables):
         try:

@@ -1,4 +1,4 @@
-"""Completion for bash, zsh and fish: click makes it from the commands themselves; here it is put where shells look."""
+"""Completion for bash, zsh and fish: click makes the scripts, and this module installs them where shells look."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ZSH_HEAD: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && com
 
 
 def script(command: click.Command, shell: str) -> str:
-    """What the shell has to read."""
+    """The completion script for this shell."""
     found = get_completion_class(shell)
     assert found is not None
     text = found(command, {}, "pwgrid", "_PWGRID_COMPLETE").source()
-    # zsh takes a file whose first line is #compdef for one of fpath, where this one is not.
+    # zsh expects a file that begins with #compdef to be in fpath; this one is not.
     return _ZSH_HEAD + text.removeprefix("#compdef pwgrid\n") if shell == "zsh" else text
 
 
 def named_or_own(shell: str | None) -> str:
-    """The shell that is meant. Raises GridError for one that is not known."""
+    """`shell`, or else the user's own. Raises GridError for an unknown one."""
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
         raise GridError(f"name the shell, one of {', '.join(SHELLS)}: $SHELL is {os.environ.get('SHELL') or 'not set'}")
@@ -36,9 +36,9 @@ def named_or_own(shell: str | None) -> str:
 
 
 def install(command: click.Command, shell: str) -> list[str]:
-    """Writes the script, and has the shell read it where it does not by itself; what was done. May be repeated.
+    """Writes the script, and a line into the shell's start-up file where the shell needs it; may be repeated.
 
-    Raises GridError.
+    Returns a line for each thing done. Raises GridError.
     """
     file, startup = _places(shell)
     done = []
@@ -55,7 +55,7 @@ def install(command: click.Command, shell: str) -> list[str]:
 
 
 def uninstall(shell: str) -> list[str]:
-    """Removes exactly what `install` has written; what was done. Raises GridError."""
+    """Removes exactly what `install` has written; returns a line for each thing done. Raises GridError."""
     file, startup = _places(shell)
     done = []
     try:
@@ -70,7 +70,7 @@ def uninstall(shell: str) -> list[str]:
 
 
 def _places(shell: str) -> tuple[Path, Path | None]:
-    """The file of the script, and the shell's own start-up file where it has to name that."""
+    """The file for the script, and the shell's start-up file, or None where the shell finds the script by itself."""
     home = Path.home()
     if shell == "fish":
         config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -81,7 +81,7 @@ def _places(shell: str) -> tuple[Path, Path | None]:
 
 
 def _set_line(file: Path, line: str | None) -> bool:
-    """Has the file end with the line in place of one of before, or without any; whether that changed it."""
+    """Removes our line from the file, and appends `line` unless it is None; returns whether the file changed."""
     before = file.read_text() if file.exists() else ""
     kept = "".join(each for each in before.splitlines(keepends=True) if not each.rstrip("\n").endswith(_MARK))
     joint = "\n" if line is not None and kept and not kept.endswith("\n") else ""
@@ -92,7 +92,7 @@ def _set_line(file: Path, line: str | None) -> bool:
     return True
 
 
-# What is only known while a grid runs
+# Completion of names that only a running grid knows
 
 
 def complete_worker(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -106,7 +106,7 @@ def complete_pool(context: click.Context, _parameter: click.Parameter, incomplet
 
 
 def complete_scale(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """`chromium=` and the like."""
+    """`chromium=` and so on: each pool."""
     return _starting(incomplete, [f"{name}=" for name in _asked(context, _pools)])
 
 

@@ -1,4 +1,4 @@
-"""`pwgrid drain`: asks the master for it and watches it to its end. Drains nothing itself."""
+"""`pwgrid drain`: asks the master to drain workers, and waits until they are gone."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,16 @@ from pwgrid.runtime.find_grids import RunningGrid
 
 
 def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool) -> list[str]:
-    """Starts the drain of the workers that `selection` means; their ids. Raises GridError when there are none."""
+    """Starts the drain of the workers of `selection` (`{"worker": id}`, `{"pool": name}` or `{"all": True}`).
+
+    Returns their ids. Raises Refused where a name matches no worker.
+    """
     draining: list[str] = ask(grid, "drain", {**selection, "now": now, "reason": "operator"})["draining"]
     return draining
 
 
 def wait(grid: RunningGrid, workers: Sequence[str], shown: Display) -> dict[str, dict[str, Any] | None]:
-    """Returns when these workers are gone, with what the status says of each end, and shows how far they are until
-    then."""
+    """Shows the progress until these workers are gone; returns the outcome of each (None: unknown), by worker id."""
     outcomes: dict[str, Any] = {}
     pids = [worker["pid"] for worker in status(grid)["workers"] if worker["id"] in workers]
     for found in watch(grid, pids):

@@ -1,7 +1,7 @@
-"""Ends the command of `pwgrid run` when that was killed: `python -m pwgrid.cli.end_command FD MARK`.
+"""Ends the command of `pwgrid run` if `run` was killed: `python -m pwgrid.cli.end_command FD MARK`.
 
-FD is the end of a pipe: whatever comes through it says that nothing is to be done. When it ends without that, `run` is
-gone. MARK is in the environment of the command, and so in that of all processes that it has started.
+FD is the read end of a pipe from `run`. When it closes without any data, `run` was killed; data means that there is
+nothing to do. MARK is in the environment of the command, and so in that of all processes that it has started.
 """
 
 import contextlib
@@ -15,21 +15,21 @@ import psutil
 
 MARK_VARIABLE: Final = "PWGRID_RUN"
 TERM_S: Final = 5.0
-"""How long they have to end themselves."""
+"""How long the processes have between SIGTERM and SIGKILL."""
 
 KILL_S: Final = 30.0
-"""Longer only for what the kernel cannot interrupt."""
+"""How long SIGKILL is repeated; only a process that the kernel cannot interrupt lives longer."""
 
 
 def guard(fd: int, mark: str) -> None:
-    """Returns when there is nothing to guard any more."""
+    """Waits until the pipe closes, and ends the marked processes if nothing came through it."""
     with os.fdopen(fd) as told:
         if not told.read():
             end_marked(mark)
 
 
 def end_marked(mark: str) -> None:
-    """SIGTERM to all marked processes, then SIGKILL until there are none: those that are left may start others."""
+    """Sends SIGTERM to all marked processes, then SIGKILL until there are none: each may still start others."""
     found = _marked(mark)
     for each in found:
         _send(each.terminate)
@@ -42,7 +42,7 @@ def end_marked(mark: str) -> None:
 
 
 def _marked(mark: str) -> list[psutil.Process]:
-    """With their descendants, which may have been given another environment."""
+    """Marked processes, and all their descendants, which may have another environment."""
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # it has ended, or is another user's

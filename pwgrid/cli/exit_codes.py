@@ -1,4 +1,4 @@
-"""What commands exit with. docs/commands.md has the same table; a test compares them."""
+"""Exit codes of the commands. docs/commands.md has the same table; a test compares them."""
 
 from typing import Final
 

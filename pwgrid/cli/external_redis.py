@@ -1,4 +1,4 @@
-"""Which Redis a grid uses, in words for who starts it, and a try whether it answers. Starts no grid."""
+"""Says in words which Redis a grid uses, and waits until an external one answers."""
 
 import json
 import subprocess
@@ -11,11 +11,11 @@ from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 
 _FOREIGN = ("environment REDIS_URL", "environment REDIS_HOST")
-"""Variables that other programs read as well: an application's may be in the shell from which a grid is started."""
+"""Variables that other programs read as well: the shell that starts the grid may have them for an application."""
 
 
 def which_redis(loaded: Loaded) -> str:
-    """The Redis and who named it."""
+    """The Redis, its URL without password, and which setting named it."""
     if not loaded.settings.redis_url:
         return "a private one, which ends with the grid"
     source = loaded.sources["redis_url"].removeprefix("redis_host, ")
@@ -27,7 +27,7 @@ def which_redis(loaded: Loaded) -> str:
 
 
 def wait_for(settings: Settings, which: str, say: Callable[[str], None]) -> None:
-    """Returns when the Redis answers; says each attempt that failed. Raises RegistryUnavailable after the last one."""
+    """Tries until the Redis answers, and says each failed attempt. Raises RegistryUnavailable after the last one."""
     attempts, delay_s = settings.redis_retry_attempts, settings.redis_retry_delay
     asked = {
         "url": settings.redis_url.get_secret_value(),

@@ -1,4 +1,4 @@
-"""What commands learn of a running grid from its master and its registry, and redis-cli on its Redis."""
+"""Queries of the commands to a running grid's master and registry, and redis-cli on its Redis."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FOLLOW_EVERY_S: Final = 0.5
 
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
-    """The master's view with the registry's counters: they are exact, the master's own a few seconds old."""
+    """The master's status with the registry's counters, which are exact; the master's own are a few seconds old."""
     from pwgrid.registry.blocking_reads import snapshot  # redis-py takes 0.2 s to import
 
     found = ask(grid, "status", timeout_s=timeout_s)
     try:
-        counters = snapshot(*redis_of(grid))  # the address that the status shows has no password
+        counters = snapshot(*redis_of(grid))  # not the URL in the status, which has no password
     except RegistryUnavailable as error:
         found["redis"]["error"] = str(error)
     else:
@@ -43,7 +43,7 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
 
 
 def take_counters(found: dict[str, Any], counters: RegistrySnapshot) -> None:
-    """Puts the registry's counters into the master's view."""
+    """Replaces the counters in a status by those of the registry."""
     for worker in found["workers"]:
         field = f"{worker['browserType']}:{worker['id']}"
         worker["active"] = counters.active.get(field, worker["active"])
@@ -62,7 +62,7 @@ def versions() -> dict[str, Any]:
 
 
 def versions_text(found: dict[str, Any]) -> str:
-    """The same for people."""
+    """What `versions` returns, as lines."""
     lines = [f"pwgrid {found['pwgrid']}, Playwright {found['playwright']}, Python {found['python']} ({found['from']})"]
     lines += [f"{each['endpoint']} runs {each['version']} (master pid {each['pid']})" for each in found["running"]]
     return "\n".join(lines)
@@ -75,7 +75,7 @@ def settings(grid: RunningGrid) -> dict[str, Any]:
 
 
 def status_without_master(grid: LeftGrid) -> dict[str, Any]:
-    """What its files and the kernel tell of a grid that nobody can be asked about."""
+    """The status of a grid without a master, from its files and its living processes."""
     children = [{"kind": each.kind, "name": each.name, "pid": each.pid} for each in grid.children]
     times = (None, None) if grid.lock.detached_at is None else (grid.refuses_at, grid.ends_at)
     return {
@@ -83,7 +83,7 @@ def status_without_master(grid: LeftGrid) -> dict[str, Any]:
         "ready": False,
         "reason": left_text(grid),
         "master": None,
-        "pools": [],  # nobody knows more than that these processes live
+        "pools": [],  # unknown without a master
         "workers": [],
         "detachedAt": grid.lock.detached_at,
         "refusesAt": times[0],
@@ -101,7 +101,7 @@ def exit_code(found: dict[str, Any]) -> int:
 
 
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
-    """The status again and again: every `LOOK_EVERY_S`, and as soon as one of these processes ends."""
+    """Yields the status every `LOOK_EVERY_S` seconds, and as soon as one of these processes ends."""
     ends = select.poll()
     with contextlib.ExitStack() as stack:
         for pid in pids:
@@ -133,7 +133,10 @@ def session(grid: RunningGrid, session_id: str) -> dict[str, Any] | None:
 
 
 def follow_sessions(grid: RunningGrid) -> Iterator[list[dict[str, Any]]]:
-    """Those that begin and end from now on, the oldest first, every `FOLLOW_EVERY_S`. Raises RegistryUnavailable."""
+    """Yields every `FOLLOW_EVERY_S` seconds the sessions that have begun or ended since, the oldest first.
+
+    Raises RegistryUnavailable.
+    """
     from pwgrid.registry.blocking_reads import SessionWatch
 
     watch = SessionWatch(*redis_of(grid))
@@ -149,7 +152,7 @@ def follow_sessions(grid: RunningGrid) -> Iterator[list[dict[str, Any]]]:
 
 
 def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
-    """Becomes redis-cli on the grid's Redis."""
+    """Replaces this process by redis-cli, connected to the grid's Redis."""
     from pwgrid.registry.connect import redis_cli_arguments
     from pwgrid.registry.embedded import find_redis_cli
 
@@ -160,6 +163,6 @@ def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
 
 
 def redis_of(grid: RunningGrid) -> tuple[str, str]:
-    """Where the registry is, password and all, and the prefix of its keys."""
+    """The registry's URL with its password, and the prefix of its keys."""
     found = ask(grid, "redis")
     return found["url"], found["prefix"]

@@ -32,7 +32,7 @@ Wanted = Callable[[bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody wants to see. `lines` None: 100, or all that name the session or worker."""
+    """The options of `pwgrid logs`. `lines` None: the last 100, or all that name the session or worker."""
 
     session: str | None
     worker: str | None
@@ -42,7 +42,7 @@ class Request:
 
 
 def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
-    """Shows it; returns the exit code. Raises GridError where there is no grid, no log, or nothing of that id."""
+    """Prints the wanted lines; returns the exit code. Raises GridError for no grid, no log, or nothing of that id."""
     record = None
     try:
         grid = find_grid(port, runtime_dir)
@@ -67,22 +67,22 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What became of the command that gives the log, and how many of its lines were printed."""
+    """The exit code of the command that gave the log, and how many of its lines were printed."""
 
     exit_code: int
     lines: int
 
 
 def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
-    """The command that shows the last `lines` (None: all) of what process `pid` of a grid logs. Raises GridError for
-    none."""
+    """The command that prints the last `lines` (None: all) of what process `pid` of a grid logs. Raises GridError where
+    the log cannot be read."""
     try:
         target = os.readlink(f"/proc/{pid}/fd/2")
     except OSError as error:
         raise GridError(f"cannot see where the log of process {pid} goes: {error.strerror}") from None
     if target.startswith("socket:") and (unit := _unit_of(pid)):
         shown = "all" if lines is None else str(lines)
-        # As the grid wrote them: its lines have their own times, and may be JSON.
+        # cat, as the grid wrote them: its lines have their own times, and may be JSON.
         how = ["--output", "cat", "--lines", shown]
         return ["journalctl", *unit, *how, *(["--follow"] if follow else ["--no-pager"])]
     if target.startswith("pipe:") and (supervisord := _supervisord_of(pid)):
@@ -100,9 +100,9 @@ def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
 
 
 def show(command: Sequence[str], is_wanted: Wanted, last: int | None = None, *, as_json: bool = False) -> Shown:
-    """Prints what `command` gives and is wanted, of that the `last` lines.
+    """Runs `command` and prints the lines of its output that `is_wanted` accepts, of these the `last` ones (None: all).
 
-    On a terminal nothing in a line can steer it; elsewhere lines are left as they are.
+    On a terminal, characters that could steer it are escaped; elsewhere lines are left as they are.
     """
     count = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE) as source:
@@ -120,18 +120,19 @@ def show(command: Sequence[str], is_wanted: Wanted, last: int | None = None, *, 
 
 
 def everything(_line: bytes) -> bool:
-    """Every line is wanted."""
+    """Accepts each line."""
     return True
 
 
 def naming(*ids: str) -> Wanted:
-    """Lines in which each of these ids is a word."""
+    """Accepts lines in which each of these ids is a word."""
     words = [_word(each) for each in ids]
     return lambda line: all(word.search(line) for word in words)
 
 
 def story(session: Mapping[str, Any]) -> Wanted:
-    """Lines that name the session (as the API shows it), and in its time those that name its worker and no session."""
+    """Accepts lines that name the session (as the API shows it), and from its beginning to its end those that name its
+    worker and no session."""
     own, worker = _word(session["id"]), _word(session["workerId"])
     since, until = session["createdAt"], session["endedAt"]
 
@@ -177,7 +178,7 @@ def _write(line: bytes, *, as_json: bool) -> None:
 
 
 def _as_json(line: bytes) -> bytes:
-    """The line as the grid wrote it with LOG_FORMAT=json; any other one as the only field of an object."""
+    """The line itself if it is a JSON object, else an object with the line as its only field."""
     text = line.decode(errors="replace").rstrip("\n")
     try:
         found = orjson.loads(text)
@@ -196,14 +197,16 @@ def _word(text: str) -> "re.Pattern[bytes]":
 
 
 def _unit_of(pid: int) -> list[str]:
-    """How journalctl is asked for the unit of a process; empty where it has none. A user's own unit is inside of that
-    user's systemd, which is a unit, too: user@1000.service."""
+    """The arguments of journalctl for the systemd unit of a process; empty where it has none.
+
+    A user's own unit is within the unit of that user's systemd, user@1000.service.
+    """
     found = _UNIT.findall(Path(f"/proc/{pid}/cgroup").read_text())
     if not found or not shutil.which("journalctl"):
         return []
     if not any(each.startswith("user@") for each in found[:-1]):
         return ["--unit", found[-1]]
-    # --user-unit would mean one of who asks, and root may ask for any user's.
+    # --user-unit would look at the caller's own units; root may ask for any user's.
     return [f"_SYSTEMD_USER_UNIT={found[-1]}", f"_UID={Path(f'/proc/{pid}').stat().st_uid}"]
 
 

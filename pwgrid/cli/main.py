@@ -1,4 +1,4 @@
-"""The command `pwgrid`: all its commands, and what becomes of their errors."""
+"""The command `pwgrid`: registers its subcommands, and turns their errors into a line and an exit code."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from pwgrid.common.errors import GridError
 
 
 class _Commands(click.Group):
-    """Turns the errors that are meant for users into one line and their exit code."""
+    """Prints a GridError as one line, and exits with its exit code."""
 
     def invoke(self, context: click.Context) -> Any:
         try:

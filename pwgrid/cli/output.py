@@ -1,4 +1,4 @@
-"""What commands print: nothing that a client, a browser or a grid has said may steer the terminal."""
+"""Makes text safe to print: what a client, a browser or a grid has said must not steer the terminal."""
 
 import json
 from collections.abc import Callable
@@ -8,17 +8,17 @@ import orjson
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that is neither visible, a space nor the end of a line."""
+    """The text with all characters escaped except visible ones, spaces and line ends."""
     return _escaped(text, repr)
 
 
 def as_json(found: Any) -> str:
-    """Indented JSON; orjson itself escapes only what lies below U+0020."""
+    """Indented JSON with the same characters escaped; orjson itself escapes only those below U+0020."""
     return _escaped(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode(), json.dumps)
 
 
 def compact(found: Any) -> str:
-    """JSON in one line, for a stream of such lines."""
+    """The same in one line."""
     return _escaped(orjson.dumps(found).decode(), json.dumps)
 
 

@@ -1,4 +1,4 @@
-"""What `pwgrid run` sets where nobody has set it: a grid for one command needs other values than a server."""
+"""Defaults of `pwgrid run` that differ from the settings' own: a grid for one command needs other values."""
 
 import os
 from pathlib import Path
@@ -9,20 +9,22 @@ from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import DEFAULT, SETTINGS, Settings
 
 QUEUE_TIMEOUT_S: Final = 600.0
-"""A test worker keeps its slot until it has run all its tests: whoever waits behind it is given that time."""
+"""A test worker keeps its slot until it has run all its tests; a client that waits for the slot waits as long."""
 
 NEVER: Final = 1_000_000_000
-"""Sessions until a worker is recycled. One that is recycled in the middle of a run would cut its longest tests."""
+"""Sessions until a worker is recycled: a recycle in the middle of a run would cut its longest tests."""
 
 SAMPLE_S: Final = 1.0
-"""Between samples of memory: a command that runs for seconds has a highest figure, too."""
+"""Seconds between samples of memory: short enough for the peak of a command that runs for seconds."""
 
 SLOTS_PER_CORE: Final = 4
 """A test waits for its pages most of the time: with fewer slots cores idle, with more, tests run into timeouts."""
 
 SESSION_MIB: Final = 256
+"""The most that a session with a page or two takes (PSS)."""
+
 BROWSER_MIB: Final = 256
-"""What a session with a page or two takes at the most, and an idle worker with its Node and its browser (PSS)."""
+"""What an idle worker takes with its Node and its browser (PSS)."""
 
 
 def private_settings(loaded: Loaded) -> dict[str, object]:
@@ -44,13 +46,13 @@ def _slots(settings: Settings) -> int:
 
 
 def slots_of_worker(workers: int, cores: float, free_mib: int) -> int:
-    """How many sessions each of the workers takes at once, so that all together are what the machine bears."""
+    """The slots of each worker for which cores and memory (`free_mib`) suffice when all are taken; at least 1."""
     by_memory = (free_mib - workers * BROWSER_MIB) // SESSION_MIB
     return max(1, int(min(cores * SLOTS_PER_CORE, by_memory) // workers))
 
 
 def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
-    """The cores that this process may run on, or less where our cgroup (v2) allows less."""
+    """The number of cores that this process may use: those it may run on, or less where its cgroup (v2) allows less."""
     shares = [float(len(os.sched_getaffinity(0)))]
     for group in own_cgroups(cgroups, membership):
         quota, _, period = text_of(group / "cpu.max").partition(" ")
@@ -60,5 +62,5 @@ def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> floa
 
 
 def as_environment(values: dict[str, object]) -> dict[str, str]:
-    """The same for the environment of the grid: nothing beats it there, since nobody has set them."""
+    """The values as environment variables of the grid. Nothing overrides them there: nobody has set these."""
     return {SETTINGS[name].environment: str(value) for name, value in values.items()}

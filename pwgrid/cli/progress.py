@@ -1,4 +1,4 @@
-"""What a command shows while something goes on: live lines on a terminal, elsewhere a line for each change."""
+"""Shows the progress of a command: live lines on a terminal, elsewhere a line for each change."""
 
 import contextlib
 import sys
@@ -32,7 +32,7 @@ class Display:
         click.echo(printable(text))
 
     def show(self, name: str, text: str, figures: object = None) -> None:
-        """How `name` stands. Worth a plain line when `figures`, or else the text, is another than last time."""
+        """Shows the state of `name`: a plain line when `figures` (None: the text) differ from last time."""
         news = text if figures is None else figures
         if self._shown.get(name) != news:
             self._shown[name] = news
@@ -75,21 +75,21 @@ class LiveDisplay(Display):
 
 
 def display() -> Display:
-    """What fits where the output goes to."""
+    """A live display on a terminal, else plain lines."""
     console = Console()
     return LiveDisplay(console) if console.is_interactive else Display()
 
 
 class Silent(Display):
-    """Shows nothing: what came of it is printed as JSON."""
+    """Shows nothing, since the result is printed as JSON."""
 
     def line(self, text: str) -> None:
-        """Nobody reads it."""
+        """Prints nothing."""
 
 
 @contextlib.contextmanager
 def watching(what: str, *, is_silent: bool = False) -> Iterator[Display]:
-    """A display for what the grid does anyway: Ctrl-C ends only the watching, with exit code INTERRUPTED."""
+    """A display for what the grid does with or without us: Ctrl-C ends only the command, with INTERRUPTED."""
     try:
         with Silent() if is_silent else display() as shown:
             yield shown
@@ -99,7 +99,7 @@ def watching(what: str, *, is_silent: bool = False) -> Iterator[Display]:
 
 
 class LiveSteps(Steps):
-    """Set-up's steps stay; what an installer prints is one live line, until its end."""
+    """The steps of set-up as lines that stay; the output of an installer is one live line until it ends."""
 
     def __init__(self, shown: LiveDisplay) -> None:
         super().__init__(shown.line)
@@ -113,5 +113,5 @@ class LiveSteps(Steps):
 
 
 def steps(shown: Display) -> Steps:
-    """Set-up's steps on this display."""
+    """The steps of set-up on this display."""
     return LiveSteps(shown) if isinstance(shown, LiveDisplay) else Steps(shown.line)

@@ -1,4 +1,4 @@
-"""`pwgrid run`: a private grid for the length of one command. Starts both, relays signals, knows no browser."""
+"""`pwgrid run`: starts a private grid, runs one command beside it, forwards signals to it, and ends the grid."""
 
 import contextlib
 import json
@@ -20,27 +20,29 @@ from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 
 GRACE_S: Final = 2.0
-"""For sessions that a finished command has left open; then the grid is told to stop now."""
+"""Time for sessions that a finished command has left open; after it a second SIGTERM cuts them."""
 
 STOP_S: Final = 30.0
+"""Time for the grid to end after the second SIGTERM, before SIGKILL."""
+
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 # -P: modules in the current directory must not be imported in place of ours.
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
 _GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.end_command")
 
-_OTHERS_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
-"""Of the application under test: the private grid has a Redis of its own."""
+_APPLICATION_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
+"""Variables for the application under test. The private grid has a Redis of its own."""
 
 
 def grid_environment() -> dict[str, str]:
-    """What the private grid sees of our environment."""
-    return {name: value for name, value in os.environ.items() if name not in _OTHERS_REDIS}
+    """Our environment for the private grid, without the Redis of the application under test."""
+    return {name: value for name, value in os.environ.items() if name not in _APPLICATION_REDIS}
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a grid says of itself when it is ready, or known not to be. `token` is empty where it asks for none."""
+    """What a grid writes to --ready-fd when it is ready, or cannot be. `token` is empty where it asks for none."""
 
     endpoint: str
     connect: str
@@ -58,7 +60,7 @@ class Ready:
 
 
 class NotRun(GridError):
-    """There is nothing that the command could use, or no command."""
+    """The command was not run: the grid is not ready, or the command cannot be executed."""
 
     def __init__(self, sentence: str, exit_code: int) -> None:
         super().__init__(sentence)
@@ -71,7 +73,7 @@ class _Interrupted(Exception):
 
 
 class PrivateGrid:
-    """A grid on a free port, in a session of its own, that ends when this process does, however that ends."""
+    """A grid on a free port, in a process session of its own. It ends when this process ends, however that happens."""
 
     def __init__(self, serve_arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         ready_in, ready_out = os.pipe()
@@ -90,10 +92,7 @@ class PrivateGrid:
         self._ready: IO[str] = os.fdopen(ready_in)
 
     def ready(self) -> Ready | None:
-        """Returns once the grid is ready, or known not to be.
-
-        None when it ended before that, which it has explained itself.
-        """
+        """Waits until the grid is ready, or cannot be. None when it ended before; it has said why on stderr."""
         line = self._ready.readline()
         said = json.loads(line) if line else None
         return said and Ready(**{each.name: said[each.name] for each in fields(Ready)})
@@ -115,7 +114,7 @@ class PrivateGrid:
 
 @contextlib.contextmanager
 def _guarded() -> Iterator[str]:
-    """Runs a process that ends all processes with this mark in their environment if we are killed."""
+    """Yields a mark. If we are killed, a guard process ends all processes with the mark in their environment."""
     mark = uuid4().hex
     told, tell = os.pipe()
     guard = subprocess.Popen(
@@ -131,7 +130,7 @@ def _guarded() -> Iterator[str]:
         os.write(tell, b"nothing to do")
     finally:
         os.close(tell)
-        os.close(told)  # not before: should the guard be killed, there is still somebody who could read
+        os.close(told)  # not before the write, which would fail without a reader if the guard was killed
         guard.wait()
 
 
@@ -171,7 +170,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
 
 
 def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen[bytes]":
-    """Starts the command, which the guard finds by the mark. Raises NotRun."""
+    """Starts the command with the grid's address and the guard's mark in its environment. Raises NotRun."""
     if ready.reason is not None:
         raise NotRun(f"{command[0]} was not run: {ready.reason}", exit_codes.FAILED)
     about = {

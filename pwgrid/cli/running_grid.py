@@ -34,9 +34,11 @@ _PEERCRED: Final = struct.Struct("3i")
 
 
 def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
-    """The running grid that is meant. Raises NoGridError when there is none, GridError when there are several.
+    """The only running grid with this port and base directory (None: any).
 
-    One below the directories that our environment names comes before one of ours that was started elsewhere.
+    Grids below the directories that our environment names come before those of ours that were started elsewhere.
+    Raises WithoutMasterError where there are only grids without a master, NoGridError where there is none, GridError
+    where there are several.
     """
     if port is None and (endpoint := os.environ.get("PWGRID_WS_ENDPOINT")):
         port = urlsplit(endpoint).port
@@ -47,7 +49,7 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
         running = [grid for grid in find_elsewhere() if port in (None, grid.port)]
         left = [grid for grid in find_left_elsewhere() if port in (None, grid.port)]
     if not running:
-        raise WithoutMasterError(left) if left else NoGridError(_where_there_is_none(port, runtime_dir))
+        raise WithoutMasterError(left) if left else NoGridError(_no_grid_text(port, runtime_dir))
     if len(running) > 1:
         ports = ", ".join(str(grid.port) for grid in running)
         raise GridError(f"several grids run here: name one with --port (ports {ports})")
@@ -55,7 +57,7 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
 
 
 class WithoutMasterError(NoGridError):
-    """There are only grids whose master is gone: nobody can be asked, and each is about to end."""
+    """There are only grids whose master is gone (`left`): they answer no request, and each is about to end."""
 
     def __init__(self, left: list[LeftGrid]) -> None:
         self.left = left
@@ -63,7 +65,7 @@ class WithoutMasterError(NoGridError):
 
 
 def left_text(grid: LeftGrid) -> str:
-    """How long a grid without a master goes on."""
+    """Since when a grid has no master, and how long it goes on without one."""
     if grid.lock.detached_at is None:
         return "it died; unless another one comes, the rest drains and ends after WORKER_LOST_THRESHOLD"
     now, since = time.time(), datetime.fromtimestamp(grid.lock.detached_at).astimezone()
@@ -74,8 +76,8 @@ def left_text(grid: LeftGrid) -> str:
     return ", ".join([*parts, f"ends in {ends_in_s} s at the latest"])
 
 
-def _where_there_is_none(port: int | None, runtime_dir: str | None) -> str:
-    """Where was looked, and who has a grid there."""
+def _no_grid_text(port: int | None, runtime_dir: str | None) -> str:
+    """Says where it looked for a grid, and which other users have one there."""
     where = f" on port {port}" if port else ""
     looked = "looked in " + " and ".join(map(str, bases(runtime_dir)))
     if not runtime_dir:
@@ -83,7 +85,7 @@ def _where_there_is_none(port: int | None, runtime_dir: str | None) -> str:
     others = [] if runtime_dir else [other for other in find_others() if port in (None, other.port)]
     if others:
         there = "; ".join(
-            f"{other} on port {other.port}, which answers {other.user}, and root with --runtime-dir "
+            f"{other} on port {other.port}, which answers only {other.user}, and root with --runtime-dir "
             f"{other.directory.parent}"
             for other in others
         )
@@ -96,8 +98,8 @@ def _where_there_is_none(port: int | None, runtime_dir: str | None) -> str:
 def ask(
     grid: RunningGrid, name: str, data: dict[str, Any] | None = None, timeout_s: float = REPLY_TIMEOUT_S
 ) -> dict[str, Any]:
-    """One request to the grid's master, and its answer. Raises GridError with the master's sentence, or where somebody
-    else than the owner of the grid's directory would answer."""
+    """Sends one request to the grid's master and returns its answer. Raises Refused with the master's sentence,
+    GridError where it does not answer, or another user than the owner of the grid's directory would."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
         control.settimeout(timeout_s)
         try:

@@ -1,4 +1,4 @@
-"""`pwgrid serve`: puts the parts together and becomes the master. The one place that knows every role."""
+"""`pwgrid serve`: puts the parts together and becomes the master. The only module that imports every role."""
 
 import contextlib
 import gc
@@ -40,12 +40,12 @@ from pwgrid.worker.main import run_worker
 log = structlog.get_logger()
 
 EXIT_CRASHED: Final = 1
-"""As Python's own, of an error that nobody has caught."""
+"""Python's own exit code for an uncaught error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What the command line may ask for beside the settings."""
+    """The hidden options of `pwgrid serve`."""
 
     ready_fd: int | None = None
     lifeline_fd: int | None = None
@@ -54,7 +54,7 @@ class Extras:
 
 @contextlib.contextmanager
 def errors_as_json() -> Iterator[None]:
-    """What ends the grid in this block is a line of its log: with LOG_FORMAT=json nothing else may be on stderr."""
+    """Logs an error that ends the grid in this block: with LOG_FORMAT=json, stderr must have nothing but JSON lines."""
     logging.configure("info", "json", "master")
     std_logging.captureWarnings(True)
     try:
@@ -70,7 +70,7 @@ def errors_as_json() -> Iterator[None]:
 def serve(loaded: Loaded, extras: Extras) -> int:
     """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend.
 
-    The lock comes before the port: a proxy of an earlier master may have the port, and is taken over with it.
+    The lock is taken before the port is opened: the proxy of an earlier master may have the port, and is adopted.
     """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
@@ -97,10 +97,10 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         which = which_redis(loaded)
         news = StartNews(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)
         if kept or leftovers.paths():
-            runtime.keep()  # a start that fails touches nothing that lives there
+            runtime.keep()  # living processes use the directory: a start that fails must not remove it
         elif settings.redis_url:
             news.progress(f"redis: {which}")
-            # A service waits, not ready, for a Redis that starts later; a person has probably named a wrong one.
+            # A service goes on, not ready, until its Redis has started; a person has probably named a wrong one.
             if extras.ready_fd is None and is_by_hand(os.environ):
                 wait_for(settings, which, news.progress)
         if not listeners and leftovers.proxy is None:
@@ -174,11 +174,14 @@ def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
 def _reload(
     loaded: Loaded, port: int, browsers: dict[str, FoundBrowser], sources: dict[str, str]
 ) -> tuple[Settings, Callable[[], None]]:
-    """The configuration as it is now, and what to call when it is taken. Raises GridError with all that is wrong."""
+    """Reads the configuration again; the settings, and a function to call once they are accepted.
+
+    Raises GridError with all that is wrong.
+    """
     loaded_again = loaded.again()
     settings = loaded_again.settings
     if settings.port == loaded.settings.port:
-        # The port on which it listens in fact: 0 means any, and systemd may have opened another one.
+        # The real port: 0 means any, and systemd may have opened another one.
         settings = settings.model_copy(update={"port": port})
     found = _browsers(settings)
 
@@ -196,8 +199,8 @@ def _prepare_pool(browsers: dict[str, FoundBrowser], settings: Settings, pool: P
     browsers.setdefault(pool.name, find_for_pool(pool, settings))
 
 
-def _worker_role(browsers: dict[str, FoundBrowser], boot: WorkerArguments) -> int:
-    return run_worker(boot, browsers[boot.pool.name])
+def _worker_role(browsers: dict[str, FoundBrowser], arguments: WorkerArguments) -> int:
+    return run_worker(arguments, browsers[arguments.pool.name])
 
 
 def _browsers(settings: Settings) -> dict[str, FoundBrowser]:

@@ -1,4 +1,4 @@
-"""`pwgrid stop`: asks the master for the end, or the children of one that is gone, and watches it."""
+"""`pwgrid stop`: asks the master to stop, or the children of a master that is gone, and waits for their end."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
 from pwgrid.runtime.processes import opened
 
 SECOND_SIGNAL_AFTER_S: Final = 0.5
-"""Two signals at once are one."""
+"""A grid takes two signals at once for one."""
 
 _START_AGAIN: Final = {
     "systemd": "systemd runs this grid and may start it again: `systemctl stop` with the unit's name ends it for good",
@@ -26,14 +26,15 @@ _START_AGAIN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """A grid that ends. `pids` are those whose end is waited for; `describe` says how far it is, in one line."""
+    """A grid that is stopping. `pids`: processes to wait for; `describe` gives the progress as one line; `notes`: lines
+    for the user."""
 
     pids: Sequence[int]
     describe: Callable[[], str]
     notes: Sequence[str] = ()
 
     def wait(self, shown: Display) -> None:
-        """Returns when these processes have ended, and shows how far it is until then."""
+        """Shows the progress until these processes have ended."""
         for _ in _until_ended(self.pids):
             shown.show("stop", self.describe())
         shown.end("stop")
@@ -47,7 +48,8 @@ def stop(grid: RunningGrid, *, now: bool) -> Stopping:
 
 
 def stop_left(grid: LeftGrid, *, now: bool) -> Stopping:
-    """Has the children of a master that is gone wait for no other one: the workers drain, and the proxy goes last."""
+    """Stops the children of a master that is gone, which else wait for a new one: the workers drain, the proxy ends
+    last."""
     asked = [child.process for child in grid.children if child.kind != "redis"]
     for process in filter(None, asked):
         with opened(process) as pidfd, contextlib.suppress(ProcessLookupError):
@@ -63,7 +65,7 @@ def _how_far(grid: RunningGrid) -> str:
     try:
         workers: list[dict[str, Any]] = ask(grid, "status")["workers"]
     except GridError:
-        return "stopping: all sessions have ended"  # it listens no more
+        return "stopping: all sessions have ended"  # the master does not listen any more
     live = sum(worker["active"] or 0 for worker in workers)
     left_s = max((worker["drainLeftS"] or 0.0 for worker in workers if worker["active"]), default=0.0)
     sessions = "1 live session" if live == 1 else f"{live} live sessions"

@@ -13,7 +13,7 @@ _NARROW: Final = 80
 
 
 def status_text(found: dict[str, Any]) -> str:
-    """A grid, its pools and its workers, as the status has them."""
+    """A grid, its pools and its workers, from its status."""
     is_ready = found.get("ready", True)  # a master of an older version does not say
     state = "stopping" if found.get("stopping") else "serving" if is_ready else "not ready"
     lines = [f"{found['endpoint']}  {state}  master {found['master']['pid']}  proxy {found['proxy']['pid']}"]
@@ -39,7 +39,7 @@ def status_text(found: dict[str, Any]) -> str:
 
 
 def without_master_text(found: dict[str, Any]) -> str:
-    """A grid whose master is gone, and what lives on of it."""
+    """A grid whose master is gone, and its living processes."""
     rows = [(each["kind"], each["name"] if each["kind"] == "worker" else "", each["pid"]) for each in found["children"]]
     line = f"{found['endpoint']}  no master  {found['reason']}"
     return "\n".join([_cell(line), "", table(("PROCESS", "WORKER", "PID"), rows)])
@@ -108,7 +108,7 @@ _MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "RUN", "TOKEN", "LABELS", "")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns under their heads, as wide as the terminal, elsewhere as wide as they need."""
+    """Rows under a head: as wide as the terminal, elsewhere as wide as they need."""
     console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = _UNBOUNDED
@@ -124,7 +124,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _cell(value: object) -> str:
-    """What a browser or a client has said may not steer the terminal."""
+    """The value as text that cannot steer the terminal: a browser or a client may have said it."""
     text = str(value)
     return text if text.isprintable() else repr(text)
 
@@ -134,7 +134,7 @@ def _problem(error: str | None) -> str:
 
 
 def session_line(session: dict[str, Any]) -> str:
-    """What has become of a session last, in one line."""
+    """The last change of a session, in one line."""
     at = session["endedAt"] or session["startedAt"] or session["createdAt"]
     lasted = "" if session["endedAt"] is None else f"after {session['endedAt'] - session['createdAt']:.1f} s"
     when = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"

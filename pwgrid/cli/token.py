@@ -1,4 +1,4 @@
-"""`pwgrid token`: changes the file of tokens that a grid reads. Asks the grid only where that is."""
+"""`pwgrid token`: changes the file of tokens that a grid reads. Asks a running grid only for the file's path."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, Token, make
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The file, and who reads it: the user of the grid that runs with it, None where none does."""
+    """The file of tokens, and the uid of the grid that runs with it; None where none does."""
 
     path: Path
     reader: int | None = None
 
 
 def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -> Place:
-    """Beside the configuration that is named, else where the running grid looks, else in the default place.
+    """Where the tokens are: beside the configuration file that is named, else where the running grid reads them, else
+    in the default place.
 
     Raises GridError where several grids run, and for one that takes no tokens.
     """
@@ -47,7 +48,7 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
 
 
 def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequence[str]) -> tuple[str, bool]:
-    """Makes a token; its text, and whether it is the first one. Raises GridError."""
+    """Adds a token to the file; returns its text, and whether it is the first one. Raises GridError."""
     if not NAME.fullmatch(name):
         raise GridError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
     for pool in pools:
@@ -70,12 +71,12 @@ def revoke(where: Place, name: str) -> None:
 
 
 def listed(where: Place) -> list[dict[str, Any]]:
-    """The tokens, without their texts and without the hashes of these."""
+    """The tokens without their salts and hashes."""
     return [_shown(token) for token in load(where.path).all]
 
 
 def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The same for people."""
+    """The tokens as a table."""
     from pwgrid.cli.tables import tokens_text
 
     return tokens_text(rows)
@@ -87,7 +88,7 @@ def _file_of(grid: RunningGrid) -> Path | None:
 
 
 def _reader_of(path: Path) -> int | None:
-    """The user of the running grid that reads this file; None where there is none. Other grids are no matter here."""
+    """The uid of the running grid that reads this file, or None. Skips grids that do not answer."""
     for grid in find_running():
         with contextlib.suppress(GridError, OSError):
             if _file_of(grid) == path:

@@ -13,12 +13,12 @@ from pwgrid.common.shipped_files import resource_dir
 
 
 def pages() -> dict[str, Path]:
-    """The pages by name. Raises FileNotFoundError when the installation is incomplete."""
+    """The files of the pages by name. Raises FileNotFoundError when the installation is incomplete."""
     return {path.stem: path for path in sorted(resource_dir("docs").glob("*.md"))}
 
 
 def show(context: click.Context, group: click.Group, topic: tuple[str, ...]) -> None:
-    """Prints the page or the command's help of that name; without one what there is. Raises GridError."""
+    """Prints the help of that command, or that page; without a topic, a list of both. Raises GridError."""
     if not topic:
         click.echo(_list(group))
         return
@@ -53,7 +53,7 @@ def _command(
 
 
 def _page(text: str) -> None:
-    """As written into a pipe; formatted, a screen at a time, on a terminal."""
+    """Prints the page: formatted and a screen at a time on a terminal, elsewhere as it is."""
     console = Console()
     if not console.is_terminal:
         click.echo(text)

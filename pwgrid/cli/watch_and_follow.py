@@ -1,4 +1,4 @@
-"""`pwgrid status --watch` and `pwgrid sessions --follow`: what a terminal shows in place, a pipe gets line by line."""
+"""`pwgrid status --watch` and `pwgrid sessions --follow`: in place on a terminal, line by line into a pipe."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ Found = dict[str, Any]
 
 
 def status(port: int | None, runtime_dir: str | None) -> list[Found]:
-    """The status of the grid that is meant, or of those whose master is gone. Raises GridError, NoGridError."""
+    """The status of the grid that is meant, or of all those whose master is gone. Raises GridError, NoGridError."""
     try:
         return [grid_queries.status(find_grid(port, runtime_dir))]
     except WithoutMasterError as error:
@@ -28,7 +28,7 @@ def status(port: int | None, runtime_dir: str | None) -> list[Found]:
 
 
 def status_text(found: Iterable[Found]) -> str:
-    """The tables of all of them."""
+    """The tables of all these grids."""
     return "\n".join(tables.status_text(each) if each["master"] else tables.without_master_text(each) for each in found)
 
 
@@ -48,7 +48,7 @@ def watch_status(look: Callable[[], list[Found]], every_s: float, *, as_json: bo
 def follow_sessions(
     latest: list[Found], news: Iterator[list[Found]], *, status: str | None = None, as_json: bool
 ) -> None:
-    """A line for each of the `latest` sessions (the newest first), then for each that begins or ends; until Ctrl-C."""
+    """Prints a line for each of the `latest` sessions (given newest first), then for each of `news`; until Ctrl-C."""
     for session in chain(reversed(latest), chain.from_iterable(news)):
         if status in (None, session["status"]):
             click.echo(compact(session) if as_json else tables.session_line(session))

@@ -1,4 +1,4 @@
-"""What a grid that somebody has started by hand says once it is ready: lines to paste, its Redis, what to do next."""
+"""The lines that a grid started by hand prints once it is ready: code to paste, its Redis, what to do next."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 
 _MANAGERS = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED", "INVOCATION_ID")
-"""Set by systemd and supervisord for what they start."""
+"""Variables that systemd and supervisord set for what they start."""
 
 
 def is_by_hand(environ: Mapping[str, str]) -> bool:
@@ -19,18 +19,18 @@ def is_by_hand(environ: Mapping[str, str]) -> bool:
 
 
 def is_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether a person reads it: not where a service manager started the grid, nor where lines are JSON."""
+    """Whether a person reads the lines: not where a service manager started the grid, nor where lines are JSON."""
     return settings.log_format == "text" and is_by_hand(environ)
 
 
 def token_query(settings: Settings, *, has_tokens: bool) -> str:
-    """What a client's URL needs where the grid asks for a token. That is named, not shown: what a grid says may end up
-    in a log. `has_tokens`: there is a file of those that `pwgrid token create` makes."""
+    """The end of a client's URL: a placeholder where the grid asks for a token, else empty. The token itself is not
+    shown: these lines may end up in a log. `has_tokens`: there is a file of tokens that `pwgrid token create` made."""
     return "/?token=YOUR_TOKEN" if settings.token or has_tokens else ""
 
 
 def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
-    """A few lines."""
+    """The lines; `redis` says which Redis the grid uses."""
     url = base_url(settings) + token_query(settings, has_tokens=has_tokens)
     browser = settings.default_browser_type
     pwgrid = own_command()
@@ -47,7 +47,7 @@ def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
 
 
 def own_command() -> str:
-    """How the user calls this command again: its name, where PATH has it, else its path."""
+    """What the user types to call this command again: its name if PATH has it, else its path."""
     beside = Path(sys.executable).parent / "pwgrid"
     if not os.access(beside, os.X_OK):
         return f"{sys.executable} -m pwgrid"

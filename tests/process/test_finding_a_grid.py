@@ -109,7 +109,7 @@ def test_another_user_s_grid_is_told_of_and_not_asked(tmp_path: Path) -> None:
         found = pwgrid("status", "--port", str(port), TMPDIR=str(tmp_path))
         assert found.returncode != 0
         assert f"no grid of yours is running here on port {port}" in found.stderr
-        whose = f"a grid of nobody on port {port}, which answers nobody, and root with --runtime-dir {base}"
+        whose = f"a grid of nobody on port {port}, which answers only nobody, and root with --runtime-dir {base}"
         assert whose in found.stderr
         refused = pwgrid("serve", "--port", str(port), TMPDIR=str(base.parent))
         assert f"port {port}: a grid of nobody has it" in refused.stderr

@@ -32,7 +32,7 @@ def grid() -> Iterator[Grid]:
 def test_config_show_asks_the_running_grid_for_its_settings(grid: Grid) -> None:
     shown = grid.command("config", "show", "--running")
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.startswith(f"# what the grid on port {grid.port} has since its start or last reload")
+    assert shown.stdout.startswith(f"# settings of the grid on port {grid.port} since its start or last reload")
     rows = {line.split()[0]: line.split()[1:] for line in shown.stdout.splitlines()}
     assert rows["max_queue"] == ["7", "environment", "MAX_QUEUE"]
     table = json.loads(grid.command("config", "show", "--running", "--json").stdout)

@@ -1,1 +1,1 @@
-"""What each command is called, its options and its help. The work is done elsewhere, imported when it is needed."""
+"""Names, options and help of all commands. The modules that do the work are imported when a command runs."""

@@ -22,7 +22,8 @@ def drain(
 
     A draining worker gets no new sessions, its live ones go on until DRAIN_TIMEOUT, and its replacement starts at once.
 
-    With --wait the exit code is 1 when time ran out and sessions were cut. Ctrl-C ends only the waiting.
+    With --wait the exit code is 1 when time ran out and sessions were cut, or a worker was lost. Ctrl-C ends only the
+    waiting.
     """
     from pwgrid.cli import drain as drain_command
     from pwgrid.cli import exit_codes
@@ -34,7 +35,7 @@ def drain(
     selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
     grid = find_grid(port, runtime_dir)
     if how["wait"]:
-        import pwgrid.registry.blocking_reads  # noqa: F401 - takes 0.2 s, and the figures are wanted as soon as the drain begins
+        import pwgrid.registry.blocking_reads  # noqa: F401 - takes 0.2 s, which would delay the first figures of the drain
     draining = drain_command.drain(grid, selection, now=how["now"])
     if not how["wait"]:
         say(
@@ -53,10 +54,10 @@ def drain(
 @with_options(GRID_OPTIONS)
 @with_json
 def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
-    """Has a running grid read its configuration file again.
+    """Makes a running grid read its configuration file again.
 
-    Flags and environment stay those of its start. Exits 2 when the new configuration is refused, with all that is wrong
-    with it; then nothing changes.
+    Flags and environment stay those of its start. If the new configuration has faults, the command prints all of them
+    and exits 2, and nothing changes.
     """
     from pwgrid.cli import changes, exit_codes
     from pwgrid.cli.running_grid import find_grid
@@ -90,15 +91,15 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_
 
 @click.command()
 @with_options(GRID_OPTIONS)
-@click.option("--force", is_flag=True, help="Replace everything, even where nothing is new.")
+@click.option("--force", is_flag=True, help="Replace everything, even if nothing is new.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
 @with_json
 def upgrade(port: int | None, runtime_dir: str | None, **how: bool) -> None:
-    """Has a running grid go on with the code, the browsers and the settings that are installed now.
+    """Moves a running grid to the code, the browsers and the settings that are installed now.
 
-    Does nothing where these are what it runs with. Shows how far it is. The proxy is replaced first, then one worker
-    after the other. Live sessions go on in the old workers until RECYCLE_DRAIN_TIMEOUT; nobody waits for them. Ctrl-C
-    ends only the waiting.
+    Does nothing if the grid runs with these already. Replaces the proxy first, then one worker after the other, and
+    shows the progress. Live sessions go on in the old workers until RECYCLE_DRAIN_TIMEOUT; the command does not wait
+    for them. Ctrl-C ends only the waiting.
     """
     _replace_everything(port, runtime_dir, **how)
 
@@ -110,7 +111,7 @@ def upgrade(port: int | None, runtime_dir: str | None, **how: bool) -> None:
 def restart(port: int | None, runtime_dir: str | None, **how: bool) -> None:
     """Replaces every process of a running grid by a new one; drops no session and refuses no client.
 
-    The master executes itself anew and reads the configuration file again, then it is as with an upgrade.
+    The master executes itself anew and reads the configuration file again; everything else is as with `pwgrid upgrade`.
     """
     _replace_everything(port, runtime_dir, force=True, **how)
 

@@ -17,9 +17,9 @@ def config() -> None:
 @config.command("check", cls=Configured)
 @with_json
 def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Shows the pools, totals by browser and the effective capacity, if the configuration is good.
+    """Checks the configuration, and shows the pools, totals by browser and the effective capacity.
 
-    Exits 0 then, else 2 with every violation, malformed label keys among them.
+    If there are violations (malformed label keys among them), prints all of them and exits 2.
     """
     from dataclasses import asdict
 
@@ -46,25 +46,28 @@ def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 
 
 @config.command("show", cls=Configured)
-@click.option("--running", is_flag=True, help="Show those of the running grid, as its master has them.")
+@click.option("--running", is_flag=True, help="Show the settings of the running grid, as its master has them.")
 @with_json
 def config_show(config_file: Path | None, running: bool, as_json: bool, **flags: Any) -> None:
     """Shows every setting with its value and where that comes from.
 
-    They are those of a grid that would be started here now; with --running (and --port or --runtime-dir, where several
-    grids run) those of one that runs.
+    These are the settings that a grid started here now would have; with --running those of the running grid (--port or
+    --runtime-dir names it, if several run).
     """
     from pwgrid.cli import grid_queries, output
     from pwgrid.cli.running_grid import find_grid
-    from pwgrid.settings import load as module
+    from pwgrid.settings import load as settings_load
 
     if running:
         grid = find_grid(flags.pop("port"), flags.pop("runtime_dir"))
         if config_file is not None or any(value is not None for value in flags.values()):
-            raise click.UsageError("a running grid has its settings already: --running goes with --port, --runtime-dir")
+            raise click.UsageError(
+                "a running grid has its settings already: --running allows only --port and --runtime-dir"
+            )
         table = grid_queries.settings(grid)
-        whose = f"# what the grid on port {grid.port} has since its start or last reload (master pid {grid.pid})"
+        whose = f"# settings of the grid on port {grid.port} since its start or last reload (master pid {grid.pid})"
     else:
         loaded = load(config_file, flags)
-        table, whose = module.described(loaded.settings, loaded.sources), module.whose(loaded.config_file)
-    click.echo(output.as_json(table) if as_json else f"{whose}\n{output.printable(module.show(table))}")
+        table = settings_load.described(loaded.settings, loaded.sources)
+        whose = settings_load.whose(loaded.config_file)
+    click.echo(output.as_json(table) if as_json else f"{whose}\n{output.printable(settings_load.show(table))}")

@@ -19,16 +19,16 @@ _SHELL: tuple[Any, ...] = (click.argument("shell", required=False, type=click.Ch
 @with_options(_SHELL)
 @click.pass_context
 def completion_install(context: click.Context, shell: str | None) -> None:
-    """Installs completion for SHELL, or for your own one; may be repeated."""
+    """Installs completion for SHELL (default: your own shell); may be repeated."""
     from pwgrid.cli import completion
 
-    click.echo("\n".join(completion.install(_all(context), completion.named_or_own(shell))))
+    click.echo("\n".join(completion.install(_root_group(context), completion.named_or_own(shell))))
 
 
 @completion_group.command("uninstall")
 @with_options(_SHELL)
 def completion_uninstall(shell: str | None) -> None:
-    """Removes what `install` has written."""
+    """Removes what `pwgrid completion install` has written."""
     from pwgrid.cli import completion
 
     click.echo("\n".join(completion.uninstall(completion.named_or_own(shell))))
@@ -38,25 +38,24 @@ def completion_uninstall(shell: str | None) -> None:
 @with_options(_SHELL)
 @click.pass_context
 def completion_show(context: click.Context, shell: str | None) -> None:
-    """Prints the script that the shell has to read."""
+    """Prints the completion script for SHELL (default: your own shell)."""
     from pwgrid.cli import completion
 
-    click.echo(completion.script(_all(context), completion.named_or_own(shell)))
+    click.echo(completion.script(_root_group(context), completion.named_or_own(shell)))
 
 
 @click.command("help")
 @click.argument("topic", nargs=-1)
 @click.pass_context
 def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
-    """Shows the help of a command, or a page of the documentation; without TOPIC, a list of these."""
+    """Shows the help of a command, or a page of the documentation; without TOPIC, lists both."""
     from pwgrid.cli import topics
 
     assert context.parent is not None
-    topics.show(context.parent, _all(context), topic)
+    topics.show(context.parent, _root_group(context), topic)
 
 
-def _all(context: click.Context) -> click.Group:
-    """`pwgrid` with all its commands."""
+def _root_group(context: click.Context) -> click.Group:
     command = context.find_root().command
     assert isinstance(command, click.Group)
     return command

@@ -1,4 +1,4 @@
-"""Commands that need no running grid: they run one, set it up, look at the host, or measure it."""
+"""Commands that need no running grid: serve, run, setup, doctor, calibrate."""
 
 import contextlib
 import os
@@ -15,13 +15,11 @@ from pwgrid.common.types import BROWSER_TYPES
 @click.command(cls=Configured)
 @click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
-@click.option(
-    "--private", is_flag=True, hidden=True, help="Use no Redis that anything else may use, and no tokens but its own."
-)
+@click.option("--private", is_flag=True, hidden=True, help="Use a Redis of its own, and no tokens of `pwgrid token`.")
 @click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
 def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
-    # None makes an import fail: structlog imports rich where it can, which takes 2 MiB in each process of the grid.
+    # None makes `import rich` fail: structlog imports it where it can, which takes 2 MiB in each process of the grid.
     sys.modules["rich"] = cast(Any, None)
     from pwgrid.cli.serve import Extras, errors_as_json, serve
     from pwgrid.settings.model import environment_names
@@ -29,8 +27,8 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
     flags = rest | (OWN_REDIS if private else {})
     names = environment_names("log_format")
-    asked = flags["log_format"] or next((os.environ[name] for name in names if name in os.environ), "")
-    with errors_as_json() if asked == "json" else contextlib.nullcontext():
+    log_format = flags["log_format"] or next((os.environ[name] for name in names if name in os.environ), "")
+    with errors_as_json() if log_format == "json" else contextlib.nullcontext():
         sys.exit(serve(load(config_file, flags, private=private), Extras(ready_fd, lifeline_fd, check_only)))
 
 
@@ -49,11 +47,11 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
 def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
     """Runs COMMAND with a private grid of its own.
 
-    COMMAND finds the grid in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT: Playwright Test and pytest-playwright
-    use it by themselves. The exit code is that of COMMAND, and the grid ends after it.
+    COMMAND finds the grid's address in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT; Playwright Test and
+    pytest-playwright use it by themselves. The exit code is that of COMMAND, and the grid ends after it.
 
     The grid has a Redis of its own, recycles no worker after a number of sessions, and lets clients wait for a slot for
-    ten minutes. COMMAND does not run where a browser cannot be started.
+    ten minutes. If a browser cannot be started, COMMAND is not run.
 
     \b
     pwgrid run --chromium 2 -- npx playwright test
@@ -69,7 +67,7 @@ def run(context: click.Context, /, config_file: Path | None, command: tuple[str,
 
 
 def _as_arguments(given: dict[str, Any]) -> list[str]:
-    """The command line that stands for these option values."""
+    """The arguments of `pwgrid serve` for these option values."""
     arguments = []
     for option in serve.configuration_options():
         value = given[option.name]
@@ -83,7 +81,7 @@ def _as_arguments(given: dict[str, Any]) -> list[str]:
 def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
     """Finds or installs the browser of each pool that wants a worker, and launches it once.
 
-    Says each step. What takes root, where there is none, becomes one command for you to run.
+    Prints each step. Without root, the steps that need it are put into one command for you to run.
     """
     from pwgrid.cli import progress
     from pwgrid.setup.browsers import setup as setup_browsers
@@ -97,9 +95,9 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
 @click.command(cls=Configured)
 @with_json
 def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
-    """Looks at all that a grid needs of this host, launches each browser once, and says what to do.
+    """Checks everything that a grid needs of this host, launches each browser once, and says what to do.
 
-    Exits 1 if something will fail that the configuration asks for.
+    Exits 1 if something that the configuration asks for will fail.
     """
     from dataclasses import asdict
 
@@ -121,25 +119,27 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 
 
 @click.command(cls=Configured, shown=("prefer",))
-@click.option("--url", help="The page that a session opens. Without it one of 2,000 rows.")
+@click.option("--url", help="The page that a session opens.  [default: a table of 2,000 rows]")
 @click.option(
     "--script",
     type=click.Path(path_type=Path),
-    help="What a session does instead: a program (.py, .js or executable) that connects to $PWGRID_WS_ENDPOINT.",
+    help="A program (.py, .js or executable) that is run as a session instead; it connects to $PWGRID_WS_ENDPOINT.",
 )
 @click.option("--browser", "browser_type", type=click.Choice(BROWSER_TYPES), default="chromium", show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=8.0, show_default=True, help="For each step.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=8.0, show_default=True, help="How long each step measures."
+)
 @click.option("--most", type=click.IntRange(min=1), help="Clients at once in the last step.  [16 for each core]")
-@click.option("--svg", type=click.Path(path_type=Path), help="Write the plot here, too.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Also write the plot into this file.")
 @click.option("--write", is_flag=True, help="Write the proposal into the configuration file.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def calibrate(config_file: Path | None, **rest: Any) -> None:
-    """Measures what this host carries with your own page or script, and proposes settings.
+    """Measures how many sessions with your own page or script this host carries, and proposes settings.
 
-    A private grid with real browsers: what an idle worker and a session take, how fast browsers launch, how many
-    sessions a second there are with 1, 2, 4 … clients at once, and where more clients bring no more. Clients and grid
-    share this host, so stop what else runs here. --write puts workers, slots, memory limits and lifetime into the file
-    that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
+    Starts a private grid with real browsers and measures what an idle worker and a session take, how fast browsers
+    launch, how many sessions a second 1, 2, 4 … clients at once reach, and from where on more clients add nothing.
+    Clients and grid share this host, so stop everything else here. --write puts workers, slots, memory limits and
+    lifetime into the file that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
     """
     from pwgrid.cli.calibrate import main as calibration
     from pwgrid.cli.run import grid_environment

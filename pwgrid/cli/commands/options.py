@@ -1,4 +1,4 @@
-"""What the options of several commands have in common: the settings as flags, which grid is meant, --json."""
+"""Options that several commands share: the settings as flags, which grid is meant, --json."""
 
 import contextlib
 import os
@@ -55,14 +55,14 @@ def with_json(command: Command) -> Command:
 
 
 def say(found: Any, text: str, as_json: bool) -> None:
-    """What came of a command: as JSON, or as a line."""
+    """Prints the result of a command: `found` as JSON, or else `text`."""
     from pwgrid.cli import output
 
     click.echo(output.as_json(found) if as_json else output.printable(text))
 
 
 def completing(what: str) -> Any:
-    """What a shell may complete; looked for in the running grid only when a shell asks."""
+    """The function by which a shell completes an argument: `completion.complete_{what}`, imported only when called."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         from pwgrid.cli import completion
@@ -75,7 +75,7 @@ def completing(what: str) -> Any:
 
 @contextlib.contextmanager
 def until_ctrl_c() -> Iterator[None]:
-    """Ctrl-C is how a user ends what goes on and on; the exit code is a shell's for it."""
+    """Ctrl-C ends the command in this block, with the exit code that shells give for it."""
     from pwgrid.cli import exit_codes
 
     try:
@@ -87,8 +87,8 @@ def until_ctrl_c() -> Iterator[None]:
 class Configured(click.Command):
     """A command that takes a configuration: --config and the flags. The model is loaded for these commands alone.
 
-    `defaults` are the texts of those that differ here from the settings' own. Flags that are not `shown` are taken
-    (`make up` gives the same ones to several commands) and mean nothing here.
+    `defaults`: texts for --help, by setting, where the default of this command differs from the setting's own. Flags
+    that are not in `shown` are accepted without effect: `make up` gives the same ones to several commands.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Configured(click.Command):
         return [*self.configuration_options(), *super().get_params(context)]
 
     def configuration_options(self) -> list[click.Option]:
-        """--config and the flags of the settings."""
+        """--config, and a flag for each setting of FLAGS."""
         from pwgrid.settings.model import SETTINGS, bare
 
         file = click.Option(["--config", "config_file"], type=click.Path(path_type=Path), help="Configuration (TOML).")

@@ -19,7 +19,7 @@ from pwgrid.common.session_lifecycle import SessionStatus
     is_flag=False,
     flag_value=2.0,
     metavar="[S]",
-    help="Show it again every S seconds (2), until Ctrl-C; with --json one object a line.",
+    help="Show it again every S seconds (without S: 2), until Ctrl-C; with --json one object a line.",
 )
 @with_json
 def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_json: bool) -> None:
@@ -47,9 +47,9 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
 @with_options(GRID_OPTIONS)
 @click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="S")
 def top(port: int | None, runtime_dir: str | None, every_s: float) -> None:
-    """Shows a grid on the whole screen: pools, workers, sessions, events, looked at every S seconds.
+    """Shows a grid's pools, workers, sessions and events on the whole screen, renewed every S seconds.
 
-    Keys drain what is chosen, end a session, filter; `?` tells them all, `q` quits.
+    Keys drain the chosen worker or pool, end a session, or filter; `?` lists all keys, `q` quits.
     """
     from pwgrid.cli.top.app import top
 
@@ -58,9 +58,16 @@ def top(port: int | None, runtime_dir: str | None, every_s: float) -> None:
 
 @click.command()
 @with_options(GRID_OPTIONS)
-@click.option("--status", "wanted", type=click.Choice([each.value for each in SessionStatus]), help="Only these.")
+@click.option(
+    "--status",
+    "wanted",
+    type=click.Choice([each.value for each in SessionStatus]),
+    help="Only sessions with this status.",
+)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with a line for each that begins or ends, until Ctrl-C.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Then print a line for each session that begins or ends, until Ctrl-C."
+)
 @with_json
 def sessions(
     port: int | None, runtime_dir: str | None, wanted: str | None, limit: int, follow: bool, as_json: bool
@@ -85,10 +92,10 @@ def sessions(
     "--session",
     metavar="ID",
     shell_complete=completing("session"),
-    help="This session: its record, and what is logged about it.",
+    help="Show this session: its record, and what is logged about it.",
 )
 @click.option("--worker", metavar="ID", shell_complete=completing("worker"), help="Only lines that name this worker.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with new lines, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Then print new lines as they come, until Ctrl-C.")
 @click.option(
     *("--lines", "-n"),
     type=click.IntRange(0),
@@ -96,10 +103,10 @@ def sessions(
 )
 @with_json
 def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool, **what: Any) -> None:
-    """Shows the log of a grid: of LOG_FILE, the journal, supervisord, or the file that its stderr is.
+    """Shows the log of a grid: from LOG_FILE, the journal, supervisord, or the file that its stderr goes to.
 
-    With --session it also has the lines that name the session's worker while it had the session. With --json each line
-    is one JSON object, which has the field `line` alone where the grid does not log JSON itself.
+    With --session, lines about the session's worker while it had the session are shown as well. With --json each line
+    is one JSON object; where the grid itself does not log JSON, it has only the field `line`.
     """
     from pwgrid.cli import logs as logs_command
 

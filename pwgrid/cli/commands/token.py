@@ -12,14 +12,14 @@ from pwgrid.cli.commands.options import GRID_OPTIONS, with_options
 def token() -> None:
     """Makes, lists and revokes the tokens of clients and operators.
 
-    They are kept beside the configuration file, as salted hashes. A change counts at once. As soon as there is one, the
-    grid serves nobody without a token.
+    They are kept as salted hashes in a file beside the configuration file. A change takes effect at once. As soon as
+    there is one token, the grid serves nobody without one.
     """
 
 
 _TOKEN_OPTIONS: tuple[Any, ...] = (
     click.option(
-        "--config", "config_file", type=click.Path(path_type=Path), help="Configuration file beside the tokens."
+        "--config", "config_file", type=click.Path(path_type=Path), help="Configuration file; the tokens are beside it."
     ),
     *GRID_OPTIONS,
 )
@@ -38,9 +38,9 @@ _TOKEN_OPTIONS: tuple[Any, ...] = (
 @click.option(
     "--max-sessions", type=click.IntRange(0, 100_000), default=0, help="Live sessions at once; 0: any number."
 )
-@click.option("--pools", default="", metavar="POOL,...", help="The only pools that it may use; without it all.")
+@click.option("--pools", default="", metavar="POOL,...", help="The only pools that it may use.  [default: all]")
 def token_create(config_file: Path | None, port: int | None, runtime_dir: str | None, **what: Any) -> None:
-    """Makes a token and prints it, this once. It is on stdout alone, so that TOKEN=$(pwgrid token create …) works."""
+    """Makes a token and prints it, only this once. Stdout has nothing else: TOKEN=$(pwgrid token create …) works."""
     from pwgrid.cli import token as tokens
     from pwgrid.tokens.tokens import Role
 
@@ -48,7 +48,7 @@ def token_create(config_file: Path | None, port: int | None, runtime_dir: str | 
     pools = [each.strip() for each in what["pools"].split(",") if each.strip()]
     text, is_first = tokens.create(where, what["name"], Role(what["role"]), what["max_sessions"], pools)
     click.echo(text)
-    click.echo(f"pwgrid: this token of {what['name']} is shown this once; its hash is in {where.path}", err=True)
+    click.echo(f"pwgrid: the token {what['name']} is shown only this once; its hash is in {where.path}", err=True)
     if is_first:
         click.echo("pwgrid: it is the first one: from now on the grid serves nobody without a token", err=True)
 
@@ -69,9 +69,10 @@ def token_list(config_file: Path | None, port: int | None, runtime_dir: str | No
 @with_options(_TOKEN_OPTIONS)
 @click.argument("name")
 def token_revoke(config_file: Path | None, port: int | None, runtime_dir: str | None, name: str) -> None:
-    """Removes a token. Whoever has it is refused from now on; live sessions go on.
+    """Removes a token. Clients with it are refused from now on; live sessions go on.
 
-    A grid whose last token is revoked serves nobody without PWGRID_TOKEN: delete the file to have it ask for none.
+    After the last token is revoked, the grid still asks for one, and accepts only PWGRID_TOKEN. To make it ask for
+    none, delete the file of tokens.
     """
     from pwgrid.cli import token as tokens
 

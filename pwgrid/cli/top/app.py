@@ -1,4 +1,4 @@
-"""Runs `pwgrid top`: keys and news in, the screen out."""
+"""Runs `pwgrid top`: takes keys and news, and draws the screen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EVENTS_KEPT: Final = 500
 
 
 def top(port: int | None, runtime_dir: str | None, every_s: float) -> int:
-    """Until the user quits; the exit code. Raises GridError where there is no grid, or no terminal."""
+    """Runs until the user quits; returns the exit code. Raises GridError where there is no grid, or no terminal."""
     console = Console()
     if not (console.is_interactive and sys.stdin.isatty()):
         raise GridError("pwgrid top needs a terminal; pwgrid status --watch writes into a pipe, too")

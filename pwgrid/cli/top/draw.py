@@ -22,12 +22,12 @@ Up Down j k        choose a row; PgUp PgDn Home End
 d                  drain the chosen worker, or every worker of the chosen pool; asks first
                    (a worker that drains already: end its sessions now)
 e                  end the chosen session; asks first
-/                  show only workers, sessions and events with a text; Esc shows all
+/                  show only workers, sessions and events that contain a text; Esc shows all
 q, Ctrl-C          quit
 
-SESS     live sessions of the worker, of its slots
-LIFE     sessions that it has had, of those after which it is recycled
-MEMORY   of the worker with its browser in MiB, of those above which it is recycled
+SESS     live sessions of the worker / its slots
+LIFE     sessions that it has had / number after which it is recycled
+MEMORY   MiB of the worker with its browser / MiB above which it is recycled
 WAIT     clients that wait for a slot
 
 Any key goes back."""
@@ -38,7 +38,7 @@ _EVENTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """`width` 0: shares what is left with others of that kind."""
+    """A column of a table. Columns with `width` 0 share the width that is left."""
 
     head: str
     width: int
@@ -106,7 +106,7 @@ def _head(picture: Picture, there: Rows, width: int) -> Iterator[Text]:
 
 
 def _runs(status: Found) -> Iterator[str]:
-    """Who waits, in the order of their turns; nobody where no client has said a run, nor has a token."""
+    """How many clients wait for each run and token, in the order of their turns; without those that have neither."""
     for line in status.get("waitingByRun", ()):
         run, token = line["run"], line["token"]
         if run or token:
@@ -126,7 +126,7 @@ def _tables(picture: Picture, there: Rows) -> Iterator[_Table]:
     yield _Table(Pane.POOLS, _POOL, pools, ["red" if pool["reason"] else "" for pool in there.pools])
     workers = [_worker(worker, picture) for worker in there.workers]
     yield _Table(Pane.WORKERS, _WORKER, workers, [_STYLES.get(worker["status"], "") for worker in there.workers])
-    # A column that is empty takes nothing from the clients' addresses.
+    # Without names the column is left out, for longer addresses of clients.
     columns = _SESSION if any(session.get("name") for session in there.sessions) else _NAMELESS
     sessions = [_session(session, picture.at)[: len(columns)] for session in there.sessions]
     yield _Table(Pane.SESSIONS, columns, sessions, [""] * len(sessions))
@@ -160,7 +160,7 @@ def _worker(worker: Found, picture: Picture) -> tuple[object, ...]:
 
 
 def _limits(name: str, picture: Picture) -> Mapping[str, float | None]:
-    """Of a pool's workers: its own, or those of all pools."""
+    """The limits of a pool's workers: its own, or else the global settings."""
     settings = picture.settings
     of_all = {
         "lifetimeOfWorker": settings.get("max_lifetime_sessions"),
@@ -176,7 +176,7 @@ def _session(session: Found, now: float) -> tuple[object, ...]:
 
 
 def _table(table: _Table, at: int | None, width: int, height: int, *, is_current: bool) -> Iterator[Text]:
-    """The head and as many rows as fit, the chosen one (`at`) among them."""
+    """The head and as many rows as fit, among them the chosen one (index `at`)."""
     yield _row([column.head for column in table.columns], table, width, "bold reverse" if is_current else "bold")
     visible = height - 1
     first = 0 if at is None else min(max(0, at - visible + 1), max(0, len(table.cells) - visible))
@@ -218,7 +218,7 @@ def _foot(state: State) -> Text:
 
 
 def _sizes(room: int, rows: Mapping[Pane, int]) -> dict[Pane, int]:
-    """How many lines each table gets, its head included: what it needs, and of too few a fair share."""
+    """How many lines each table gets, its head included: what it needs, or a fair share where there are too few."""
     wanted = {pane: 1 + count for pane, count in rows.items()}
     left = max(0, room - _EVENTS)
     sizes: dict[Pane, int] = {}
@@ -249,7 +249,7 @@ _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def _age(seconds: float) -> str:
-    """In at most six characters, up to 27 years."""
+    """The duration in at most six characters, up to 27 years."""
     whole = max(0, int(seconds))
     for (unit, size), (small_unit, small_size) in pairwise(_UNITS):
         if whole >= size:

@@ -1,4 +1,4 @@
-"""The keys that a terminal sends, as names. Reads no terminal."""
+"""Turns the bytes that a terminal sends into names of keys. Reads no terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PART: Final = re.compile(r"\x1b(\[[0-9;?]*[ -/]*|O)?")
 
 
 class Keys:
-    """Puts together what may come in pieces: a sequence over a slow line, a character of several bytes."""
+    """Puts together keys that come in pieces: a sequence over a slow line, a character of several bytes."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -25,7 +25,7 @@ class Keys:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the last key is not known yet: it depends on what comes next, if anything does."""
+        """Whether the last key is not known yet, because it depends on the next byte."""
         return bool(self._text)
 
     def feed(self, data: bytes) -> list[str]:
@@ -45,6 +45,6 @@ class Keys:
         return keys
 
     def nothing_follows(self) -> list[str]:
-        """The key that was pending: Escape sends the beginning of a sequence."""
+        """The pending key once no byte follows: Escape sends the first byte of a sequence. Drops any other."""
         is_escape, self._text = self._text == "\x1b", ""
         return ["escape"] if is_escape else []

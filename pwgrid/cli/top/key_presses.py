@@ -1,4 +1,4 @@
-"""What a key means in `pwgrid top`: another row, a filter, a request to the master. Does none of it."""
+"""Decides what a key means in `pwgrid top`: another row, a filter, a request to the master. Does no I/O."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Mode(StrEnum):
     """What keys are for at the moment."""
 
     TABLES = "tables"
-    FILTER = "filter"  # they are its text
-    CONFIRM = "confirm"  # y, or not
-    HELP = "help"  # any of them goes back
+    FILTER = "filter"  # keys are the filter's text
+    CONFIRM = "confirm"  # y sends the request, any other key drops it
+    HELP = "help"  # any key goes back to the tables
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the master is to be asked, and the question that comes before it."""
+    """A request to the master (`name`, `data`), and the question to the user before it is sent."""
 
     name: str
     data: Mapping[str, Any]
@@ -39,12 +39,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The user has seen enough."""
+    """The user has pressed the key that quits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What passes the filter."""
+    """The rows of each table that pass the filter."""
 
     pools: Sequence[Found]
     workers: Sequence[Found]
@@ -52,7 +52,7 @@ class Rows:
     events: Sequence[Event]
 
     def ids(self, pane: Pane) -> list[str]:
-        """What tells the rows of a pane apart."""
+        """The id of each row of a pane."""
         if pane is Pane.POOLS:
             return [pool_name(pool) for pool in self.pools]
         return [row["id"] for row in (self.workers if pane is Pane.WORKERS else self.sessions)]
@@ -60,7 +60,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the user has chosen so far. `asked` waits for a yes."""
+    """What the user has chosen so far: `chosen` has a row's id for each pane, `asked` the request to confirm."""
 
     pane: Pane = Pane.SESSIONS
     chosen: Mapping[Pane, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ Pressed = tuple[State, Request | Quit | None]
 
 
 def rows(picture: Picture, events: Sequence[Event], wanted: str) -> Rows:
-    """Every pool, and the workers, sessions and events in which the text `wanted` is, in capitals or not."""
+    """Every pool, and the workers, sessions and events that contain the text `wanted`, whatever its case."""
     needle = wanted.casefold()
     status = picture.status
     return Rows(
@@ -86,7 +86,7 @@ def rows(picture: Picture, events: Sequence[Event], wanted: str) -> Rows:
 
 
 def chosen(state: State, there: Rows, pane: Pane) -> int | None:
-    """The index of a pane's chosen row: the first one unless one was chosen that is there; None without rows."""
+    """The index of a pane's chosen row: the first one where none was chosen or it is gone; None without rows."""
     ids = there.ids(pane)
     if not ids:
         return None
@@ -95,7 +95,7 @@ def chosen(state: State, there: Rows, pane: Pane) -> int | None:
 
 
 def press(state: State, key: str, there: Rows) -> Pressed:
-    """The state after a key, and what is to be done."""
+    """The state after a key, and a request to send, `Quit`, or None."""
     if state.mode is Mode.FILTER:
         return _filter(state, key), None
     if state.mode is Mode.CONFIRM:

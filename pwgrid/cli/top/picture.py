@@ -1,4 +1,4 @@
-"""What `pwgrid top` knows of a grid at one moment, and what has happened between two of them. Asks nobody."""
+"""A snapshot of a grid for `pwgrid top`, and the events between two snapshots. Does no I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A grid at `at` (Unix seconds). `status` is that of `pwgrid status`, `sessions` are the live ones as the API shows
-    them, the oldest first, `settings` those that limit something. `problem` is why there is nothing newer."""
+    them, the oldest first, `settings` are limits by name. `problem` says why the grid does not answer; then all else is
+    old."""
 
     at: float
     status: Found
@@ -34,12 +35,12 @@ class Picture:
     problem: str = ""
 
 
-def events(before: Picture, now: Picture, ended: Iterable[Found]) -> list[Event]:
-    """What has happened since `before`. `ended` are sessions that have begun or ended."""
+def events(before: Picture, now: Picture, changed: Iterable[Found]) -> list[Event]:
+    """What has happened since `before`, the oldest first. `changed` are sessions that have begun or ended."""
     found = [Event(now.at, text, is_bad) for text, is_bad in _of_the_grid(before, now)]
     if before.status and now.status:
         found += [Event(now.at, text, is_bad) for text, is_bad in _of_workers(before.status, now.status)]
-    found += [_of_session(session) for session in ended]
+    found += [_of_session(session) for session in changed]
     return sorted(found, key=lambda event: event.at)
 
 
@@ -95,7 +96,7 @@ def _of_session(session: Found) -> Event:
 
 
 def pool_name(pool: Found) -> str:
-    """A pool without a name of its own has that of its browser type."""
+    """The pool's name; that of its browser type where it has none of its own."""
     return str(pool.get("name") or pool["browserType"])
 
 

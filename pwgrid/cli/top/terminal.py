@@ -1,4 +1,4 @@
-"""The terminal of `pwgrid top`: single keys, signals as events, and everything as it was at the end."""
+"""The terminal of `pwgrid top`: single keys, signals as events, and the terminal's modes restored at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pwgrid.cli.top.key_bytes import Keys
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HANDLED: Final = (*_ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _PIECES_S: Final = 0.05
-"""The pieces of one key come faster than that."""
+"""How long to wait for the next piece of a key."""
 
 
 class Ended(Exception):
@@ -33,7 +33,7 @@ class Ended(Exception):
 
 
 class Terminal:
-    """To be entered with `open_terminal`."""
+    """Made and entered by `open_terminal`. `signals` is a descriptor from which signal numbers are read."""
 
     def __init__(self, console: Console, signals: int) -> None:
         self._console, self._signals = console, signals
@@ -48,7 +48,7 @@ class Terminal:
         return self._console.size
 
     def enter(self) -> None:
-        """Takes the screen and single keys."""
+        """Switches to a screen of our own and to single keys."""
         tty.setcbreak(self._fd)
         self._live = Live(
             console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
@@ -56,7 +56,7 @@ class Terminal:
         self._live.start()
 
     def leave(self) -> None:
-        """Gives both back. Idempotent; also on a terminal that is gone."""
+        """Undoes `enter`. Idempotent; harmless on a terminal that is gone."""
         if self._live is not None:
             with contextlib.suppress(OSError):
                 self._live.stop()
@@ -70,8 +70,8 @@ class Terminal:
             self._live.update(Group(*lines), refresh=True)
 
     def wait(self, readable: int) -> tuple[list[str], bool]:
-        """Returns when there are keys, when `readable` can be read, or when the size is another: the keys, and whether
-        it is `readable`. Raises Ended."""
+        """Waits for keys, for the descriptor `readable`, or for another window size; returns the keys, and whether
+        `readable` can be read. Raises Ended."""
         timeout = _PIECES_S if self._keys.is_pending else None
         ready, _, _ = select.select([self._fd, self._signals, readable], [], [], timeout)
         if not ready:
@@ -117,4 +117,4 @@ def open_terminal(console: Console) -> Iterator[Terminal]:
 
 
 def _noted(_signum: int, _frame: FrameType | None) -> None:
-    """The number comes through the wake-up descriptor; this only keeps the signal's own effect away."""
+    """Does nothing but replace the signal's default action: its number comes through the wake-up descriptor."""

@@ -1,4 +1,4 @@
-"""Looks at a grid again and again beside the screen, and asks its master, so that no key waits for either."""
+"""Polls a grid and sends requests to its master in a thread, so that no key waits for either."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from pwgrid.runtime.find_grids import RunningGrid
 
 LIMITS: Final = ("max_lifetime_sessions", "max_worker_memory_mib", "min_host_available_mib")
 LIMITS_EVERY_S: Final = 10.0
-"""A reload may change them."""
+"""How often the limits are read: a reload may change them."""
 
 News = tuple[Picture, list[Event]]
 
 
 class Watcher(threading.Thread):
-    """Puts a picture, with what has happened since the last one, into `news` every `every_s` seconds, or the answer to
-    a request, which a picture follows. `readable` is a descriptor that can be read when something is there."""
+    """Puts a picture with the events since the last one into `news` every `every_s` seconds, and the answer to a
+    request, which a picture follows. `readable` is a descriptor that can be read when there is news."""
 
     def __init__(self, port: int | None, runtime_dir: str | None, every_s: float) -> None:
         """Raises GridError where there is no grid to begin with."""
-        super().__init__(name="watcher", daemon=True)  # a master that does not answer keeps nobody from quitting
+        super().__init__(name="watcher", daemon=True)  # so that top can quit while a master does not answer
         self.news: queue.SimpleQueue[News | str] = queue.SimpleQueue()
         self.readable, self._writable = os.pipe()
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -41,11 +41,11 @@ class Watcher(threading.Thread):
         self._limits_at = 0.0
 
     def ask(self, request: Request) -> None:
-        """Has the master asked."""
+        """Queues a request to the master."""
         self._requests.put(request)
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Runs until the process ends."""
         while True:
             self._tell(self._look())
             try:
@@ -69,14 +69,15 @@ class Watcher(threading.Thread):
         now = time.time()
         before = self._last
         try:
-            self._last, ended = self._take(now)
+            self._last, changed = self._take(now)
         except GridError as error:
-            self._last, ended = Picture(now, before.status, before.sessions, before.settings, str(error)), []
+            self._last, changed = Picture(now, before.status, before.sessions, before.settings, str(error)), []
             self._find_again()
-        return self._last, events(before, self._last, ended)
+        return self._last, events(before, self._last, changed)
 
     def _take(self, now: float) -> tuple[Picture, list[dict[str, Any]]]:
-        """Raises GridError when the master does not answer; without Redis its own figures have to do."""
+        """A new picture, and the sessions that have begun or ended. Without Redis it has the master's own counters and
+        the sessions of the last picture. Raises GridError when the master does not answer."""
         status = ask(self._grid, "status")
         if not self._limits or now >= self._limits_at + LIMITS_EVERY_S:
             self._limits, self._limits_at = self._ask_limits(), now
@@ -97,7 +98,7 @@ class Watcher(threading.Thread):
         return {name: float(settings[name]["value"]) for name in LIMITS}
 
     def _find_again(self) -> None:
-        """Looks for the grid again: another master may have another place."""
+        """Looks for the grid again: a new master may have another directory."""
         try:
             found: RunningGrid = find_grid(*self._where)
         except GridError:
