@@ -1,4 +1,4 @@
-"""Where clients find the grid. Opens nothing."""
+"""The address at which clients find the grid."""
 
 from pwgrid.settings.model import Settings
 
@@ -6,6 +6,6 @@ _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def base_url(settings: Settings) -> str:
-    """The grid's endpoint, ws://host:port, as clients may use it: the advertised host, else the one it listens on."""
+    """The grid's endpoint for clients, ws://host:port: with the advertised host, else the one it listens on."""
     host = settings.advertised_host or _REACHABLE.get(settings.host, settings.host)
     return f"ws://[{host}]:{settings.port}" if ":" in host else f"ws://{host}:{settings.port}"

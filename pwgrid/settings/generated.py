@@ -12,16 +12,16 @@ _TOML_HEAD: Final = """\
 # `python -m pwgrid.settings.generated config`: change it there.
 #
 # A line counts once its # is removed. The grid reads the file that --config or $PWGRID_CONFIG names, else
-# /etc/pwgrid/grid.toml. Environment variables (named like the setting in upper case, or as told) beat the file,
+# /etc/pwgrid/grid.toml. Environment variables (the setting's name in upper case, or the name given) beat the file,
 # command line options beat both. `pwgrid config check` finds mistakes, `pwgrid config show` tells what is in force.
 #
 # Rules between settings:
 """
 
 _POOLS_HEAD: Final = """
-# Pools beside those of [workers]: a table for each, in the order in which clients that name none get them. With one of
-# these the default of chromium_workers is 0. What a table does not say is what the setting above says. POOL_CONFIG in
-# the environment takes the place of all of them: AppA:Chromium:Staging=3,AppB:Firefox:UAT=1. An example:
+# Pools beside those of [workers]: a table for each, in the order in which clients that name no pool get them. With any
+# of these the default of chromium_workers is 0. For a key that a table leaves out, the setting above counts.
+# POOL_CONFIG in the environment replaces all of them: AppA:Chromium:Staging=3,AppB:Firefox:UAT=1. An example:
 #
 #  [[pools]]
 """

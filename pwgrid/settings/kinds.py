@@ -1,4 +1,4 @@
-"""What a value may be: numbers within bounds, texts of a form, secrets; as annotations for pydantic."""
+"""The types of values, as annotations for pydantic: numbers within bounds, texts of a certain form, secrets."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ MAX_SECONDS: Final = 2_000_000.0
 MAX_WORKERS: Final = 1000
 
 RUNTIME_DIR_BYTES: Final = 41
-"""What a Unix socket path (107 bytes) leaves for the base. The longest is Chromium's, which dies when it does not fit:
+"""Bytes that a Unix socket path (107) leaves for the base. Chromium has the longest, and dies when it does not fit:
 `<base>/65535/w/01234567/tmp/org.chromium.Chromium.XXXXXX/SingletonSocket`."""
 
 RULE: Final = "rule"
@@ -34,7 +34,7 @@ def rule(sentence: str) -> PydanticCustomError:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a number must keep to. `str()` is for people: "0 (off) or 0.1 to 2000000"."""
+    """The range of a number. `str()` is for people: "0 (off) or 0.1 to 2000000"."""
 
     minimum: float
     maximum: float
@@ -69,7 +69,7 @@ class RedisUrl(Secret):
     """A URL that is shown without its password."""
 
     def _display(self) -> str:
-        # As greedy as can be: a URL that is wrong must not show its password either.
+        # Masks up to the last @: a malformed URL must not show its password either.
         url = self.get_secret_value()
         start = url.find("://") + 3 if "://" in url else 0
         userinfo, at, rest = url[start:].rpartition("@")
@@ -111,10 +111,10 @@ _PLAIN: Final = {
 
 
 def from_text(kind: type, text: str) -> object:
-    """What a text of the environment or of a flag stands for; the text itself where that is nothing of this kind.
+    """The value that a text of the environment or of a flag stands for; the text itself where it is none of this kind.
 
-    Not pydantic's reading, which takes 1_0, and 8.0 as a whole number. Lists are words as a shell splits them, since
-    switches of browsers may contain commas.
+    Pydantic itself would take 1_0, and 8.0 as a whole number. Lists are words as a shell splits them, since switches of
+    browsers may contain commas.
     """
     if kind is bool:
         return _WORDS.get(text.lower(), text)

@@ -62,11 +62,12 @@ class Loaded:
     again: "Callable[[], Loaded]" = field(repr=False)
     """Reads the same file again, with the same environment and flags. Raises ConfigError."""
     tokens_file: Path | None = None
-    """Where `pwgrid token` keeps its tokens, be it there or not; None for a private grid, which takes none."""
+    """Where `pwgrid token` keeps its tokens, whether or not the file exists; None for a private grid, which takes
+    none."""
     warnings: tuple[str, ...] = ()
-    """Sentences about what is allowed, and better changed."""
+    """Sentences about values that are allowed, but better changed."""
     strays: tuple[Violation, ...] = ()
-    """Variables of the environment that set nothing, and look as if they should."""
+    """Environment variables that look like a setting and are none."""
 
 
 def load(
@@ -74,9 +75,9 @@ def load(
 ) -> Loaded:
     """Settings from `config_file` (None: the one that $PWGRID_CONFIG names, else /etc/pwgrid/grid.toml if it exists).
 
-    Environment beats file, `flags` (by name of the setting; None is not given) beat both; a token in none of them
-    may be systemd's credential. A `private` grid takes no tokens of `pwgrid token`. Raises ConfigError with all
-    violations at once, KeyError for a flag that is no setting.
+    Environment beats file, and `flags` (by name of the setting; None: not given) beat both. A token that none of them
+    has may come from systemd's credential. A `private` grid takes no tokens of `pwgrid token`. Raises ConfigError with
+    all violations at once, KeyError for a flag that is no setting.
     """
     draft = _Draft()
     path = draft.take_file(*_find_file(config_file, environ))
@@ -97,7 +98,7 @@ def load(
 
 
 def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Path:
-    """The file of the tokens that `pwgrid token` makes: beside the configuration file. Where none is read, in the
+    """The file of the tokens that `pwgrid token` makes: beside the configuration file, if there is one; else in the
     host's configuration directory, or in the user's own where the host has none."""
     if config_file is not None:
         return config_file.absolute().with_name(TOKENS_NAME)
@@ -108,7 +109,7 @@ def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Pa
 
 
 def show(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """A table for people of what `described` gives: name, value, unit, source."""
+    """What `described` returns as a table: name, value, unit, source."""
     rows = [("SETTING", "VALUE", "UNIT", "SOURCE")]
     for name, row in table.items():
         value = tuple(row["value"]) if isinstance(row["value"], list) else row["value"]
@@ -118,7 +119,7 @@ def show(table: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def described(settings: Settings, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """What JSON can have: `{name: {"value", "unit", "source"}}`. Secrets are masked."""
+    """The settings for JSON: `{name: {"value", "unit", "source"}}`. Secrets are masked."""
     return {
         name: {"value": _plain(getattr(settings, name)), "unit": setting.unit, "source": sources[name]}
         for name, setting in SETTINGS.items()
@@ -126,9 +127,9 @@ def described(settings: Settings, sources: Mapping[str, str]) -> dict[str, dict[
 
 
 def whose(config_file: Path | None) -> str:
-    """Whose settings a command shows that has read file, environment and flags itself."""
+    """The head of `config show` for settings that the command itself has read from file, environment and flags."""
     file = config_file or f"no file ({DEFAULT_FILE} is not there)"
-    return f"# what a grid would have that is started here now: {file}, this environment, these flags"
+    return f"# settings of a grid that would be started here now: {file}, this environment, these flags"
 
 
 def _plain(value: object) -> object:
@@ -151,7 +152,7 @@ class _Environment(EnvSettingsSource):
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
-        # It would also look for a field's own name, in lower case; an empty text counts as not set.
+        # Upper case only: the base class would also look for a field's own name. An empty text counts as not set.
         self.env_vars = {name: text.strip() for name, text in environ.items() if name.isupper() and text.strip()}
         self.variables: dict[str, str] = {}
         """The variable that has set each setting."""
@@ -173,7 +174,7 @@ _TEXTS: Final[_Validate] = partial(Settings.model_validate_strings, strict=True,
 
 
 class _Draft:
-    """Settings in the making: what is set for now, where that came from, and all that is wrong so far."""
+    """Settings while their sources are read: values and their sources so far, and all violations so far."""
 
     def __init__(self) -> None:
         self.sources = dict.fromkeys(SETTINGS, DEFAULT)
@@ -181,12 +182,12 @@ class _Draft:
         self._violations: list[Violation] = []
         self._is_complete = True
         self._unusable: set[str] = set()
-        """Names whose value in force is wrong itself, so that no rule between settings can be applied to it."""
+        """Names whose last value is itself wrong, so that no rule between settings can be applied to it."""
 
     def take_file(self, path: Path, named_by: str) -> Path | None:
-        """The values of a file. None when there is none in the default place.
+        """Takes the values of a file; returns its path, or None when there is none in the default place.
 
-        Not by TomlConfigSettingsSource: that passes over a file that is missing, or a pipe.
+        Does not use TomlConfigSettingsSource, which ignores a missing file or a pipe.
         """
         text = ""
         try:
@@ -207,7 +208,10 @@ class _Draft:
         return path
 
     def take(self, given: Mapping[str, object], source: Callable[[Setting], str], validate: _Validate) -> None:
-        """The values of a source that beats all before it. A bad one is a violation, also where a later one is good."""
+        """Takes the values of a source, which beats all sources before it.
+
+        A bad value is a violation, even where a later source has a good one.
+        """
         try:
             good = validate(given)
         except ValidationError as error:
@@ -224,7 +228,7 @@ class _Draft:
             self._put(name, getattr(good, name), source(SETTINGS[name]))
 
     def take_pools(self, given: dict[str, Any], source: str, read: _ReadPools) -> None:
-        """The pools of a source, out of all that it has `given`; they take the place of those of a source before."""
+        """Takes the pools of a source out of `given`; they replace those of the sources before it."""
         if POOLS not in given:
             return
         tables, faults = read(given.pop(POOLS))
@@ -234,13 +238,13 @@ class _Draft:
             self._unusable.add(POOLS)
 
     def take_credential(self, environ: Mapping[str, str]) -> None:
-        """The token that systemd has put into a file for this service alone: LoadCredential= of its unit."""
+        """Takes the token from the file of systemd's credential (LoadCredential= of the unit), if none was set."""
         path = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / CREDENTIAL
         if path.is_absolute() and _is_there(path) and self.sources["token"] == self.sources["token_file"] == DEFAULT:
             self.take({"token_file": str(path)}, lambda _setting: f"systemd's credential {CREDENTIAL}", _TEXTS)
 
     def finished(self, *, has_tokens: bool) -> Settings:
-        """All values together, by the rules between settings. Raises ConfigError with all that is wrong."""
+        """The settings, checked by the rules between them. Raises ConfigError with all that is wrong."""
         if self._is_complete:
             self._derive()
             try:
@@ -271,7 +275,7 @@ class _Draft:
             self._put("redis_url", url, f"redis_host, {self.sources['redis_host']}")
         if now.pools:
             for each in WORKERS:
-                if self.sources[each] == DEFAULT:  # who names pools wants those, and no others
+                if self.sources[each] == DEFAULT:  # a configuration that names pools wants no others
                     self._values[each] = 0
             now = Settings.model_construct(**self._values)
         name, filled = "default_browser_type", [each for each, workers in now.workers_wanted().items() if workers]
@@ -304,7 +308,7 @@ class _Draft:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file, even one that we may not look at: a grid that ignores its token is open to all."""
+    """Whether the file exists, also if we may not read it: a grid that ignored its token would be open to all."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -334,7 +338,7 @@ def _read_secret(path: Path) -> str:
 
 
 def _warnings(settings: Settings, sources: Mapping[str, str], config_file: Path | None) -> Iterator[str]:
-    """What is to be said about the token."""
+    """Sentences about a token that is weak or that others can read."""
     token, source = settings.token.get_secret_value(), sources["token"]
     if source == SETTINGS["token"].flag:
         yield "--token shows in ps to everybody on this host: use --token-file or PWGRID_TOKEN_FILE"
@@ -362,9 +366,9 @@ def _unreadable(error: Exception) -> str:
 
 
 def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator[tuple[str, str]]:
-    """Puts the settings of all sections into `known`, and tells what is none: its place and a sentence.
+    """Puts the settings of all sections into `known`; yields place and sentence for each key that is no setting.
 
-    Its value is not told: it might be a secret with a mistyped name.
+    Not its value, which might be a secret under a mistyped name.
     """
     for written, content in table.items():
         if written == POOLS and not isinstance(content, dict):
@@ -404,7 +408,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _sentence(setting: Setting, written: object) -> str:
-    """What it must be, for a value that pydantic does not take."""
+    """A sentence that says what a value must be, where pydantic has refused it."""
     if setting.choices:
         hint = _did_you_mean(written, setting.choices) if isinstance(written, str) else ""
         return f"must be one of {', '.join(setting.choices)}{hint}"

@@ -1,4 +1,7 @@
-"""The settings: what each is and may be, whom it concerns, and the rules between them. Reads no source."""
+"""The model of all settings: types, bounds, defaults, which processes each concerns, and the rules between them.
+
+Reads no file and no environment.
+"""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Set
@@ -44,27 +47,25 @@ SECTIONS: Final = {
 }
 
 OLD_SECTIONS: Final[Mapping[str, str]] = {"workers": "pools"}
-"""Sections that were called otherwise, in files that go on working: [pools] cannot be in one file with [[pools]]."""
+"""Older names of sections, by the present one. Files may still use them: [pools], but not together with [[pools]]."""
 
 WORKERS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
-"""The short form of three pools."""
+"""The settings that are the short form of three pools."""
 
 POOLS: Final = "pools"
 """The setting with all other pools. Its section is the tables [[pools]]."""
 
 NO_POOL: Final = f"{', '.join(WORKERS)}: one of them must be at least 1"
-"""Why a grid is refused that would serve nobody."""
+"""Why a configuration without any worker is refused."""
 
 _PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir", POOLS})
-"""These names are too general to be taken from an environment that is not ours alone."""
-
+"""These names are too general for environment variables without our prefix."""
 
 _FLAGS: Final = {"max_concurrent_sessions": "--slots", "worker_select_timeout": "--queue-timeout"}
-"""Where the name would make a clumsy flag."""
-
+"""Flags that are not made from the name of the setting."""
 
 _VARIABLES: Final = {POOLS: "pool_config"}
-"""Where an environment variable is not named like its setting."""
+"""Environment variables that are not named like their setting."""
 
 PREFIX: Final = "PWGRID_"
 
@@ -74,40 +75,40 @@ OLD_NAMES: Final[Mapping[str, str]] = {
     "max_worker_memory_hard_mib": "max_worker_rss_hard_mib",
     "memory_check_interval": "rss_check_interval",
 }
-"""Settings that are or were called otherwise, in files and environments that go on working."""
+"""Other names of settings, by the present one, which files and environments may use: older ones, or other hubs'."""
 
 
 def environment_names(name: str) -> list[str]:
-    """The environment variables that set it; the first one that is there counts."""
+    """The environment variables that set this setting; the first that exists counts."""
     names = [name, *(table[name] for table in (_VARIABLES, OLD_NAMES) if name in table)]
     return [f"{prefix}{each.upper()}" for each in names for prefix in ([PREFIX] if each in _PREFIXED else [PREFIX, ""])]
 
 
 def environment_name(name: str) -> str:
-    """The environment variable that is documented for it; with the prefix it is always one, too."""
+    """The documented environment variable of this setting. Its name with the prefix always works, too."""
     documented = _VARIABLES.get(name, name)
     return (PREFIX if documented in _PREFIXED else "") + documented.upper()
 
 
 def setting(default: T, section: str, *concerns: Part) -> T:
-    """A field of the model. `concerns` are those who must be told when it changes while the grid runs."""
+    """A field of the model. `concerns` are the parts of a running grid that must be told when it changes."""
     made: T = Field(default, json_schema_extra={"section": section, "concerns": [*concerns]})
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """For the rules between settings, as the context of a validation: where values come from, and which are wrong."""
+    """The context of a validation, for the rules between settings: `of` has the source of each value."""
 
     of: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(SETTINGS, DEFAULT))
     unusable: Set[str] = frozenset()
-    """No rule is applied to these."""
+    """Settings with wrong values: no rule is applied to them."""
     has_tokens: bool = False
-    """Clients may have tokens that `pwgrid token` made."""
+    """Whether clients may have tokens that `pwgrid token` made."""
 
 
 class Settings(BaseModel, frozen=True):
-    """Every setting of a grid. `pwgrid.settings.load` makes it from file, environment and flags."""
+    """Every setting of a grid, made by `pwgrid.settings.load` from file, environment and flags."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True,
@@ -124,17 +125,17 @@ class Settings(BaseModel, frozen=True):
     port: Annotated[int, kinds.Bounds(0, 65535)] = setting(8080, "listener", "fixed")
     """Port to listen on; 0 picks a free one."""
     allow_public: bool = setting(False, "listener", "proxy")
-    """A listener that other hosts can reach needs no token."""
+    """Allows a listener that other hosts can reach without a token."""
     token: Annotated[kinds.Secret, kinds.VISIBLE] = setting(kinds.Secret(""), "listener", "proxy")
     """Secret that clients must present."""
     token_file: str = setting("", "listener", "proxy")
-    """File with that secret, which only the grid's user should be able to read."""
+    """File with the token; only the grid's user should be able to read it."""
     allowed_origins: tuple[kinds.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
     allowed_hosts: tuple[kinds.HostPattern, ...] = setting((), "listener", "proxy")
-    """Host names of the grid, like *.example.org; empty: on a loopback address loopback names, elsewhere any."""
+    """Names under which the grid answers, like *.example.org; empty: on a loopback address loopback names, else any."""
     advertised_host: kinds.HostOrNone = setting("", "listener", "fixed")
-    """Host in the endpoints that the registry gives to others; empty: host."""
+    """Host in the endpoints that the grid gives to clients; empty: host."""
 
     chromium_workers: kinds.Workers = setting(2, "workers", "pool")
     """Chromium workers."""
@@ -156,33 +157,33 @@ class Settings(BaseModel, frozen=True):
     borrow_queue_timeout: kinds.Wait = setting(30.0, "queue", "proxy")
     """How long a client that borrows waits for a slot."""
     borrow_queue_max: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(100, "queue", "proxy")
-    """Of the clients that borrow, how many may wait for one pool at once."""
+    """Borrowing clients that may wait for one pool at once."""
     borrow_queue_max_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(5, "queue", "proxy")
-    """Of these, how many may have the same run."""
+    """Borrowing clients of the same run that may wait for one pool at once."""
     max_sessions_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
-    """Sessions and leases that a run may have at once; who comes for more waits. 0: any number."""
+    """Sessions and leases that a run may have at once; further clients wait. 0: any number."""
     max_sessions_per_label: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
-    """The same for all clients of one label key. 0: any number."""
+    """Sessions and leases that a label key may have at once; further clients wait. 0: any number."""
     max_sessions_per_token: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
-    """The same for a token that has no limit of its own. 0: any number."""
+    """Sessions and leases at once of a token that has no limit of its own; further clients wait. 0: any number."""
 
     borrow_trailing_fallback: bool = setting(True, "labels", "proxy")
-    """A label key that no pool has is served by the longest one that is left when its last segments are dropped."""
+    """If no pool has the label key that is asked for, drop its last segments until one has what is left."""
     borrow_prefix_expand: bool = setting(True, "labels", "proxy")
-    """Else by the shortest one that begins with it."""
+    """If that finds none, take the shortest label key that begins with the one that is asked for."""
     borrow_wildcards: bool = setting(False, "labels", "proxy")
-    """A segment * of a label key that is asked for stands for any."""
+    """In a label key that is asked for, a segment * matches any segment."""
     borrow_reconnect_grace: kinds.Wait = setting(0.0, "labels", "worker")
-    """How long a lease is kept whose client has disconnected; meanwhile it may connect again."""
+    """How long a lease is kept after its client has disconnected, so that it may connect again."""
     log_run_names: bool = setting(True, "labels", "worker")
-    """The log says what clients call their runs."""
+    """The log has the names that clients give to their runs."""
 
     compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy", "worker")
     """Compression of WebSocket messages; auto: only for clients on other hosts."""
     session_ping_timeout: kinds.Limit = setting(60.0, "sessions", "proxy", "worker")
-    """A client that answers nothing for so long is gone."""
+    """A client that answers nothing for this time is taken for gone."""
     session_idle_timeout: kinds.Limit = setting(0.0, "sessions", "worker")
-    """A session whose client sends nothing for so long is ended, also one that waits for an answer."""
+    """A session is ended when its client sends nothing for this time, even while it waits for an answer."""
     session_max_duration: kinds.Limit = setting(0.0, "sessions", "worker")
     """A session is ended after this time."""
     live_view: bool = setting(True, "sessions", "proxy", "worker")
@@ -195,7 +196,7 @@ class Settings(BaseModel, frozen=True):
     headless: bool = setting(True, "browsers", "worker")
     """Browsers run without a display."""
     prefer: Literal["auto", "playwright", "system"] = setting("auto", "browsers", "worker")
-    """Whose browsers come first; auto: Playwright's own where it is there, else the system's."""
+    """Which browsers come first; auto: Playwright's own if it is installed, else the system's."""
     chromium_executable: kinds.Executable = setting("", "browsers", "chromium")
     """Path of Chromium; empty: look for one."""
     firefox_executable: kinds.Executable = setting("", "browsers", "firefox")
@@ -207,11 +208,11 @@ class Settings(BaseModel, frozen=True):
     chromium_args: tuple[kinds.Switch, ...] = setting((), "browsers", "chromium")
     """More command line switches for Chromium."""
     client_guard: Literal["compatible", "strict", "off"] = setting("compatible", "browsers", "worker")
-    """What clients are refused. compatible: what no official client sends; strict: also what harms other sessions."""
+    """Which messages are refused. compatible: what no official client sends; strict: also what harms other sessions."""
     block_file_urls: bool = setting(False, "browsers", "worker")
-    """No page goes to a file:// URL: those read what the user of the grid may read."""
+    """Pages cannot go to file:// URLs, with which they read what the grid's user may read."""
     browser_env: tuple[kinds.Variable, ...] = setting((), "browsers", "worker")
-    """Environment variables that browsers get beside the few that they need."""
+    """Names of environment variables that browsers get, beside the few that they need."""
     launch_timeout: kinds.Interval = setting(60.0, "browsers", "worker")
     """A browser that is not ready after this time is given up."""
 
@@ -220,17 +221,17 @@ class Settings(BaseModel, frozen=True):
     redis_host: kinds.HostOrNone = setting("", "redis", "fixed")
     """Host of the Redis to use, where redis_url is not set."""
     redis_port: Annotated[int, kinds.Bounds(1, 65535)] = setting(6379, "redis", "fixed")
-    """Its port."""
+    """Port at redis_host."""
     redis_key_ttl: kinds.Interval = setting(30.0, "redis", "fixed")
-    """A worker that does not renew its registration for so long vanishes."""
+    """A worker's registration vanishes when it is not renewed for this time."""
     redis_retry_attempts: Annotated[int, kinds.Bounds(1, 1_000_000)] = setting(5, "redis", "fixed")
     """How often the first connection is tried."""
     redis_retry_delay: kinds.Wait = setting(3.0, "redis", "fixed")
-    """Pause between these attempts."""
+    """Pause between attempts at the first connection."""
     redis_key_prefix: Annotated[str, kinds.VISIBLE] = setting("", "redis", "fixed")
-    """Goes before every key: one for each grid on a shared Redis, or {pwgrid}: for Redis Cluster."""
+    """Prefix of every key: another one for each grid on a shared Redis, or {pwgrid}: for Redis Cluster."""
     redis_timeout: kinds.Interval = setting(1.0, "redis", "fixed")
-    """A call that takes longer has failed."""
+    """A call to Redis that takes longer has failed."""
 
     heartbeat_interval: kinds.Interval = setting(5.0, "lifecycle", "worker")
     """How often a worker renews its registration."""
@@ -241,22 +242,22 @@ class Settings(BaseModel, frozen=True):
     recycle_drain_timeout: kinds.Wait = setting(3600.0, "lifecycle", "worker")
     """The same for drains that the grid plans itself: lifetime, memory, age, configuration, upgrade, scale."""
     reaper_run_interval: kinds.Interval = setting(300.0, "lifecycle", "proxy")
-    """How often stale registrations are looked for."""
+    """How often the grid looks for stale registrations."""
     stale_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A heartbeat older than this is stale."""
     worker_lost_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")
-    """A worker without a master for so long ends; one silent for so long is killed."""
+    """A worker that has no master for this time ends; one that is silent for this time is killed."""
     detach_grace: kinds.Wait = setting(5.0, "lifecycle", "master")
-    """How long a grid that its master has left (SIGUSR1) admits clients; without a new one it then drains and ends."""
+    """How long a grid that its master left (SIGUSR1) admits clients; without a new master it then drains and ends."""
     max_worker_age: kinds.Limit = setting(0.0, "lifecycle", "master")
     """A worker older than this is recycled."""
     max_surge: Annotated[int, kinds.Bounds(1, kinds.MAX_WORKERS)] = setting(8, "lifecycle", "master")
-    """How many workers beside those wanted a pool adds of its own accord, for replacements to be there in time."""
+    """Workers beyond the wanted number that a pool may start so that replacements are ready in time."""
 
     memory_check_interval: Annotated[float, kinds.seconds(0.1)] = setting(5.0, "memory", "master")
     """How often the memory of all workers is measured."""
     memory_metric: Literal["pss", "rss", "uss"] = setting("pss", "memory", "master")
-    """What counts: pss shares common pages out, rss counts them in full, uss not at all."""
+    """How memory is counted: pss divides shared pages among their users, rss counts them in full, uss not at all."""
     max_worker_memory_mib: kinds.Mib = setting(0, "memory", "master")
     """A worker above this, by memory_metric, is recycled."""
     max_worker_memory_hard_mib: kinds.Mib = setting(0, "memory", "master")
@@ -265,7 +266,7 @@ class Settings(BaseModel, frozen=True):
     """Below this much available memory on the host, nothing is started or admitted."""
 
     canary_interval: kinds.Limit = setting(30.0, "canary", "worker")
-    """How often an idle worker proves itself."""
+    """How often an idle worker proves that its browser works."""
     canary_timeout: kinds.Interval = setting(10.0, "canary", "worker")
     """A proof that takes longer has failed."""
 
@@ -289,14 +290,14 @@ class Settings(BaseModel, frozen=True):
         return wanted
 
     def pools_wanted(self) -> dict[str, PoolSettings]:
-        """All pools by name, in the order of the configuration: the short form of a browser type, as far as it has
-        workers or there is nothing else, then the others."""
+        """All pools by name: first the short forms (those with workers, or all if there are no [[pools]]), then
+        [[pools]] in the order of the configuration."""
         short = [short_form(self, browser_type) for browser_type in BROWSER_TYPES]
         pools = [each for each in short if each.workers or not self.pools]
         return {each.name: each for each in [*pools, *(resolved(self, table) for table in self.pools)]}
 
     def of_pool(self, pool: PoolSettings) -> Self:
-        """These settings as the workers of a pool have them."""
+        """These settings with the values of a pool in place of the global ones."""
         args = {"chromium_args": pool.args} if pool.browser_type == "chromium" else {}
         return self.model_copy(
             update={
@@ -326,7 +327,7 @@ class Settings(BaseModel, frozen=True):
     @field_validator("*", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        """Environment and flags have texts for values (`model_validate_strings`), the file has lists for tuples."""
+        """Turns texts of environment and flags (`model_validate_strings`) into values, lists of a file into tuples."""
         setting = SETTINGS[str(info.field_name)]
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(each, str) and not each.isprintable() for each in texts):
@@ -338,7 +339,7 @@ class Settings(BaseModel, frozen=True):
         return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
-    def _keep_to_the_rules(self, info: ValidationInfo) -> Self:
+    def _check_relations(self, info: ValidationInfo) -> Self:
         sources = info.context or Sources()
         faults = [
             InitErrorDetails(type=kinds.rule(sentence), loc=(blamed,), input=getattr(self, blamed))
@@ -350,9 +351,10 @@ class Settings(BaseModel, frozen=True):
         return self
 
     def _broken_rules(self, sources: Mapping[str, str], has_tokens: bool) -> Iterator[tuple[Collection[str], str, str]]:
-        """Of each rule between settings that is broken: its settings, the one to blame, and a sentence.
+        """Yields for each broken rule between settings: the settings, the one to blame, and a sentence.
 
-        Of two, the one that somebody has set is to blame, else the first; the sentence has what the other is and why.
+        Of two settings the right one is to blame if only it was set, else the left one. The sentence has the value and
+        the source of the other.
         """
         for rule in RELATIONS:
             left, right = getattr(self, rule.left), getattr(self, rule.right)
@@ -485,6 +487,6 @@ def literal(value: object) -> str:
 
 
 def bare(value: object) -> str:
-    """The same, without quotes where that cannot be misread."""
+    """The value as TOML has it, but without quotes where that cannot be misread."""
     text, plain = literal(value), str(value)
     return plain if text == f'"{plain}"' and plain and plain.isprintable() and " " not in plain else text

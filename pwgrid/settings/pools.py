@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NAME_CHARACTERS: Final = 63
 MAX_POOLS: Final = 64
 MAX_TEXT: Final = 16 * 1024
-"""Characters of all label keys and args together. The proxy is told of all pools in one frame, which has its limit."""
+"""Characters of all label keys and args together. The proxy gets all pools in one frame, whose size is limited."""
 
 _HASH_CHARACTERS: Final = 8
 _KEPT_FOR_THE_GRID: Final = frozenset(
@@ -68,7 +68,7 @@ def _variables(given: dict[str, kinds.Secret]) -> dict[str, kinds.Secret]:
 
 
 class ProxyServer(BaseModel, frozen=True):
-    """Through what the browsers reach the network, as Playwright has it."""
+    """The proxy of a pool's browsers, with the fields of Playwright's launch option."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -95,14 +95,14 @@ class ProxyServer(BaseModel, frozen=True):
 
 
 class PoolTable(BaseModel, frozen=True):
-    """One `[[pools]]` table as it is written; None is not said, so that the global setting counts."""
+    """One `[[pools]]` table as it is written. None: the table does not have the key, and the global setting counts."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
     name: Annotated[str, AfterValidator(_name)]
-    """Of the pool: 1 to 63 lower case letters, digits, - and _."""
+    """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
     browser: BrowserType | None = None
     """chromium, firefox or webkit; may be left out where labels name it."""
     workers: kinds.Workers = 1
@@ -124,11 +124,11 @@ class PoolTable(BaseModel, frozen=True):
     args: tuple[kinds.Switch, ...] | None = None
     """Command line switches; else CHROMIUM_ARGS, where the browser is Chromium."""
     proxy: ProxyServer | None = None
-    """URL, or a table of server, bypass, username and password."""
+    """Proxy of the browsers: a URL, or a table of server, bypass, username and password."""
     env: Annotated[dict[str, kinds.Secret], AfterValidator(_variables)] = {}
     """Environment variables and their values, beside those of BROWSER_ENV."""
     labels: tuple[Annotated[str, AfterValidator(_label)], ...] = ()
-    """Label keys that no other pool has."""
+    """Label keys of the pool; no other pool may have them."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -162,23 +162,22 @@ class PoolTable(BaseModel, frozen=True):
 
     @property
     def browser_type(self) -> BrowserType:
-        """Its browser; the one that its labels name where it does not say."""
+        """The browser of the table, or the one that its labels name."""
         found = self.browser or label_keys.parse(self.labels[0]).browser_type
         assert found is not None  # `_faults_within` has seen to it
         return found
 
     def shown(self) -> dict[str, Any]:
-        """What is said, as JSON and TOML can have it, without secrets."""
+        """The keys that the table has, with values for JSON and TOML, secrets masked."""
         said = self.model_dump(exclude_unset=True, exclude_none=True)
         return {name: _without_secrets(value) for name, value in said.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """One pool with all its values in force. `slots` and `lifetime` are sessions of each worker; a limit that is 0 is
-    off.
+    """One pool with all its values. `slots` and `lifetime` are sessions of each worker; a limit of 0 is off.
 
-    `is_short_form`: it is what CHROMIUM_WORKERS and the like mean.
+    `is_short_form`: it comes from CHROMIUM_WORKERS or the like, not from a table.
     """
 
     name: str
@@ -199,19 +198,19 @@ class PoolSettings:
 
     @property
     def own(self) -> tuple[object, ...]:
-        """What no global setting says, secrets in clear: to compare and to fingerprint, never to show."""
+        """The values that no global setting has, secrets in clear: to compare and to fingerprint, never to show."""
         return (*self.launch, self.labels)
 
     @property
     def launch(self) -> tuple[str, ...]:
-        """Of these what its browsers are launched with."""
+        """Those of `own` with which browsers are launched."""
         proxy = self.proxy.options() if self.proxy else {}
         env = sorted((name, value.get_secret_value()) for name, value in self.env.items())
         return (self.channel, repr(self.args), repr(proxy), repr(env))
 
 
 def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:
-    """The pool that the number of workers of a browser type stands for; its name is that type."""
+    """The pool that CHROMIUM_WORKERS or the like stands for; its name is the browser type."""
     return PoolSettings(
         name=browser_type,
         browser_type=browser_type,
@@ -227,7 +226,7 @@ def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:
 
 
 def resolved(settings: Settings, table: PoolTable) -> PoolSettings:
-    """The pool of a table: what it does not say is what the global setting says."""
+    """The pool of a table: for keys that the table does not have, the global settings count."""
     default = short_form(settings, table.browser_type)
 
     def said(value: Any, otherwise: Any) -> Any:
@@ -293,7 +292,7 @@ def read_pool_config(text: str) -> tuple[tuple[PoolTable, ...], list[Fault]]:
 
 
 def name_of_label(key: str, taken: Iterable[str] = ()) -> str:
-    """A pool's name that is made of a label key, and is none of `taken`."""
+    """A pool's name made of a label key; with a hash where it is too long, or one of `taken`."""
     name = re.sub(r"[^a-z0-9_-]+", "-", key.lower()).strip("-_") or "pool"
     if len(name) <= _NAME_CHARACTERS and name not in taken:
         return name
@@ -302,7 +301,7 @@ def name_of_label(key: str, taken: Iterable[str] = ()) -> str:
 
 
 def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Iterator[Fault]:
-    """One for each key that is wrong."""
+    """A fault for each key that is wrong."""
     told: set[str] = set()
     for each in error.errors():
         key = str(each["loc"][0])
@@ -339,14 +338,14 @@ def _sentence(error: ErrorDetails) -> str:
 
 
 def _bounds(info: FieldInfo) -> kinds.Bounds | None:
-    """Those of a number, also where it is optional."""
+    """The bounds of a number, also of an optional one."""
     parts = [info.annotation, *getattr(info.annotation, "__args__", ())]
     found = [*info.metadata, *(each for part in parts for each in getattr(part, "__metadata__", ()))]
     return next((each for each in found if isinstance(each, kinds.Bounds)), None)
 
 
 def _faults_within(place: str, table: PoolTable) -> Iterator[Fault]:
-    """The rules between the keys of one table."""
+    """Faults by the rules between the keys of one table."""
     types = [label_keys.parse(each).browser_type for each in table.labels]
     if table.browser is None and not types:
         yield Fault(place, "", f"must say its browser, one of {', '.join(BROWSER_TYPES)}")
@@ -362,7 +361,7 @@ def _faults_within(place: str, table: PoolTable) -> Iterator[Fault]:
 
 
 def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Fault]:
-    """What no two pools may share: their names, and label keys."""
+    """Faults of all pools together: too many, too much text, a name or a label key that two of them have."""
     characters = sum(len(each) for table in tables for each in (*table.labels, *(table.args or ())))
     if len(tables) > MAX_POOLS or characters > MAX_TEXT:
         sentence = f"there may be at most {MAX_POOLS} pools, with {MAX_TEXT} characters of labels and args together"

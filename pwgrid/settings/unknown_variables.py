@@ -1,4 +1,4 @@
-"""Finds variables of the environment that set nothing and look as if they should; reads no value of them."""
+"""Finds environment variables that look like a setting and are none. Reads only names, no values."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -22,12 +22,12 @@ NO_SETTINGS: Final = frozenset(
 _SETTINGS: Final = tuple(variable for setting in SETTINGS.values() for variable in setting.environments)
 _SHORTEST: Final = 10
 _CUTOFF: Final = 0.9
-"""How alike a name without our prefix must be to a setting's: in names as long as ours one letter may be missing, too
-many, or wrong. The environment is full of names that are not meant for us, short ones above all (LOGLEVEL)."""
+"""How alike a name without our prefix must be to a setting's: it may have about one letter too few, too many, or wrong.
+The environment is full of names that are not meant for us, most of them short (LOGLEVEL)."""
 
 
 def find_strays(variables: Iterable[str]) -> Iterator[Violation]:
-    """Those with our prefix that are no settings, and those that differ from a setting by a typing error."""
+    """Variables with our prefix that are no settings, and others that differ from a setting by a typing error."""
     for name in sorted(variables):
         if name in _SETTINGS or name in NO_SETTINGS:
             continue

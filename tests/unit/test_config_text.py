@@ -198,7 +198,7 @@ def test_variables_of_others_are_left_alone() -> None:
 def test_config_show_says_whose_settings_it_shows(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["config", "show"], env={"PWGRID_CONFIG": None}).output.splitlines()[0]
     there = f"no file ({tmp_path}/none.toml is not there), this environment, these flags"
-    assert shown == f"# what a grid would have that is started here now: {there}"
+    assert shown == f"# settings of a grid that would be started here now: {there}"
 
 
 def test_the_drain_timeout_is_also_understood_by_the_name_that_other_hubs_give_it() -> None:
