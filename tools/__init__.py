@@ -1,1 +1,1 @@
-"""What make runs before pwgrid is installed. Nothing of the package imports it."""
+"""Scripts for make, for the build and for docs/. The package imports none of them."""

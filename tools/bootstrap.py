@@ -1,7 +1,7 @@
 """Makes .venv and installs pwgrid into it, with nothing but a Python 3.11+ to start from. Run by make.
 
 What it installs is pinned with hashes in requirements.txt and requirements-dev.txt (`make lock`). A second run finds
-all as it was and returns at once. Standard library only; so is pwgrid/setup/packages.py.
+nothing to do and returns at once. Imports only the standard library and pwgrid/setup/packages.py, which does the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fail(text: str) -> None:
 
 
 def use_a_python_that_is_new_enough() -> None:
-    """Re-executes this script under a newer interpreter where the default one is too old."""
+    """Executes this script again with a newer Python if this one is too old."""
     if sys.version_info >= OLDEST:
         return
     for name in ("python3.13", "python3.12", "python3.11"):
@@ -47,7 +47,7 @@ def use_a_python_that_is_new_enough() -> None:
 
 
 def state() -> dict[str, object]:
-    """What the last complete run wrote down; empty when there is none."""
+    """What the last complete run recorded; empty when there was none."""
     try:
         found = json.loads(STATE.read_text())
     except (OSError, ValueError):
@@ -85,12 +85,12 @@ def playwright_of_user() -> str | None:
 def is_installed(*, dev: bool) -> bool:
     """Whether the last run did all that this one would."""
     found = state()
-    wanted = state_of(dev=dev or bool(found.get("dev")))  # what the tests need is more, not something else
+    wanted = state_of(dev=dev or bool(found.get("dev")))  # an installation for the tests has all of the other
     return found == wanted and os.access(str(wanted["python"]), os.X_OK)
 
 
 def venv_works() -> bool:
-    """Whether there is a virtual environment that was made here, of a Python that is still there, and has a pip."""
+    """Whether there is a virtual environment that was made here, whose Python still exists, and which has pip."""
     found, now = state(), state_of(dev=False)
     if any(name in found and found[name] != now[name] for name in ("root", "python")):
         return False
@@ -98,14 +98,14 @@ def venv_works() -> bool:
 
 
 def make_venv(host: Host) -> None:
-    """Makes the virtual environment, with pip. Where Python lacks the modules for it, the system's package has them."""
+    """Makes the virtual environment, with pip. Installs the system's package if Python lacks the modules for it."""
     from pwgrid.setup.packages import Steps, install_package
 
     if venv_works():
         return
     say(f"making {VENV} with Python {sys.version.split()[0]}")
     fault = fault_of(sys.executable, "-c", "import ensurepip, venv")
-    if fault is not None:  # Debian and Ubuntu have them in a package of its own
+    if fault is not None:  # Debian and Ubuntu have them in a separate package
         say(fault)
         package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
         fault = install_package("python", (package, "python3-venv"), Steps(say), host)
@@ -118,7 +118,7 @@ def make_venv(host: Host) -> None:
 
 
 def fault_of(*command: str) -> str | None:
-    """Runs a command in silence. None when it worked, else what it said last."""
+    """Runs a command without showing its output. None when it worked, else the last line of it."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -132,7 +132,7 @@ def fault_of(*command: str) -> str | None:
 
 
 def install(host: Host, *, dev: bool) -> None:
-    """Installs what the lock names, and nothing else, then the project itself: changes of its code count at once."""
+    """Installs exactly the packages of the lock, then the project itself, whose code runs from this checkout."""
     kept = playwright_of_user()
     say(f"installing pwgrid{' with the tools for its tests' if dev else ''} (a minute or two at the first time)")
     STATE.unlink(missing_ok=True)
@@ -142,17 +142,17 @@ def install(host: Host, *, dev: bool) -> None:
         pins = re.sub(r"^playwright==.*\n(?: .*\n)*", "", lock.read_text(), flags=re.MULTILINE)
         lock = VENV / lock.name
         lock.write_text(pins)
-    # Without --only-binary pip would build what has no wheel for this Python, with tools that no lock names.
+    # Without --only-binary pip would build a package without a wheel for this Python, with tools that are not locked.
     pip_install(host, "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock))
     pip_install(host, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
-    # A service's own user may not write here, and would compile all of it at each start.
+    # Compiled now: the user of a service may not write here, and would compile everything at each start.
     fault_of(str(VENV / "bin" / "python"), "-m", "compileall", "-q", str(ROOT / "pwgrid"))
     STATE.write_text(json.dumps(state_of(dev=dev)))
     say("installed")
 
 
 def pip_install(host: Host, *arguments: str) -> None:
-    """Runs pip, or fails with what it said."""
+    """Runs pip install; ends the script with pip's last words if that fails."""
     from pwgrid.setup.packages import Steps
 
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]

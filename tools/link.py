@@ -1,7 +1,7 @@
 """Puts a link to the command `pwgrid` of this checkout where the user has commands. Run by `make up` and `make link`.
 
-That is ~/.local/bin or ~/bin, whichever is on PATH, or the directory that is said. .venv/bin itself does not belong on
-PATH: its python would hide the user's. Standard library only.
+That is ~/.local/bin or ~/bin, whichever is on PATH, or the given directory. .venv/bin itself does not belong on PATH:
+its python would hide the user's. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def places() -> list[Path]:
 
 
 def is_ours(link: Path) -> bool:
-    """Whether it leads to the command of a checkout, this one or another."""
+    """Whether the link leads to the command of a checkout, this one or another."""
     return link.is_symlink() and os.readlink(link).endswith("/.venv/bin/pwgrid")
 
 
 def put(link: Path) -> str:
-    """Makes the link; what there is to say, empty when it was there already."""
+    """Makes the link; returns a sentence for the user, empty when the link was there already."""
     if link.is_symlink() and os.readlink(link) == str(COMMAND):
         return ""
     if os.path.lexists(link) and not is_ours(link):

@@ -1,4 +1,4 @@
-"""Writes the table of docs/metrics.md from the metrics that the proxy knows: `python -m tools.metrics_page`."""
+"""Writes the table of docs/metrics.md from the list of metrics in the code: `python -m tools.metrics_page`."""
 
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ _END: Final = "<!-- end -->\n"
 
 
 def page_with(page: str) -> str:
-    """`page` with the table as it should be."""
+    """`page` with the table renewed."""
     head, _, rest = page.partition(_BEGIN)
     return head + _BEGIN + "\n" + _table() + "\n" + _END + rest.partition(_END)[2]
 

@@ -13,7 +13,7 @@ LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s]+\))")
 
 
 def with_absolute_links(readme: str, repository: str) -> str:
-    """The text with each relative link leading to that file in the repository."""
+    """The text with relative links replaced by links into the repository."""
     readme = IMAGE.sub(rf"\1{repository}/raw/main/\2", readme)
     return LINK.sub(rf"\1{repository}/blob/main/\2", readme)
 

@@ -1,5 +1,5 @@
-"""Puts promtool into .venv/bin, for the tests of the alerts: 20 MB of Debian's package prometheus, of which nothing is
-installed. Says in one line why not where that cannot be had."""
+"""Puts promtool into .venv/bin, for the tests of the alerts. Downloads Debian's package prometheus (20 MB) and takes it
+out of that, without installing the package. Where that fails, prints why in one line."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ TIMEOUT_S: Final = 60
 
 
 def fetch(into: Path) -> str | None:
-    """Why there is no promtool; None when there is one."""
+    """Puts promtool into this directory unless there is one. None when it worked, else why not."""
     if shutil.which("promtool") or (into / "promtool").exists():
         return None
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
@@ -27,7 +27,7 @@ def fetch(into: Path) -> str | None:
 
 
 def run(command: list[str], directory: str) -> None:
-    """Raises CalledProcessError with what it said, TimeoutExpired."""
+    """Runs a command in `directory`. Raises CalledProcessError with its stderr, TimeoutExpired."""
     subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 

@@ -25,12 +25,12 @@ class GridRefusal(GridError):
         self.status = status
         self.details = details
         self.retry_after_s = retry_after_s
-        """When it is worth another try; None where the grid does not say."""
+        """After how many seconds another try may succeed; None where the grid does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the grid is, and the token for it."""
+    """The address of a grid, and the token for it."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class Server:
     @classmethod
     def at(cls, url: str, *tokens: str | None) -> Server:
         """The grid at a http, https, ws or wss URL. Its token is the first of `tokens` if given, else that of the URL,
-        else the next of `tokens`. Raises ValueError for a URL that is none."""
+        else the next of `tokens`. Raises ValueError for any other URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
             raise ValueError(f"{url!r} is no URL of a grid: use http://host:8080")
@@ -53,12 +53,12 @@ class Server:
         return cls(parts.hostname, parts.port or (443 if is_encrypted else 80), is_encrypted, token)
 
     def call(self, method: str, path: str, body: Mapping[str, Any], timeout_s: float) -> Call:
-        """A request that is yet to be made."""
+        """A request, not sent yet."""
         return Call(self, method, path, body, timeout_s)
 
 
 class Call:
-    """One request. `run` waits for its answer, and `cancel` from another thread ends that."""
+    """One request. `run` sends it and waits for the answer; `cancel`, from another thread, ends the wait."""
 
     def __init__(self, server: Server, method: str, path: str, body: Mapping[str, Any], timeout_s: float) -> None:
         self._request = (method, path)
@@ -76,7 +76,7 @@ class Call:
         self._is_cancelled = False
 
     def run(self) -> dict[str, Any]:
-        """The JSON of the answer. Raises GridRefusal for a status of 400 and above, GridError where none comes."""
+        """Returns the JSON of the answer. Raises GridRefusal for a status of 400 or above, GridError for no answer."""
         with contextlib.closing(self._connection):
             try:
                 self._connection.connect()
@@ -99,7 +99,7 @@ class Call:
         return details
 
     def cancel(self) -> None:
-        """Ends the connection: `run` raises GridError, unless the answer is there already."""
+        """Closes the connection: `run` raises GridError, unless the answer has come already."""
         self._is_cancelled = True
         if (sock := self._connection.sock) is not None:
             with contextlib.suppress(OSError):

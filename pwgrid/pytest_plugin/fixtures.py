@@ -1,4 +1,4 @@
-"""What pytest-playwright is told when there is a grid."""
+"""The fixture by which pytest-playwright connects to a grid."""
 
 import inspect
 
@@ -7,10 +7,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def connect_options(pytestconfig: pytest.Config) -> dict[str, str]:
-    """The arguments of Playwright's `connect()`, of which the first is `endpoint`, in older versions `ws_endpoint`."""
+    """The arguments of Playwright's `connect()`. Its first parameter is `endpoint`, in older versions `ws_endpoint`."""
     from playwright.sync_api import BrowserType
 
-    from pwgrid.pytest_plugin import endpoint
+    from pwgrid.pytest_plugin.endpoint import endpoint
 
     first = list(inspect.signature(BrowserType.connect).parameters)[1]
     return {first: endpoint(pytestconfig)}

@@ -1,4 +1,4 @@
-"""Gets the browsers that a grid needs onto this host, and says each step. No role calls it."""
+"""Finds or installs the browsers that a grid needs, and says each step. No role calls it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pwgrid.worker.browser.setup_trials import Trial, Trials
 _VERSION_TIMEOUT_S: Final = 20.0
 _CONNECT_TIMEOUT: Final = "PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT"
 _CONNECT_TIMEOUT_MS: Final = 10_000
-"""Playwright's own 30 s, five times over, are a long wait behind a firewall that swallows packets."""
+"""Playwright itself waits five times 30 s, which is long behind a firewall that drops packets."""
 
 _DOWNLOAD_VARIABLES: Final = "HTTPS_PROXY and PLAYWRIGHT_DOWNLOAD_HOST"
 _LACKS_LIBRARIES: Final = re.compile(r"missing dependencies|shared librar|shared object", re.IGNORECASE)
@@ -39,7 +39,7 @@ _CHROMIUM: Final = ("chromium",)
 _HEADLESS_SHELL: Final = ("chromium-headless-shell", *_CHROMIUM)
 _FIREFOX: Final = ("firefox-esr",)
 _LIBATOMIC: Final = ("libatomic1",)
-"""The one library that Node needs and the smallest Debian and Ubuntu lack."""
+"""The one library that Node needs and that minimal Debian and Ubuntu lack."""
 
 
 def setup(
@@ -51,12 +51,10 @@ def setup(
     *,
     video: bool = False,
 ) -> list[FoundBrowser]:
-    """Finds or gets the browser of each pool, opens a page in it, and makes sure of a Redis; returns what was found.
+    """Finds or installs the browser of each pool and a redis-server, and opens a page in each browser.
 
-    Without `video` a missing ffmpeg is no fault.
-
-    Says every step in plain lines. What cannot be had is raised at the end, all of it at once, so that nobody has to
-    try once for each: BrowserMissing, BrowserLaunchError or another GridError.
+    Returns the browsers. Without `video` a missing ffmpeg is no fault. Raises BrowserMissing, BrowserLaunchError or
+    another GridError at the end, with all faults in one, so that the user need not run it once for each.
     """
     places = places or SearchPaths()
     host = host or Host(places.environ, places.root)
@@ -68,9 +66,9 @@ def setup(
     wanted = {(pool.browser_type, pool.executable, pool.headless, *pool.launch): pool for pool in reversed(list(pools))}
     found = list[FoundBrowser]()
     for pool in reversed(wanted.values()):
-        one_by_one = _Setup(settings.of_pool(pool), pool, say, host, places, driver_fault)
+        set_up = _Setup(settings.of_pool(pool), pool, say, host, places, driver_fault)
         try:
-            found.append(one_by_one.find_or_get(pool.browser_type))
+            found.append(set_up.find_or_get(pool.browser_type))
         except GridError as fault:
             faults.append(fault)
     try:
@@ -111,12 +109,12 @@ _STEPS: Final[Mapping[str, tuple[Step, ...]]] = {
     "playwright": (("try", "playwright"), ("get", "playwright"), ("try", "system"), ("get", "system")),
     "system": (("try", "system"), ("get", "system"), ("try", "playwright"), ("get", "playwright")),
 }
-"""By the setting `prefer`: which browsers are tried, and when others are got."""
+"""By the setting `prefer`: in which order installed browsers are tried and others are installed."""
 
 
 @dataclass(slots=True)
 class _Setup:
-    """What every step for a browser needs, and what it found out."""
+    """The set-up of the browser of one pool."""
 
     settings: Settings
     pool: PoolSettings
@@ -128,7 +126,7 @@ class _Setup:
     """Executables that did not start in this run."""
 
     def find_or_get(self, browser_type: BrowserType) -> FoundBrowser:
-        """The first browser that opens a page, of those that are here and those that can be had.
+        """The first browser that opens a page, of those that are installed and those that can be.
 
         Raises BrowserMissing with what is wrong with each, or BrowserLaunchError for the one that the settings name.
         """
@@ -151,7 +149,7 @@ class _Setup:
         raise BrowserMissing(f"{browser_type} could not be installed", "; ".join([*dict.fromkeys(faults), or_else]))
 
     def _first_that_starts(self, source: Source, browser_type: BrowserType, faults: list[str]) -> FoundBrowser | None:
-        """Why others of this source did not start is added to `faults`."""
+        """The first browser of this source that opens a page. Adds to `faults` why others do not start."""
         for browser in candidates_from(source, browser_type, self.settings, self.places, faults):
             if _identity(browser) in self._unfit:
                 continue
@@ -165,11 +163,11 @@ class _Setup:
         return None
 
     def _get(self, source: Source, browser_type: BrowserType) -> str | None:
-        """None when it may be here now, else why not."""
+        """Installs a browser from this source. None when it may be here now, else why not."""
         return self._from_playwright(browser_type) if source == "playwright" else self._from_system(browser_type)
 
     def _from_playwright(self, browser_type: BrowserType) -> str | None:
-        """Playwright's own download. None when it worked, else why not."""
+        """Has Playwright download its own browser. None when it worked, else why not."""
         if self.driver_fault is not None:
             return "Playwright cannot install it without its Node"
         self.say(f"{browser_type}: asking Playwright to install its own")
@@ -180,7 +178,7 @@ class _Setup:
         return None if fault is None else f"Playwright could not install it ({fault}; {_DOWNLOAD_VARIABLES} are heeded)"
 
     def _from_system(self, browser_type: BrowserType) -> str | None:
-        """The system's own package, a newer one where it is here already. None when it worked, else why not."""
+        """Installs or updates the system's package. None when it worked, else why not."""
         if browser_type == "webkit":
             return "no system has a package of the WebKit that Playwright needs"
         if self.host.has_snap_packages:
@@ -190,7 +188,10 @@ class _Setup:
         return install_package(browser_type, packages, self.say, self.host)
 
     def _try_launch(self, browser: FoundBrowser) -> None:
-        """Opens a page; where Playwright's own browser lacks libraries, gets these first. Raises BrowserLaunchError."""
+        """Opens a page; if Playwright's own browser lacks libraries, installs them and tries again.
+
+        Raises BrowserLaunchError.
+        """
         try:
             self._launch(browser)
         except BrowserLaunchError as error:
@@ -203,7 +204,7 @@ class _Setup:
             self._launch(browser)
 
     def _launch(self, browser: FoundBrowser) -> None:
-        """Opens a page, says how that went, and writes it down for the grid. Raises BrowserLaunchError."""
+        """Opens a page, says how that went, and saves the result for the grid. Raises BrowserLaunchError."""
         try:
             trial = launch_once(browser, self.settings, self.pool)
         except BrowserLaunchError as error:
@@ -228,7 +229,7 @@ class _Setup:
             self.say(f"{browser.browser_type}: how it started cannot be written down for the grid: {error}")
 
     def _libraries(self, browser_type: BrowserType) -> str | None:
-        """What Playwright says that its browser needs, by the package manager. None when it worked, else why not."""
+        """Installs the libraries that Playwright says its browser needs. None when it worked, else why not."""
         command = [*compute_driver_executable(), "install-deps", browser_type]
         prefix = self.host.as_root()
         if prefix is None:
@@ -238,7 +239,7 @@ class _Setup:
 
 
 def _identity(browser: FoundBrowser) -> str:
-    """Names this very file: after an update of its package it is another one."""
+    """An id of this file; after an update of its package it is another one."""
     file = os.stat(browser.executable)
     return f"{browser.executable} {file.st_size} {file.st_mtime_ns}"
 
@@ -277,7 +278,10 @@ def _run_fault(program: str, host: Host) -> str | None:
 
 
 def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings | None = None) -> Trial:
-    """Launches a browser server as a worker of the pool would, with its warm-up: a page. Raises BrowserLaunchError."""
+    """Launches a browser server as a worker of the pool would, which opens a page to warm up.
+
+    Raises BrowserLaunchError.
+    """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
         temporary = Path(directory, "tmp")

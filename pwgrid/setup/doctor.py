@@ -1,4 +1,4 @@
-"""Looks at what a grid needs of this host, with a real launch of each browser, and says what to do. Changes nothing."""
+"""Checks what a grid needs of this host, with a real launch of each browser, and says what to do. Changes nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Level = Literal["good", "warn", "bad"]
 
 _MIB: Final = 1 << 20
 _BROWSER_MIB: Final = 256
-"""What an idle worker with its Node and its browser takes, roughly; a session with a page or two takes it again."""
+"""Roughly what an idle worker takes with its Node and its browser, and what a session with a page or two adds."""
 
 _WORKER_TASKS: Final = 150
 _SHM_MIB: Final = 64
@@ -47,7 +47,7 @@ _TIMEOUT_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, how it is, and what to do about it (empty where that is nothing)."""
+    """What was checked, what was found, and what to do about it (empty: nothing)."""
 
     name: str
     level: Level
@@ -100,7 +100,7 @@ def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Ite
 
 
 def _sandbox(settings: Settings, root: Path) -> Finding:
-    """Whether Chromium's sandbox could be had. Debian, Ubuntu and containers restrict it by different switches."""
+    """Whether Chromium's sandbox can work. Debian, Ubuntu and containers restrict it by different switches."""
     kernel = root / "proc/sys"
     faults = [
         (os.geteuid() == 0, "the grid runs as root", "run it as an ordinary user"),
@@ -174,7 +174,7 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     base = next(each for each in (path, *path.parents) if each.is_dir())
     disk = os.statvfs(base)
     free, inodes = disk.f_bavail * disk.f_frsize // _MIB, disk.f_favail
-    has_inodes = disk.f_files == 0 or inodes >= _INODES  # btrfs has no number of them
+    has_inodes = disk.f_files == 0 or inodes >= _INODES  # btrfs does not count inodes
     level = "bad" if free < _TEMPORARY_MIB // 10 else "warn" if free < _TEMPORARY_MIB or not has_inodes else "good"
     yield Finding(
         "disk",
@@ -185,7 +185,7 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
 
 
 def _tasks_left() -> Iterator[int]:
-    """What each limit leaves: the kernel's, and those of the cgroups that this process is in."""
+    """How many more processes each limit allows: the kernel's, the user's, and those of this process's cgroups."""
     running = sum(name.isdigit() for name in os.listdir("/proc"))
     yield int(text_of(Path("/proc/sys/kernel/pid_max")) or 32768) - running
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)

@@ -1,4 +1,4 @@
-"""Finds or gets the ffmpeg with which Playwright records videos, and says each step. No role calls it."""
+"""Finds or installs the ffmpeg with which Playwright records videos, and says each step. No role calls it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pwgrid.setup.packages import Host, Steps, install_package
 from pwgrid.worker.browser.find import SearchPaths, install_directories
 
 FILE: Final = "ffmpeg-linux"
-"""What Playwright calls the program, in a directory of the version that it wants."""
+"""The name of the program in Playwright's directory for the version that it wants."""
 
 ENCODER: Final = "libvpx"
-"""A video is a WebM file."""
+"""Playwright's videos are WebM files, which need it."""
 
 _LIST_TIMEOUT_S: Final = 20.0
 _PACKAGES: Final = ("ffmpeg",)
 
 
 def ensure_ffmpeg(say: Steps, host: Host, places: SearchPaths, *, get: bool) -> str | None:
-    """Makes sure that a session with recordVideo works: with Playwright's own, or the system's put where that is.
+    """Makes sure that a session with recordVideo works: with Playwright's own ffmpeg, or a link to the system's there.
 
-    Gets one where there is none and `get` is true. None when there is one now, else why not and what to do.
+    Installs one where there is none and `get` is true. None when there is one now, else why not and what to do.
     """
     fault = find_ffmpeg(places)
     if fault is not None:
@@ -42,7 +42,7 @@ def ensure_ffmpeg(say: Steps, host: Host, places: SearchPaths, *, get: bool) -> 
 
 
 def find_ffmpeg(places: SearchPaths) -> str | None:
-    """None when there is one that works where Playwright looks, else why not."""
+    """None when there is a working ffmpeg where Playwright looks, else why not."""
     for path in _places(places):
         if path.exists():
             return _fault_of(path)
@@ -50,12 +50,12 @@ def find_ffmpeg(places: SearchPaths) -> str | None:
 
 
 def _places(places: SearchPaths) -> list[Path]:
-    """Where Playwright looks, the best first."""
+    """The paths where Playwright looks, the best first."""
     return [directory / FILE for directory in install_directories("ffmpeg", places)]
 
 
 def _fault_of(program: Path) -> str | None:
-    """None when it runs and can write a video, else why not."""
+    """None when this ffmpeg runs and can write a video, else why not."""
     try:
         done = subprocess.run(
             [program, "-hide_banner", "-encoders"],
@@ -73,7 +73,7 @@ def _fault_of(program: Path) -> str | None:
 
 
 def _link(host: Host, places: SearchPaths, reason: str) -> str | None:
-    """Puts the system's ffmpeg where Playwright looks for its own. None when it works there, else why not."""
+    """Links the system's ffmpeg to where Playwright looks for its own. None when that works, else why not."""
     wanted, system = next(iter(_places(places)), None), host.which("ffmpeg")
     if system is None or wanted is None:
         return reason

@@ -1,4 +1,4 @@
-"""Runs installers so that their progress is seen, and installs the system's packages. Decides nothing about browsers.
+"""Runs installers and shows their progress; installs packages of the system.
 
 Imports the standard library and nothing else: tools/bootstrap.py uses it before there is a virtual environment.
 """
@@ -38,7 +38,7 @@ _QUIET: Final[Mapping[str, str]] = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
 class Steps:
-    """Tells a user how set-up goes: each step is a line, and so is a part of what an installer prints."""
+    """Prints how set-up goes: a line for each step, and some of the lines that an installer prints."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -69,16 +69,16 @@ class Steps:
 
 @dataclass(slots=True)
 class Host:
-    """What an installer may use of this host. The defaults are the real one; tests give others."""
+    """The host, as installers see it. The defaults are the real one; tests give others."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     timeout_s: float = INSTALL_TIMEOUT_S
     packages_by_hand: list[str] = field(default_factory=list)
-    """What only the user can install, because that takes root."""
+    """Packages that the user has to install, because that takes root."""
     commands_by_hand: list[str] = field(default_factory=list)
-    """What else only the user can run, because that takes root."""
+    """Other commands that the user has to run, because they take root."""
     has_new_lists: bool = False
     """Whether `apt-get update` has run already."""
 
@@ -88,13 +88,13 @@ class Host:
 
     @property
     def has_snap_packages(self) -> bool:
-        """Whether the system's packages of browsers are mere pointers to snaps, which Playwright cannot drive."""
+        """Whether the system's packages of browsers only install snaps, which Playwright cannot drive."""
         with contextlib.suppress(FileNotFoundError):
             return "ID=ubuntu" in (self.root / "etc/os-release").read_text().splitlines()
         return False
 
     def as_root(self) -> tuple[str, ...] | None:
-        """What goes before a command that needs root; None when root cannot be had without a password."""
+        """The words before a command that needs root; None when that would ask for a password."""
         if self.is_root:
             return ()
         sudo = self.which("sudo")
@@ -103,7 +103,7 @@ class Host:
         return None
 
     def left_to_do(self) -> str | None:
-        """One command for all that takes root and so was not done; None when there is nothing."""
+        """One command for everything that was not done because it takes root; None when there is nothing."""
         commands = list(self.commands_by_hand)
         if self.packages_by_hand:
             commands = ["apt-get update", f"apt-get install {' '.join(self.packages_by_hand)}", *commands]
@@ -113,8 +113,8 @@ class Host:
     def has_young_lists(self) -> bool:
         """Whether apt's package lists were fetched within the last day.
 
-        A list has the time of its last change on the server, so it is at least as young as that. The time of the last
-        attempt is no help: apt writes that down for one that failed as well.
+        The file of a list has the time of its last change on the server, so it was fetched no earlier. The time of the
+        last attempt is no help: apt also records one that failed.
         """
         times = [path.stat().st_mtime for path in (self.root / "var/lib/apt/lists").glob("*Release")]
         return bool(times) and time.time() - max(times) < _LISTS_LIVE_S
@@ -125,7 +125,7 @@ class Host:
         return subprocess.run(command, capture_output=True, env=dict(self.environ), check=False).returncode == 0
 
     def run(self, command: Sequence[str], say: Steps, environ: Mapping[str, str] | None = None) -> str | None:
-        """Runs an installer with these further variables. None when it worked, else why not."""
+        """Runs an installer with `environ` added to its environment. None when it worked, else why not."""
         say.command(command)
         try:
             return _stream(command, {**self.environ, **_QUIET, **(environ or {})}, say, self.timeout_s)
@@ -146,7 +146,7 @@ def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> 
         return f"the system's package {name} is not installed, and installing it takes root"
     fault = None
     if not (host.has_new_lists or (host.has_young_lists() and any(map(host.apt_knows, names)))):
-        # A fresh container has none; old ones name browsers that are behind on security.
+        # A fresh container has no lists; old ones name browsers that lack security updates.
         fault = host.run([*root, *_APT, *_UPDATE], say)
         host.has_new_lists = fault is None
     package = next(filter(host.apt_knows, names), None)
@@ -160,7 +160,7 @@ def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> 
 
 
 class _Output:
-    """What an installer prints, without colours and what is no sentence."""
+    """What an installer prints, without colours, progress bars and stack frames."""
 
     def __init__(self, say: Steps) -> None:
         self._say = say
@@ -176,7 +176,7 @@ class _Output:
         self._say.output(line)
 
     def last_words(self) -> str:
-        """Its last lines, or those of them that speak of an error."""
+        """The last lines, or those of them that mention an error."""
         return " / ".join([line for line in self._tail if _ERROR.search(line)] or self._tail)
 
 
@@ -219,9 +219,9 @@ def _stream(command: Sequence[str], environ: Mapping[str, str], say: Steps, time
 def _end(process: subprocess.Popen[bytes], say: Steps) -> None:
     """Ends what still runs of an installer, and all that it started.
 
-    SIGINT to the installer alone comes first: apt then finishes the step of dpkg that it is at, and a dpkg that is
-    killed leaves a broken host. An impatient user's Ctrl-C goes one signal further. What runs as root by sudo cannot
-    be ended by us; it is waited for.
+    SIGINT to the installer alone comes first: apt then finishes the current step of dpkg, and a killed dpkg leaves a
+    broken host. Another Ctrl-C goes on to the next signal. A process that runs as root by sudo cannot be ended by us;
+    it is waited for.
     """
     if process.poll() is not None:
         return
@@ -237,12 +237,12 @@ def _end(process: subprocess.Popen[bytes], say: Steps) -> None:
             if _exits(process.pid, patience_s):
                 break
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # the rest of it; nobody else can have this number before our wait()
+        os.killpg(process.pid, signal.SIGKILL)  # the rest of the group; its id cannot be reused before our wait()
     process.wait()
 
 
 def _exits(pid: int, patience_s: float) -> bool:
-    """Whether our child exits within this time. It is not reaped."""
+    """Whether our child exits within this time. Does not reap it."""
     pidfd = os.pidfd_open(pid)
     try:
         return bool(select.select([pidfd], [], [], patience_s)[0])

