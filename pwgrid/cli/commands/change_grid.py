@@ -109,7 +109,7 @@ def upgrade(port: int | None, runtime_dir: str | None, **how: bool) -> None:
 @click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
 @with_json
 def restart(port: int | None, runtime_dir: str | None, **how: bool) -> None:
-    """Replaces every process of a running grid by a new one; drops no session and refuses no client.
+    """Replaces the proxy and every worker of a running grid; drops no session and refuses no client.
 
     The master executes itself anew and reads the configuration file again; everything else is as with `pwgrid upgrade`.
     """

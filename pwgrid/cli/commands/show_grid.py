@@ -45,7 +45,9 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
 
 @click.command()
 @with_options(GRID_OPTIONS)
-@click.option("--every", "every_s", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="S")
+@click.option(
+    "--every", "every_s", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="S", help="Seconds."
+)
 def top(port: int | None, runtime_dir: str | None, every_s: float) -> None:
     """Shows a grid's pools, workers, sessions and events on the whole screen, renewed every S seconds.
 
