@@ -69,7 +69,7 @@ class DeadWorkers:
                 while any(kept_while_redis_is_away.read_all(self._runtime)):
                     await self._registry.client.wait_connected()
                     await self.clear()
-                    await asyncio.sleep(_LOOK_S)  # connected, but Redis may refuse for now: no event tells when it will serve
+                    await asyncio.sleep(_LOOK_S)  # Redis may refuse for now; no event tells when it serves
         except TimeoutError:
             unwritten = sum(len(spooled.updates) for spooled in kept_while_redis_is_away.read_all(self._runtime))
             log.error("session_updates_lost", sessions=unwritten)

@@ -162,7 +162,7 @@ def test_only_ends_that_their_clients_did_not_cause_are_events() -> None:
 def test_events_are_numbered_and_bounded() -> None:
     events = Events(now=lambda: 5.0)
     for _ in range(KEPT + 7):
-        events.refused(1, 503, "no slot")
+        events.refused("connect", 1, 503, "no slot")
     assert len(events.since(0)) == KEPT
     assert events.since(KEPT + 6) == [
         {"n": KEPT + 7, "at": 5.0, "kind": "refusal", "level": "warning", "text": "a client was refused (503): no slot"}

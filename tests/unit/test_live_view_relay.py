@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 from starlette.types import Message
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketState
 
 from pwgrid.common.waiting import end_task
 from pwgrid.proxy.api import dashboard
@@ -25,12 +25,12 @@ class Page:
         self.is_gone = is_gone
         self.shown: list[str] = []
 
-    async def receive_text(self) -> str:
+    async def receive(self) -> Message:
         if self.says:
-            return self.says.pop(0)
+            return {"type": "websocket.receive", "bytes": self.says.pop(0).encode()}
         if not self.is_gone:
             await asyncio.Event().wait()
-        raise WebSocketDisconnect
+        return {"type": "websocket.disconnect", "code": 1001}
 
     async def send_text(self, text: str) -> None:
         self.shown.append(text)
@@ -40,8 +40,8 @@ def packet(content: bytes) -> bytes:
     return len(content).to_bytes(4, "big") + b"\0" + content
 
 
-async def relayed(page: Page, content: bytes = b"") -> None:
-    """Until it ends; what shows the session sends `content`, and waits until it is left."""
+async def relayed(page: Page, content: bytes = b"") -> bytes:
+    """What the page said, as it was passed on until the end; what shows the session sends `content`."""
     ours, shows = socket.socketpair()
     with shows:
         shows.sendall(content)
@@ -51,15 +51,16 @@ async def relayed(page: Page, content: bytes = b"") -> None:
                 await relay(cast(WebSocket, page), reader, writer)
             finally:
                 await writer.wait_closed()
+        return shows.recv(4096)
 
 
 @pytest.mark.parametrize("nonsense", ["[]", "5", "null", "{", '"text"'])
-async def test_what_is_no_object_ends_it_quietly(nonsense: str) -> None:
-    await relayed(Page(nonsense))
+async def test_what_is_no_object_is_ignored(nonsense: str) -> None:
+    assert await relayed(Page(nonsense, '{"ack":true}', is_gone=True)) == packet(b'{"ack":true}')
 
 
 async def test_a_page_that_goes_ends_it_quietly() -> None:
-    await relayed(Page('{"ack":true}', is_gone=True))
+    assert await relayed(Page(is_gone=True)) == b""
 
 
 async def test_a_fault_of_ours_is_raised() -> None:
