@@ -31,7 +31,7 @@ def reload_text(done: dict[str, Any]) -> str:
     )
     what += [f"recycling {len(done['recycled'])} workers, one after the other"] * bool(done["recycled"])
     what += ["replacing the proxy"] * done["proxy"]
-    what += ["the proxy has not said yet that it knows"] * (not done.get("proxyKnows", True))
+    what += ["the proxy has not confirmed it yet"] * (not done.get("proxyKnows", True))
     return "; ".join(what)
 
 

@@ -36,7 +36,7 @@ SECTIONS: Final = {
     "listener": "Where clients connect, and who may.",
     "workers": "How many browsers of which type, and what each of them is for. Other pools: [[pools]], at the end.",
     "queue": "What happens to clients while all slots are taken.",
-    "labels": "Which pool a label key gets, and what becomes of borrowed leases.",
+    "labels": "Which pool serves a label key, how long unused leases are kept, and what the log has of runs.",
     "sessions": "Limits of single sessions.",
     "browsers": "How browsers are started.",
     "redis": "The registry. Without redis_url and redis_host the grid runs a private Redis of its own.",

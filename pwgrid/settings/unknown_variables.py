@@ -13,8 +13,8 @@ NO_SETTINGS: Final = frozenset(
         "PWGRID_KEPT_OPEN",
         "PWGRID_LAUNCH",
         "PWGRID_REDIS_SERVER",
-        "PWGRID_SLOTS",  # what `pwgrid run` tells its command
-        "PWGRID_WS_ENDPOINT",
+        "PWGRID_SLOTS",
+        "PWGRID_WS_ENDPOINT",  # what `pwgrid run` tells its command
     }
 )
 """Variables with our prefix that mean something else."""

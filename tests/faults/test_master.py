@@ -212,9 +212,7 @@ def a_reload_says_whether_the_proxy_knows(grid: Grid, file: Path) -> None:
             done = first.result()
     finally:
         os.kill(proxy, signal.SIGCONT)
-    assert done.stdout == (
-        "changed: chromium_workers; scaled: chromium=2; the proxy has not said yet that it knows\n"
-    ), done
+    assert done.stdout == ("changed: chromium_workers; scaled: chromium=2; the proxy has not confirmed it yet\n"), done
     assert (unchanged["changed"], unchanged["proxyKnows"]) == ([], False)
     eventually(lambda: json.loads(grid.command("reload", "--json").stdout)["proxyKnows"], "it knows")
     assert grid.status()["proxy"]["pid"] == proxy

@@ -16,7 +16,7 @@ from pwgrid.cli.commands.options import GRID_OPTIONS, completing, say, with_json
 @click.option("--wait", is_flag=True, help="Show live sessions and the time left, until the workers are gone.")
 @with_json
 def drain(
-    port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **how: bool
+    port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **options: bool
 ) -> None:
     """Drains WORKER, a pool or all workers.
 
@@ -34,18 +34,20 @@ def drain(
         raise click.UsageError("name one of WORKER, --pool POOL and --all")
     selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
     grid = find_grid(port, runtime_dir)
-    if how["wait"]:
+    if options["wait"]:
         import pwgrid.registry.blocking_reads  # noqa: F401 - takes 0.2 s, which would delay the first figures of the drain
-    draining = drain_command.drain(grid, selection, now=how["now"])
-    if not how["wait"]:
+    draining = drain_command.drain(grid, selection, now=options["now"])
+    if not options["wait"]:
         say(
-            {"draining": draining}, "draining " + (", ".join(draining) or "nothing: there is no worker"), how["as_json"]
+            {"draining": draining},
+            "draining " + (", ".join(draining) or "nothing: there is no worker"),
+            options["as_json"],
         )
         return
-    with watching("the drain", is_silent=how["as_json"]) as shown:
+    with watching("the drain", is_silent=options["as_json"]) as shown:
         outcomes = drain_command.wait(grid, draining, shown)
     is_good = all(map(drain_command.is_good, outcomes.values()))
-    if how["as_json"]:
+    if options["as_json"]:
         say({"draining": draining, "good": is_good, "outcomes": outcomes}, "", as_json=True)
     sys.exit(exit_codes.DONE if is_good else exit_codes.FAILED)
 
@@ -94,26 +96,26 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_
 @click.option("--force", is_flag=True, help="Replace everything, even if nothing is new.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
 @with_json
-def upgrade(port: int | None, runtime_dir: str | None, **how: bool) -> None:
+def upgrade(port: int | None, runtime_dir: str | None, **options: bool) -> None:
     """Moves a running grid to the code, the browsers and the settings that are installed now.
 
     Does nothing if the grid runs with these already. Replaces the proxy first, then one worker after the other, and
     shows the progress. Live sessions go on in the old workers until RECYCLE_DRAIN_TIMEOUT; the command does not wait
     for them. Ctrl-C ends only the waiting.
     """
-    _replace_everything(port, runtime_dir, **how)
+    _replace_everything(port, runtime_dir, **options)
 
 
 @click.command()
 @with_options(GRID_OPTIONS)
 @click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
 @with_json
-def restart(port: int | None, runtime_dir: str | None, **how: bool) -> None:
+def restart(port: int | None, runtime_dir: str | None, **options: bool) -> None:
     """Replaces the proxy and every worker of a running grid; drops no session and refuses no client.
 
     The master executes itself anew and reads the configuration file again; everything else is as with `pwgrid upgrade`.
     """
-    _replace_everything(port, runtime_dir, force=True, **how)
+    _replace_everything(port, runtime_dir, force=True, **options)
 
 
 def _replace_everything(

@@ -104,7 +104,7 @@ def sessions(
     help="How many of the last lines.  [default: 100; with --session or --worker all]",
 )
 @with_json
-def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool, **what: Any) -> None:
+def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool, **options: Any) -> None:
     """Shows the log of a grid: from LOG_FILE, the journal, supervisord, or the file that its stderr goes to.
 
     With --session, lines about the session's worker while it had the session are shown as well. With --json each line
@@ -113,7 +113,7 @@ def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool,
     from pwgrid.cli import logs as logs_command
 
     with until_ctrl_c():
-        sys.exit(logs_command.run(port, runtime_dir, logs_command.Request(**what, follow=follow, as_json=as_json)))
+        sys.exit(logs_command.run(port, runtime_dir, logs_command.Request(**options, follow=follow, as_json=as_json)))
 
 
 @click.command()

@@ -39,16 +39,16 @@ _TOKEN_OPTIONS: tuple[Any, ...] = (
     "--max-sessions", type=click.IntRange(0, 100_000), default=0, help="Live sessions at once; 0: any number."
 )
 @click.option("--pools", default="", metavar="POOL,...", help="The only pools that it may use.  [default: all]")
-def token_create(config_file: Path | None, port: int | None, runtime_dir: str | None, **what: Any) -> None:
+def token_create(config_file: Path | None, port: int | None, runtime_dir: str | None, **options: Any) -> None:
     """Makes a token and prints it, only this once. Stdout has nothing else: TOKEN=$(pwgrid token create …) works."""
     from pwgrid.cli import token as tokens
     from pwgrid.tokens.tokens import Role
 
     where = tokens.place(config_file, port, runtime_dir)
-    pools = [each.strip() for each in what["pools"].split(",") if each.strip()]
-    text, is_first = tokens.create(where, what["name"], Role(what["role"]), what["max_sessions"], pools)
+    pools = [each.strip() for each in options["pools"].split(",") if each.strip()]
+    text, is_first = tokens.create(where, options["name"], Role(options["role"]), options["max_sessions"], pools)
     click.echo(text)
-    click.echo(f"pwgrid: the token {what['name']} is shown only this once; its hash is in {where.path}", err=True)
+    click.echo(f"pwgrid: the token {options['name']} is shown only this once; its hash is in {where.path}", err=True)
     if is_first:
         click.echo("pwgrid: it is the first one: from now on the grid serves nobody without a token", err=True)
 
