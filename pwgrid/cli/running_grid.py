@@ -41,7 +41,7 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
     where there are several.
     """
     if port is None and (endpoint := os.environ.get("PWGRID_WS_ENDPOINT")):
-        port = urlsplit(endpoint).port
+        port = _port_of(endpoint)
     runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
     left = [grid for grid in find_left(runtime_dir) if port in (None, grid.port)]
@@ -54,6 +54,14 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
         ports = ", ".join(str(grid.port) for grid in running)
         raise GridError(f"several grids run here: name one with --port (ports {ports})")
     return running[0]
+
+
+def _port_of(endpoint: str) -> int | None:
+    try:
+        return urlsplit(endpoint).port
+    except ValueError:
+        shown = endpoint.partition("?")[0]  # behind that there may be a token
+        raise GridError(f"PWGRID_WS_ENDPOINT: {shown!r} is no URL of a grid: use ws://host:8080") from None
 
 
 class WithoutMasterError(NoGridError):

@@ -43,14 +43,19 @@ class Server:
     @classmethod
     def at(cls, url: str, *tokens: str | None) -> Server:
         """The grid at a http, https, ws or wss URL. Its token is the first of `tokens` if given, else that of the URL,
-        else the next of `tokens`. Raises ValueError for any other URL."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
-            raise ValueError(f"{url!r} is no URL of a grid: use http://host:8080")
+        else the next of `tokens`. Raises ValueError for a URL that is none."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # a port that is none, or half an IPv6 address
+            host, port = None, None
+        if not host or port == 0 or parts.scheme not in ("http", "https", "ws", "wss"):
+            shown = url.partition("?")[0]  # behind that there may be a token
+            raise ValueError(f"{shown!r} is no URL of a grid: use http://host:8080")
         is_encrypted = parts.scheme in ("https", "wss")
         in_url = parse_qs(parts.query).get("token", [None])[0]
         token = next(filter(None, (*tokens[:1], in_url, *tokens[1:])), None)
-        return cls(parts.hostname, parts.port or (443 if is_encrypted else 80), is_encrypted, token)
+        return cls(host, port or (443 if is_encrypted else 80), is_encrypted, token)
 
     def call(self, method: str, path: str, body: Mapping[str, Any], timeout_s: float) -> Call:
         """A request, not sent yet."""

@@ -18,8 +18,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the fixtures. So late that they replace those of pytest-playwright, but none of a conftest.py."""
-    if endpoint(config):
+    if url := endpoint(config):
+        from pwgrid.client.http import Server
         from pwgrid.pytest_plugin import fixtures
+
+        try:
+            Server.at(url)
+        except ValueError as error:
+            where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
+            raise pytest.UsageError(f"{where}: {error}") from None
 
         config.pluginmanager.register(fixtures, "pwgrid-fixtures")
 

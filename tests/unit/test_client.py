@@ -20,6 +20,7 @@ LENT = {
     "labelKey": "AppA:Chromium:UAT",
     "expiresAt": 100.5,
 }
+BAD_ENDPOINTS = ("ws://h:x/?token=s3cret", "ws://h:99999", "ws://h:0", "ws://[::1:8080")
 Answer = tuple[int, dict[str, Any], dict[str, str]]
 
 
@@ -185,9 +186,10 @@ def test_a_grid_that_is_not_there_is_one_sentence() -> None:
         borrow("A:B", grid="http://127.0.0.1:1"),
     ):
         raise AssertionError("there is no grid")
-    for url in ("grid:8080", "ftp://grid", "http://"):
-        with pytest.raises(ValueError, match="is no URL of a grid"):
+    for url in ("grid:8080", "ftp://grid", "http://", *BAD_ENDPOINTS):
+        with pytest.raises(ValueError, match=r"is no URL of a grid: use http://host:8080$") as caught:
             borrow("A:B", grid=url)
+        assert "s3cret" not in str(caught.value)
 
 
 def test_a_server_never_shows_its_token() -> None:

@@ -106,6 +106,15 @@ def test_commands_exit_with_what_the_table_says(arguments: list[str], code: int,
     assert CliRunner(env=environment).invoke(main, arguments).exit_code == code
 
 
+@pytest.mark.parametrize("endpoint", ["ws://h:x/?token=s3cret", "ws://h:99999", "ws://[::1:8080"])
+def test_an_endpoint_that_is_none_is_one_sentence_without_its_token(endpoint: str, tmp_path: Path) -> None:
+    environment = {"PWGRID_RUNTIME_DIR": str(tmp_path), "PWGRID_WS_ENDPOINT": endpoint}
+    done = CliRunner(env=environment).invoke(main, ["status"])
+    assert done.exit_code == exit_codes.FAILED
+    shown = repr(endpoint.partition("?")[0])
+    assert done.output == f"pwgrid: PWGRID_WS_ENDPOINT: {shown} is no URL of a grid: use ws://host:8080\n"
+
+
 def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
     done = CliRunner().invoke(main, ["config", "check", "--json", "--chromium", "-1", "--slots", "0"])
     found = json.loads(done.stdout)
