@@ -185,7 +185,7 @@ class Registry:
         """
         extra = [text for pair in fields.items() for text in pair] if fields else []
         if caps:
-            extra += [text for whom, most in caps.items() for text in (f"max:{whom}", str(most))]
+            extra += [text for cap, most in caps.items() for text in (f"max:{cap}", str(most))]
         arguments = (
             browser_type,
             max_concurrent,
@@ -209,8 +209,8 @@ class Registry:
 
     async def reached(self, caps: Mapping[str, int]) -> list[str]:
         """Returns which of the caps are full, as the last selection with these caps left them."""
-        live = await self.client.pipeline([("SCARD", f"{self._prefix}sessions:of:{whom}") for whom in caps])
-        return [whom for (whom, most), count in zip(caps.items(), live, strict=True) if count >= most]
+        live = await self.client.pipeline([("SCARD", f"{self._prefix}sessions:of:{cap}") for cap in caps])
+        return [cap for (cap, most), count in zip(caps.items(), live, strict=True) if count >= most]
 
     async def write(self, update: SessionUpdate, worker: tuple[BrowserType, str] | None = None) -> bool:
         """Records that the session runs, or that it has ended, which frees its slot. Returns False if nothing changed:

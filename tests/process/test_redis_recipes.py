@@ -194,7 +194,7 @@ def test_a_pool_of_which_redis_would_choose_no_worker_is_not_ready_and_says_why(
         redis_cli(grid, "HSET", f"worker:{second}", "lastHeartbeat", "nan")
         used_up = "1 used up (cluster:lifetime_connections says 5000 sessions or more)"
         stale = "1 without a heartbeat for over 1000 s"
-        sentence = "no chromium worker can be chosen: by Redis "
+        sentence = "no chromium worker can be chosen: in Redis "
         for path, said in (("/health/ready", "error"), ("/v1/status", "reason")):
             status, _, body = grid.get(path)
             found = json.loads(body)[said]

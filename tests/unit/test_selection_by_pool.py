@@ -65,8 +65,8 @@ async def test_a_pool_of_which_redis_would_choose_no_worker_makes_the_grid_not_r
     readiness = Readiness(Settings(), roster(), cast(Registry, OneRegistry()))
     both = {"chromium:a": record("a", "appa"), "chromium:b": record("b", "appb")}
     found = RegistrySnapshot({}, {"chromium:a": 9, "chromium:b": 9}, both, {}, 0)
-    used_up = "no appb worker can be chosen: by Redis 1 used up (cluster:lifetime_connections says 9 sessions or more)"
+    used_up = "no appb worker can be chosen: in Redis 1 used up (cluster:lifetime_connections says 9 sessions or more)"
     assert await readiness.problem() == used_up
     assert (await readiness.shortage("appa"), await readiness.shortage("appb")) == (None, used_up)
     found = RegistrySnapshot({}, {}, {"chromium:a": both["chromium:a"]}, {}, 0)
-    assert await readiness.problem() == "no appb worker can be chosen: by Redis none is registered"
+    assert await readiness.problem() == "no appb worker can be chosen: in Redis none is registered"

@@ -29,4 +29,4 @@ def test_one_that_can_be_chosen_is_enough() -> None:
     ],
 )
 def test_else_each_obstacle_is_named_and_counted(workers: list[Candidate], why: str) -> None:
-    assert why_none("firefox", workers, RULE) == f"no firefox worker can be chosen: by Redis {why}"
+    assert why_none("firefox", workers, RULE) == f"no firefox worker can be chosen: in Redis {why}"

@@ -188,7 +188,7 @@ def _open_routes(grid: Grid) -> APIRouter:
 
     @router.get("/health")
     async def health() -> models.Health:
-        """The proxy lives."""
+        """Answers while the proxy runs, whether the grid is ready or not."""
         return models.Health(version=__version__)
 
     @router.get("/health/ready", responses=_problems(503))
@@ -211,8 +211,9 @@ def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRoute
     async def metrics(
         request: Request, by: Annotated[Literal["worker"] | None, _None_if_empty, Query()] = None
     ) -> object:
-        """The text format of Prometheus, with `by=worker` also figures of each worker; with `Accept: application/json`
-        the number of live sessions. While Redis is away what it holds is missing, and `pwgrid_redis_up` is 0."""
+        """Metrics in the text format of Prometheus, with `by=worker` also for each worker; with `Accept:
+        application/json` the number of live sessions. While Redis is away its figures are missing, and
+        `pwgrid_redis_up` is 0."""
         if JSON in request.headers.get("accept", ""):
             active, _ = await _within(timeout_s, grid.registry.counters())
             return models.ActiveConnections(active_connections=sum(active.values()))
@@ -259,14 +260,14 @@ def _operator_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
 
     @router.get("/v1/workers", tags=["workers"])
     async def workers(identity: Annotated[Identity, needs(Role.OPERATOR)]) -> models.Workers:
-        """The registered workers with their counters. `wsEndpoint` is a secret: null where the grid asks for no token,
-        so that nobody is known to be an operator."""
+        """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
+        no token, since then anybody may ask."""
         return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=_problems(404))
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
-        """The worker takes no new session and ends once its live ones have; its replacement starts at once. With `now`
-        its live sessions end at once, too."""
+        """Drains a worker: it takes no new session and ends when its live ones have ended; its replacement starts at
+        once. With `now` its live sessions end at once, too."""
         if worker_id not in grid.roster.workers:
             raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
         grid.ask_drain(worker_id, "operator", now=now)
@@ -297,7 +298,7 @@ def _client_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
         limit: _PageSize = 100,
         cursor: Annotated[str | None, _None_if_empty, Query()] = None,
     ) -> models.Sessions:
-        """Sessions that pass all given filters, the newest first; for a client those that it has begun itself."""
+        """Sessions that pass all given filters, the newest first; for a client only those of its token."""
         filters = {"status": status, "browser_type": browser_type, "worker_id": worker_id}
         token = None if identity.is_operator else identity.name
         try:
@@ -318,7 +319,7 @@ def _client_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
         responses=_problems(404, 409),
     )
     async def end_session(found: found_session) -> models.Ending:
-        """Ends a live session; its client is told `ended by operator`."""
+        """Ends a live session; its client hears that an operator ended it."""
         if found.status not in LIVE:
             raise Refusal(409, f"the session has ended already: {found.status}, {found.reason}")
         grid.end_session(found.worker_id, found.session_id, EndReason.ENDED_BY_OPERATOR)

@@ -53,7 +53,7 @@ def lease_routes(grid: Lends) -> APIRouter:
     async def borrow(
         request: Request, wanted: models.Borrow, identity: who, afterwards: BackgroundTasks
     ) -> models.Borrowed:
-        """Keeps a slot of the pool that serves the label key, and gives the endpoint for it."""
+        """Keeps a slot of the pool that serves the label key, and returns its endpoint."""
         with _refusal_told(grid.gateway, request):
             wish = _wish(grid.gateway, wanted, identity, _client(request))
             ticket = grid.lender.ticket(wish)
@@ -74,14 +74,14 @@ def lease_routes(grid: Lends) -> APIRouter:
 
     @router.post("/session/return", responses=_problems(400, 503))
     async def give_back(returned: models.Return, identity: who) -> models.Returned:
-        """Frees the slot of a lease; who is connected with it is told so. Said twice, it is the same."""
+        """Ends a lease and frees its slot; a connected client hears why. May be repeated."""
         lease_id = LeaseId.read(returned.browser_id)
         check(returned.label_key)
         return models.Returned(browser_id=str(lease_id), returned=await grid.lender.take_back(lease_id, _of(identity)))
 
     @router.patch("/v1/leases/{id}", responses=_problems(400, 404, 503))
     async def extend(lease: Annotated[str, Path(alias="id")], wanted: models.Extend, identity: who) -> models.Extended:
-        """Lets a lease last for so many seconds from now on."""
+        """Makes a lease last for at least `ttlSeconds` from now on."""
         lease_id = LeaseId.read(lease)
         expires_at = await grid.lender.extend(lease_id, wanted.ttl_seconds, _of(identity))
         if expires_at is None:
@@ -92,7 +92,7 @@ def lease_routes(grid: Lends) -> APIRouter:
     async def leases(
         identity: who, status: _Status = None, limit: _PageSize = 100, cursor: _Cursor = None
     ) -> models.Leases:
-        """The leases there are (a client's own), the newest first; with `status` those that are, or became, that."""
+        """Leases (a client's own), the newest first: those of this status, or without `status` those that live."""
         statuses = {known for known, called in models.LEASE_STATUS.items() if called == status} if status else LIVE
         try:
             page = await grid.registry.leases(statuses, token=_of(identity), limit=limit, cursor=cursor)

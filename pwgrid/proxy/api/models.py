@@ -27,7 +27,7 @@ class Problem(_Model):
 
 
 class Health(_Model):
-    """The proxy lives."""
+    """The proxy runs."""
 
     status: Literal["ok"] = "ok"
     version: str
@@ -209,7 +209,7 @@ class Returned(_Model):
 
 
 class Extend(_Model):
-    """Asks that a lease lasts for at least so many seconds from now on."""
+    """Asks that a lease lasts for at least `ttlSeconds` from now on."""
 
     ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
 

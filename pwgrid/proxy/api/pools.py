@@ -34,7 +34,7 @@ def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:
-        """Slots, busy ones, waiting clients and spare workers: of all, of each pool, of each label key."""
+        """Slots, busy slots, waiting clients and spare workers: in total, by pool, and by label key."""
         found = await grid.registry.snapshot()
         pools = {name: _room(grid, pool, found) for name, pool in grid.roster.pools.items()}
         labels = {key: pools[name] for name, pool in grid.roster.pools.items() for key in pool.labels}
@@ -42,12 +42,12 @@ def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
 
     @router.get("/v1/pools", tags=["pools"])
     async def pools() -> models.Pools:
-        """The pools as the master has them."""
+        """The pools with their settings, and how many of their workers are in which state."""
         return models.Pools(pools=[models.Pool.of(each) for each in grid.roster.pools.values()])
 
     @router.get("/nodes", tags=["workers"])
     async def nodes() -> models.Nodes:
-        """The registered workers, as hubs of other makes list their nodes."""
+        """The registered workers, in the form in which other browser hubs list their nodes."""
         found = await grid.registry.snapshot()
         return models.Nodes(
             nodes=[
@@ -83,12 +83,13 @@ def pool_command_routes(grid: Grid) -> APIRouter:
 
     @router.post("/{name}/scale")
     async def scale(pool: Annotated[str, Path(alias="name")], wanted: models.Scale) -> models.Scaled:
-        """The pool has so many workers until the next reload that changes it; those that are too many drain."""
+        """Sets a pool's number of workers until the next reload that changes it; surplus workers drain."""
         return models.Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
 
     @router.post("/{name}/drain", status_code=202)
     async def drain(pool: Annotated[str, Path(alias="name")]) -> models.DrainedPool:
-        """Each worker of the pool takes no new session and ends once its live ones have; replacements start at once."""
+        """Drains all workers of a pool: they take no new session and end when their live ones have ended; replacements
+        start at once."""
         return models.DrainedPool.model_validate(await ask("drain", {"pool": pool, "reason": "operator"}))
 
     return router

@@ -88,9 +88,9 @@ def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
     return refusal
 
 
-def cap_reached(whom: str, most: int, why: NoPlace) -> Refusal:
+def cap_reached(cap: str, most: int, why: NoPlace) -> Refusal:
     """429 for a token, 503 for a run or label key that has as many live sessions as it may have."""
-    what, _, name = whom.partition(":")
+    what, _, name = cap.partition(":")
     if what == "token":
         return token_used_up(name, most)
     shown = name.partition("/")[2] if what == "run" else name

@@ -34,7 +34,7 @@ def why_none(pool: str, candidates: Iterable[Candidate], rule: Rule) -> str | No
     if None in obstacles:
         return None
     counted = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
-    return f"no {pool} worker can be chosen: by Redis {counted or 'none is registered'}"
+    return f"no {pool} worker can be chosen: in Redis {counted or 'none is registered'}"
 
 
 def _obstacle(worker: Candidate, rule: Rule) -> str | None:

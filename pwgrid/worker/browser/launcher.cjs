@@ -22,10 +22,10 @@ delete process.env.PWGRID_LAUNCH;
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
-const { Clients } = require('./clients.cjs');
+const { Clients } = require('./session_files.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { shimBidi, wrapListening } = require('./patches.cjs');
-const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session_files.cjs');
+const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 const { requestOf } = require('./upgrade.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise

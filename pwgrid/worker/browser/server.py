@@ -375,7 +375,7 @@ class BrowserServer:
 def ending(code: int | None) -> str:
     """Describes how the Node process ended, by the result of `exited`."""
     if code is None:
-        return "not our child"
+        return "exit status unknown"
     return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
 

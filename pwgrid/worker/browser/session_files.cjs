@@ -1,172 +1,265 @@
-// One session in the browser server: its socket from the handoff to its close, and why it ended. Sends the worker nothing.
-//
-// Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
-// ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
+// Clients at Playwright's dispatcher, where their messages are parsed already: stops what guard.cjs refuses, and removes with
+// a client what it made on the host or in the browser beside its contexts (files, processes, contexts over CDP).
 'use strict';
 
-const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer it
-const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
-const GOING_AWAY = 1001;
-const INTERNAL_ERROR = 1011;
-const UNSUPPORTED_DATA = 1003;
-const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer';
-const kSession = Symbol('session'); // property of a socket
+const childProcess = require('node:child_process');
+const fs = require('node:fs');
+const path = require('node:path');
+const { AsyncLocalStorage } = require('node:async_hooks');
 
-class Session {
-  // `home`: { options, isStopping(), onClosed(session, report) }
-  constructor(id, socket, home) {
-    this.id = id;
-    this.home = home;
-    this.socket = socket;
-    this.ws = null;
-    this.told = undefined; // what the worker was told of the client
-    this.client = null; // of class Client: see clients.cjs
-    this.by = '';
-    this.reason = ''; // set once: the first reason counts
-    this.errno = '';
-    this.startedAt = performance.now();
-    this.controlBytes = 0; // pings and pongs of the client, headers included
-    this.idleBytes = 0; // client bytes at the last sweep that saw some
-    this.idleMs = 0;
-    this.silentPings = 0;
-    this.pinged = { read: 0, queued: 0, delivered: 0 };
-    this.timer = null;
-    socket[kSession] = this;
-    socket.on('error', error => { this.errno = error.code; });
-    socket.once('close', () => this.closed());
+const { ENDS_THE_SESSION, isWellFormed, judge } = require('./guard.cjs');
+
+const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
+const MALFORMED = 1007; // playwright's own code for a message that is not JSON
+const ENDED_BY_CLIENT = 'client closed the browser';
+const kClient = Symbol('client'); // property of a Playwright connection
+
+class Client {
+  // `clients`: those of this browser server
+  constructor(session, clients) {
+    this.session = session;
+    this.clients = clients;
+    this.connection = null;
+    this.processes = new Set();
+    this.madeOverCdp = []; // the CDP commands that undo what it made
+    this.reused = null; // its view of the browser, with a context for reuse of its own
+    this.directory = '';
+    this.files = []; // outside its directory, like a video that starts with its page
+    // what the rules in guard.cjs read
+    this.guard = clients.options.clientGuard;
+    this.isShared = clients.options.slots > 1;
+    this.blocksFileUrls = clients.options.blockFileUrls;
+    this.ownsTracing = false;
+    this.isBrowserLevel = false;
+    this.baseUrl = undefined;
   }
 
-  upgraded(ws) {
-    this.ws = ws;
-    if (!ws) { // playwright has answered with an HTTP error that says why, and closes the socket
-      this.by = 'grid';
-      this.reason = 'handshake refused';
-      return;
+  // Returns whether Playwright gets the message. If not, answers it or ends the session.
+  allows(connection, message) {
+    if (!isWellFormed(message)) {
+      this.session.end('client', `protocol error (${MALFORMED})`, MALFORMED);
+      return false;
     }
-    const countControl = data => { this.controlBytes += 6 + data.length; };
-    ws.on('ping', countControl);
-    ws.on('pong', countControl);
-    this.idleBytes = this.socket.bytesRead;
-    ws.prependOnceListener('message', data => this.refuseDevTools(data));
-    // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
-    // gets the grid's close frame, and no terminate() right after it, which would swallow it.
-    const { close, terminate } = ws;
-    this.sendClose = (code, text) => close.call(ws, code, text);
-    ws.close = (code, text) => {
-      if (ws._closeFrameReceived)
-        close.call(ws, code, text);
-      else if (!this.reason)
-        this.endedByPlaywright(code);
-    };
-    ws.terminate = () => {
-      if (!this.reason)
-        terminate.call(ws);
-    };
+    const dispatcher = connection._dispatcherByGuid.get(message.guid);
+    if (!dispatcher)
+      return true;
+    if (message.method === 'send')
+      this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
+    else if (message.method === 'goto')
+      this.baseUrl = dispatcher._object._page?.browserContext._options.baseURL;
+    const verdict = judge(dispatcher._type, message.method, message.params, this);
+    if (!verdict)
+      return true;
+    if (verdict === ENDS_THE_SESSION) {
+      connection.onmessage({ id: message.id, result: { result: {} } });
+      setImmediate(() => this.session.end('client', ENDED_BY_CLIENT)); // after that answer
+    } else {
+      connection.onmessage({ id: message.id, error: { error: { name: 'Error', message: verdict, stack: '' } } });
+    }
+    return false;
   }
 
-  // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
-  // reaches its user: such clients show no refusal and no close frame.
-  refuseDevTools(data) {
-    if (data.includes('"guid"'))
-      return;
-    const command = parsed(data);
-    if (!Number.isInteger(command?.id) || !/^\w+\.\w+$/.test(command.method))
-      return;
-    this.ws.send(JSON.stringify({ id: command.id, error: { code: -32000, message: NO_DEVTOOLS } }));
-    this.ws.send = () => {}; // Playwright's answer to the same message
-    this.end('client', `protocol error (${UNSUPPORTED_DATA})`, UNSUPPORTED_DATA, NO_DEVTOOLS);
+  // Called for each new object of this client, before Playwright uses it.
+  made(dispatcher) {
+    if (dispatcher._type === 'Browser')
+      this.ownBrowser(dispatcher);
+    else if (dispatcher._type === 'CDPSession')
+      this.ownCdpSession(dispatcher);
+    else if (dispatcher._type === 'Artifact')
+      this.files.push(dispatcher._object.localPath());
+    else if (dispatcher._type === 'Playwright')
+      override(dispatcher, 'cleanup', async cleanup => {
+        await cleanup();
+        await this.end();
+      });
   }
 
-  endedByPlaywright(code) {
-    if (code !== undefined && code !== GOING_AWAY)
-      this.end('client', `protocol error (${code})`, code);
-    else if (this.home.isStopping())
-      this.end('grid', 'worker stopped', GOING_AWAY);
-    else
-      this.end('browser', 'browser crashed', INTERNAL_ERROR);
+  // Returns its pages by id, the newest last.
+  pages() {
+    const dispatchers = [...this.connection?._dispatcherByGuid.values() ?? []];
+    return new Map(dispatchers.filter(each => each._type === 'Page').map(each => [each._guid, each._object]));
   }
 
-  // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. `reason` is for
-  // the record, `text` for the client's user: by default the options' text for this reason.
-  end(by, reason, code = GOING_AWAY, text = this.home.options.closeTexts[reason] ?? reason) {
-    if (this.reason)
-      return;
-    this.by = by;
-    this.reason = reason;
-    clearTimeout(this.timer);
-    if (!this.ws)
-      return void this.socket.destroy();
-    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
-    this.sendClose(code, cut(text, TEXT_LIMIT_BYTES));
-  }
-
-  // Answers a client that came when the browser had ended or this process was stopping.
-  refuse(by, reason) {
-    this.by = by;
-    this.reason = reason;
-    const body = JSON.stringify({ error: `${reason}; connect again` });
-    this.socket.resume();
-    this.socket.end('HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
-      + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
-    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
-  }
-
-  closed() {
-    clearTimeout(this.timer);
-    const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
-    this.home.onClosed(this, {
-      bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
-      by: this.by || 'client', reason: this.reason || (lost ? 'connection lost' : 'client disconnected'),
+  ownBrowser(dispatcher) {
+    const browser = dispatcher._object;
+    override(dispatcher, 'newContextForReuse', async (newContextForReuse, params, progress) => {
+      if (params.recordVideo)
+        params.recordVideo.dir = undefined; // as Playwright does for newContext
+      const made = await this.clients.reusing(this, browser, () => newContextForReuse(params, progress));
+      dispatcher._isolatedContexts.add(this.reused._contextForReuse.context);
+      return made;
+    });
+    override(dispatcher, 'disconnectFromReusedContext', (disconnect, params, progress) =>
+      this.clients.reusing(this, browser, () => disconnect(params, progress)));
+    override(dispatcher, 'startTracing', async (startTracing, params, progress) => {
+      await startTracing(params, progress);
+      this.ownsTracing = true;
+    });
+    override(dispatcher, 'stopTracing', async (stopTracing, params, progress) => {
+      this.ownsTracing = false;
+      return await stopTracing(params, progress);
     });
   }
 
-  // Called three times within the ping timeout. Any bytes from the client are a sign of life, and so is reading what was
-  // queued for it: a client busy with one large message cannot answer a ping. Counts calls, not time, so that clients do not
-  // pay for a pause of this process.
-  ping() {
-    if (!this.ws || this.reason)
-      return;
-    const handle = this.socket._handle;
-    const queued = handle ? handle.writeQueueSize : 0;
-    const now = { read: this.socket.bytesRead, queued, delivered: handle ? handle.bytesWritten - queued : 0 };
-    const before = this.pinged;
-    const alive = now.read !== before.read || (before.queued > 0 && now.delivered > before.delivered) || this.socket.isPaused();
-    this.pinged = now;
-    this.silentPings = alive ? 0 : this.silentPings + 1;
-    if (this.silentPings >= 3)
-      this.end('grid', 'ping timeout');
-    else
-      this.ws.ping();
+  ownCdpSession(dispatcher) {
+    override(dispatcher, 'send', async (send, params, progress) => {
+      const { method } = params;
+      const ends = method === 'Browser.close' || method === 'Browser.crash';
+      if (ends)
+        this.clients.browserIsGoing(true);
+      try {
+        const answer = await send(params, progress);
+        if (method === 'Target.createBrowserContext')
+          this.madeOverCdp.push(['Target.disposeBrowserContext', { browserContextId: answer.result.browserContextId }]);
+        else if (method === 'Target.createTarget')
+          this.madeOverCdp.push(['Target.closeTarget', { targetId: answer.result.targetId }]);
+        return answer;
+      } catch (error) {
+        if (ends && this.clients.browser.isConnected()) // the browser has refused it on this CDP session
+          this.clients.browserIsGoing(false);
+        throw error;
+      }
+    });
   }
 
-  sweep(elapsedMs) {
-    if (!this.ws || this.reason)
-      return;
-    const bytes = this.socket.bytesRead - this.controlBytes;
-    this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
-    this.idleBytes = Math.max(bytes, this.idleBytes);
-    const { idleTimeoutS, maxDurationS } = this.home.options;
-    if (idleTimeoutS && this.idleMs >= idleTimeoutS * 1000)
-      this.end('grid', 'idle timeout');
-    else if (maxDurationS && performance.now() - this.startedAt >= maxDurationS * 1000)
-      this.end('grid', 'maximum duration');
+  // Called when its connection is over and its contexts are closed.
+  async end() {
+    const { browser } = this.clients;
+    for (const made of this.processes)
+      killGroup(made);
+    if (this.ownsTracing)
+      await browser.stopTracing().catch(() => {});
+    for (const [method, params] of this.madeOverCdp)
+      await browser._session.send(method, params).catch(() => {});
+    for (const made of [this.directory, ...this.files].filter(Boolean))
+      await fs.promises.rm(made, { recursive: true, force: true }).catch(console.error);
   }
 }
 
-function parsed(data) {
+class Clients {
+  // `onGoing` is called GOING_GRACE_MS after the browser has begun to end
+  constructor(playwright, options, onGoing) {
+    this.options = options;
+    this.onGoing = onGoing;
+    this.browser = null;
+    this.isBrowserGoing = false;
+    this.going = null;
+    this.running = new AsyncLocalStorage(); // the client whose message is being dispatched
+    this.arriving = null;
+    this.reusingNow = null;
+    this.lastDirectory = 0;
+    this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
+    this.wrapSpawn();
+  }
+
+  // Runs `upgrade`, in which Playwright makes this session's connection.
+  admit(session, upgrade) {
+    this.arriving = session.client = new Client(session, this);
+    try {
+      upgrade();
+    } finally {
+      this.arriving = null;
+    }
+  }
+
+  wrapDispatcher(connection) {
+    const clients = this;
+    const prototype = Object.getPrototypeOf(connection);
+    const { dispatch, registerDispatcher } = prototype;
+    prototype.registerDispatcher = function(dispatcher) {
+      if (dispatcher._type === 'Root')
+        this[kClient] = clients.arriving; // null for the launcher's own connection
+      if (dispatcher._type === 'Root' && this[kClient])
+        this[kClient].connection = this;
+      else if (dispatcher._type === 'Browser' && !clients.browser)
+        clients.ownBrowser(dispatcher._object);
+      this[kClient]?.made(dispatcher);
+      return registerDispatcher.call(this, dispatcher);
+    };
+    prototype.dispatch = function(message) {
+      const client = this[kClient];
+      if (!client)
+        return dispatch.call(this, message);
+      if (client.allows(this, message))
+        return clients.running.run(client, () => dispatch.call(this, message));
+    };
+  }
+
+  // Chromium logs URLs and console texts of all its pages. Playwright would send them to each client that loses the
+  // browser, so a shared browser has no log.
+  ownBrowser(browser) {
+    this.browser = browser;
+    browser.on('disconnected', () => this.browserIsGoing(true));
+    if (this.options.slots > 1)
+      browser.options.browserLogsCollector.recentLogs = () => [];
+    const { artifactsDir } = browser.options;
+    const directory = () => this.directoryOf(this.running.getStore(), artifactsDir);
+    Object.defineProperty(browser.options, 'artifactsDir', { get: directory });
+    Object.defineProperty(browser.options, 'tracesDir', { get: directory });
+    const { newContextForReuse, contextForReuse } = browser;
+    browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusingNow, args);
+    browser.contextForReuse = () => contextForReuse.call(this.reusingNow);
+  }
+
+  // Each client has a directory of its own: the files of a trace are named after calls, which all clients number alike.
+  directoryOf(client, base) {
+    if (!client)
+      return base;
+    if (!client.directory) {
+      client.directory = path.join(base, `session-${++this.lastDirectory}`);
+      fs.mkdirSync(client.directory);
+    }
+    return client.directory;
+  }
+
+  // Playwright keeps one context for reuse in each browser. This gives each client one of its own.
+  reusing(client, browser, call) {
+    client.reused ??= Object.create(browser, {
+      _contextForReuse: { value: undefined, writable: true },
+      newContext: { value: (...args) => browser.newContext(...args) },
+    });
+    this.reusingNow = client.reused;
+    try {
+      return call(); // synchronous until it has asked the browser
+    } finally {
+      this.reusingNow = null;
+    }
+  }
+
+  wrapSpawn() {
+    const { spawn } = childProcess;
+    childProcess.spawn = (...args) => {
+      const made = spawn(...args);
+      const processes = this.running.getStore()?.processes;
+      if (processes) {
+        processes.add(made);
+        made.once('exit', () => processes.delete(made));
+      }
+      return made;
+    };
+  }
+
+  browserIsGoing(isGoing) {
+    this.isBrowserGoing = isGoing;
+    clearTimeout(this.going);
+    if (isGoing)
+      this.going = setTimeout(this.onGoing, GOING_GRACE_MS).unref();
+  }
+}
+
+// `replacement` gets the original method, bound to `object`, and the arguments.
+function override(object, name, replacement) {
+  const original = object[name];
+  object[name] = (...args) => replacement(original.bind(object), ...args);
+}
+
+// Playwright makes each process the leader of a group, except a few that end soon.
+function killGroup(made) {
   try {
-    return JSON.parse(data);
+    process.kill(-made.pid, 'SIGKILL');
   } catch {
-    return null;
+    made.kill('SIGKILL');
   }
 }
 
-function cut(text, limitBytes) {
-  let bytes = Buffer.from(text);
-  if (bytes.length <= limitBytes)
-    return text;
-  bytes = bytes.subarray(0, limitBytes);
-  return bytes.toString().replace(/\ufffd+$/, ''); // an incomplete character at the cut
-}
-
-module.exports = { Session, kSession, GOING_AWAY, INTERNAL_ERROR };
+module.exports = { Clients };

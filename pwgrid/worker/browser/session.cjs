@@ -1,0 +1,172 @@
+// One session in the browser server: its socket from the handoff to its close, and why it ended. Sends the worker nothing.
+//
+// Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
+// ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
+'use strict';
+
+const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer it
+const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
+const GOING_AWAY = 1001;
+const INTERNAL_ERROR = 1011;
+const UNSUPPORTED_DATA = 1003;
+const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer';
+const kSession = Symbol('session'); // property of a socket
+
+class Session {
+  // `home`: { options, isStopping(), onClosed(session, report) }
+  constructor(id, socket, home) {
+    this.id = id;
+    this.home = home;
+    this.socket = socket;
+    this.ws = null;
+    this.told = undefined; // what the worker was told of the client
+    this.client = null; // of class Client: see session_files.cjs
+    this.by = '';
+    this.reason = ''; // set once: the first reason counts
+    this.errno = '';
+    this.startedAt = performance.now();
+    this.controlBytes = 0; // pings and pongs of the client, headers included
+    this.idleBytes = 0; // client bytes at the last sweep that saw some
+    this.idleMs = 0;
+    this.silentPings = 0;
+    this.pinged = { read: 0, queued: 0, delivered: 0 };
+    this.timer = null;
+    socket[kSession] = this;
+    socket.on('error', error => { this.errno = error.code; });
+    socket.once('close', () => this.closed());
+  }
+
+  upgraded(ws) {
+    this.ws = ws;
+    if (!ws) { // playwright has answered with an HTTP error that says why, and closes the socket
+      this.by = 'grid';
+      this.reason = 'handshake refused';
+      return;
+    }
+    const countControl = data => { this.controlBytes += 6 + data.length; };
+    ws.on('ping', countControl);
+    ws.on('pong', countControl);
+    this.idleBytes = this.socket.bytesRead;
+    ws.prependOnceListener('message', data => this.refuseDevTools(data));
+    // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
+    // gets the grid's close frame, and no terminate() right after it, which would swallow it.
+    const { close, terminate } = ws;
+    this.sendClose = (code, text) => close.call(ws, code, text);
+    ws.close = (code, text) => {
+      if (ws._closeFrameReceived)
+        close.call(ws, code, text);
+      else if (!this.reason)
+        this.endedByPlaywright(code);
+    };
+    ws.terminate = () => {
+      if (!this.reason)
+        terminate.call(ws);
+    };
+  }
+
+  // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
+  // reaches its user: such clients show no refusal and no close frame.
+  refuseDevTools(data) {
+    if (data.includes('"guid"'))
+      return;
+    const command = parsed(data);
+    if (!Number.isInteger(command?.id) || !/^\w+\.\w+$/.test(command.method))
+      return;
+    this.ws.send(JSON.stringify({ id: command.id, error: { code: -32000, message: NO_DEVTOOLS } }));
+    this.ws.send = () => {}; // Playwright's answer to the same message
+    this.end('client', `protocol error (${UNSUPPORTED_DATA})`, UNSUPPORTED_DATA, NO_DEVTOOLS);
+  }
+
+  endedByPlaywright(code) {
+    if (code !== undefined && code !== GOING_AWAY)
+      this.end('client', `protocol error (${code})`, code);
+    else if (this.home.isStopping())
+      this.end('grid', 'worker stopped', GOING_AWAY);
+    else
+      this.end('browser', 'browser crashed', INTERNAL_ERROR);
+  }
+
+  // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. `reason` is for
+  // the record, `text` for the client's user: by default the options' text for this reason.
+  end(by, reason, code = GOING_AWAY, text = this.home.options.closeTexts[reason] ?? reason) {
+    if (this.reason)
+      return;
+    this.by = by;
+    this.reason = reason;
+    clearTimeout(this.timer);
+    if (!this.ws)
+      return void this.socket.destroy();
+    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+    this.sendClose(code, cut(text, TEXT_LIMIT_BYTES));
+  }
+
+  // Answers a client that came when the browser had ended or this process was stopping.
+  refuse(by, reason) {
+    this.by = by;
+    this.reason = reason;
+    const body = JSON.stringify({ error: `${reason}; connect again` });
+    this.socket.resume();
+    this.socket.end('HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
+      + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
+    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+  }
+
+  closed() {
+    clearTimeout(this.timer);
+    const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
+    this.home.onClosed(this, {
+      bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
+      by: this.by || 'client', reason: this.reason || (lost ? 'connection lost' : 'client disconnected'),
+    });
+  }
+
+  // Called three times within the ping timeout. Any bytes from the client are a sign of life, and so is reading what was
+  // queued for it: a client busy with one large message cannot answer a ping. Counts calls, not time, so that clients do not
+  // pay for a pause of this process.
+  ping() {
+    if (!this.ws || this.reason)
+      return;
+    const handle = this.socket._handle;
+    const queued = handle ? handle.writeQueueSize : 0;
+    const now = { read: this.socket.bytesRead, queued, delivered: handle ? handle.bytesWritten - queued : 0 };
+    const before = this.pinged;
+    const alive = now.read !== before.read || (before.queued > 0 && now.delivered > before.delivered) || this.socket.isPaused();
+    this.pinged = now;
+    this.silentPings = alive ? 0 : this.silentPings + 1;
+    if (this.silentPings >= 3)
+      this.end('grid', 'ping timeout');
+    else
+      this.ws.ping();
+  }
+
+  sweep(elapsedMs) {
+    if (!this.ws || this.reason)
+      return;
+    const bytes = this.socket.bytesRead - this.controlBytes;
+    this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
+    this.idleBytes = Math.max(bytes, this.idleBytes);
+    const { idleTimeoutS, maxDurationS } = this.home.options;
+    if (idleTimeoutS && this.idleMs >= idleTimeoutS * 1000)
+      this.end('grid', 'idle timeout');
+    else if (maxDurationS && performance.now() - this.startedAt >= maxDurationS * 1000)
+      this.end('grid', 'maximum duration');
+  }
+}
+
+function parsed(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    return null;
+  }
+}
+
+function cut(text, limitBytes) {
+  let bytes = Buffer.from(text);
+  if (bytes.length <= limitBytes)
+    return text;
+  bytes = bytes.subarray(0, limitBytes);
+  return bytes.toString().replace(/\ufffd+$/, ''); // an incomplete character at the cut
+}
+
+module.exports = { Session, kSession, GOING_AWAY, INTERNAL_ERROR };
