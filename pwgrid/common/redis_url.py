@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -19,11 +20,15 @@ OPTIONS: Final = {
 }
 """The options of a URL, by scheme: redis-py's own names, and the sentinels' user and password."""
 
+_BRACKETED: Final = re.compile(r"\[[^\[\]]+\](:.*)?")
+_DROPPED: Final = str.maketrans("", "", "\t\r\n")
+"""As `urlsplit` drops them."""
+
 
 def problem(url: str) -> str:
     """The rule that the URL breaks; empty for a good one. It quotes nothing of the URL, which may hold a password."""
     try:
-        parts = urlsplit(url)
+        parts = split(url)
         hosts = _hosts(parts)
     except ValueError:
         hosts = None
@@ -41,6 +46,14 @@ def problem(url: str) -> str:
     return "" if _is_number(options.get("db", "")) else "must have a number as db"
 
 
+def split(url: str) -> SplitResult:
+    """What `urlsplit` gives, which takes one host: newer Pythons (CVE-2025-0938) raise ValueError for several of which
+    one is an IPv6 address. Whether the hosts are any, `problem` tells."""
+    scheme, separator, rest = url.translate(_DROPPED).partition("://")
+    netloc = re.split("[/?#]", rest, maxsplit=1)[0] if separator else ""
+    return urlsplit(f"{scheme}{separator}{rest.removeprefix(netloc)}")._replace(netloc=netloc)
+
+
 def is_sentinel(url: str) -> bool:
     """Whether the URL names sentinels instead of the Redis itself."""
     return url.partition("://")[0].endswith("+sentinel")
@@ -48,18 +61,18 @@ def is_sentinel(url: str) -> bool:
 
 def sentinels(url: str) -> list[tuple[str, int]]:
     """Hosts and ports of the sentinels."""
-    return [(host, port or SENTINEL_PORT) for host, port in _hosts(urlsplit(url))]
+    return [(host, port or SENTINEL_PORT) for host, port in _hosts(split(url))]
 
 
 def service(url: str) -> tuple[str, str]:
     """The name by which the sentinels know the Redis, and the database; "" where the URL names none."""
-    name, _, database = urlsplit(url).path.strip("/").partition("/")
+    name, _, database = split(url).path.strip("/").partition("/")
     return unquote(name), database
 
 
 def shown(url: str) -> str:
     """A good URL without its user, password and options."""
-    parts = urlsplit(url)
+    parts = split(url)
     database = dict(parse_qsl(parts.query)).get("db")
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     return f"{where}?db={database}" if database else where
@@ -67,8 +80,10 @@ def shown(url: str) -> str:
 
 def _hosts(parts: SplitResult) -> list[tuple[str, int | None]]:
     """Host and port of each address. Raises ValueError for a port that is none."""
-    hosts = parts.netloc.rpartition("@")[2].split(",")
-    return [(each.hostname or "", each.port) for each in (urlsplit(f"//{host}") for host in hosts)]
+    user, at, hosts = parts.netloc.rpartition("@")
+    if any(set("[]") & set(host) and not _BRACKETED.fullmatch(host) for host in hosts.split(",")):
+        raise ValueError("something stands before or behind the brackets")  # older Pythons do not mind
+    return [(each.hostname or "", each.port) for each in (urlsplit(f"//{user}{at}{host}") for host in hosts.split(","))]
 
 
 def _wrong_place(parts: SplitResult, hosts: list[tuple[str, int | None]]) -> str:

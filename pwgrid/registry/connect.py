@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import redis
 from redis import asyncio as aredis
@@ -16,7 +16,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.redis_url import is_sentinel, sentinels, service, shown
+from pwgrid.common.redis_url import is_sentinel, sentinels, service, shown, split
 
 _OPTIONS: Final = {
     "decode_responses": True,
@@ -95,7 +95,7 @@ def _timeouts(connect_s: float, step_s: float | None) -> dict[str, Any]:
 
 def _master_options(url: str) -> dict[str, Any]:
     """The options of connections to the Redis behind sentinels, as redis-py parses them from the URL."""
-    parts = urlsplit(url)
+    parts = split(url)
     userinfo, at, hosts = parts.netloc.rpartition("@")
     query = [(name, value) for name, value in parse_qsl(parts.query) if not name.startswith("sentinel_")]
     plain = parts._replace(
@@ -111,7 +111,7 @@ def _master_options(url: str) -> dict[str, Any]:
 def _sentinel_options(url: str, timeout_s: float) -> dict[str, Any]:
     """The options of connections to the sentinels. Each may take an equal part of `timeout_s`, so that a frozen one
     leaves time for the others and for Redis itself."""
-    query = dict(parse_qsl(urlsplit(url).query))
+    query = dict(parse_qsl(split(url).query))
     step_s = timeout_s / (len(sentinels(url)) + 1)
     return {
         **{name: value for name, value in _master_options(url).items() if name.startswith("ssl")},

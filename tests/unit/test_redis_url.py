@@ -1,11 +1,17 @@
 """What a Redis URL may say, and that nobody reads a password in it."""
 
+import re
 import subprocess
 import sys
+import urllib.parse
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import pytest
 
+from pwgrid.common import redis_url
 from pwgrid.common.redis_url import is_sentinel, problem, sentinels, service, shown
+from pwgrid.registry.connect import database, open_async
 
 SECRET = "hunter2"
 
@@ -78,6 +84,50 @@ def test_a_url_of_sentinels_names_them_and_the_service() -> None:
     assert service(url) == ("a/b", "4")
     assert service("redis+sentinel://a/main") == ("main", "")
     assert not is_sentinel("rediss://a")
+
+
+def as_newer_pythons(url: str, *more: Any) -> SplitResult:
+    """`urlsplit` with the rule that came with CVE-2025-0938: nothing stands before and behind a host's brackets."""
+    netloc = re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]
+    before, bracket, rest = netloc.rpartition("@")[2].partition("[")
+    if bracket and (before or not re.fullmatch(r"[^]]*\](:.*)?", rest)):
+        raise ValueError("Invalid IPv6 URL")
+    return urlsplit(url, *more)
+
+
+@pytest.mark.parametrize("is_newer", [False, True])
+@pytest.mark.parametrize(
+    ("hosts", "found"),
+    [
+        ("[::1]", [("::1", 26379)]),
+        ("[::1]:1", [("::1", 1)]),
+        ("[::1]:1,[::2]:2", [("::1", 1), ("::2", 2)]),
+        ("[::1],[::2]", [("::1", 26379), ("::2", 26379)]),
+        ("a:1,[::2]:2", [("a", 1), ("::2", 2)]),
+        ("[::1],b", [("::1", 26379), ("b", 26379)]),
+        (f"me:{SECRET}@a,[::2]:2,c", [("a", 26379), ("::2", 2), ("c", 26379)]),
+    ],
+)
+@pytest.mark.parametrize("end", ["/main", "/main/2", "/main?db=2", "/main/\n"])
+def test_sentinels_with_ipv6_addresses_are_read_alike_by_every_python(
+    monkeypatch: pytest.MonkeyPatch, hosts: str, found: list[tuple[str, int]], end: str, *, is_newer: bool
+) -> None:
+    if is_newer:
+        monkeypatch.setattr(redis_url, "urlsplit", as_newer_pythons)
+        monkeypatch.setattr(urllib.parse, "urlsplit", as_newer_pythons)
+    url = f"redis+sentinel://{hosts}{end}"
+    assert problem(url) == ""
+    assert sentinels(url) == found
+    assert service(url)[0] == "main"
+    assert shown(url) == f"redis+sentinel://{hosts.rpartition('@')[2]}{end.strip()}"
+    assert database(url) == (2 if "2" in end else 0)
+    options = open_async(url, timeout_s=1, step_s=1).connection_pool.connection_kwargs
+    assert (options.get("username"), options.get("password")) == (("me", SECRET) if "@" in hosts else (None, None))
+
+
+@pytest.mark.parametrize("hosts", ["a,[::1", "[::1]x,b", "[a],b", "b,]::1[", "b,[::1]:x"])
+def test_half_an_ipv6_address_is_none(hosts: str) -> None:
+    assert "must be a URL like" in problem(f"redis+sentinel://:{SECRET}@{hosts}/main")
 
 
 def test_the_master_s_part_imports_no_redis_library() -> None:
