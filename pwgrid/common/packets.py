@@ -1,9 +1,14 @@
-"""What a process said last reaches its peer, although it left something unread. Knows no packet's meaning."""
+"""What a process said last reaches its peer, although it left something unread; and how large a packet may be. Knows no
+packet's meaning."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
+
+MAX_OFFER_BYTES: Final = 160 * 1024
+"""The largest packet from a proxy to a worker: it has room for the largest head of a client with 64 KiB of text behind
+it. An earlier version may be at the other end: it reads just as much."""
 
 _Arguments = ParamSpec("_Arguments")
 _Received = TypeVar("_Received")

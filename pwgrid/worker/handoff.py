@@ -15,12 +15,11 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from pwgrid.common.packets import despite_reset
+from pwgrid.common.packets import MAX_OFFER_BYTES, despite_reset
 from pwgrid.worker.policy.admission import Offer
 
 log = structlog.get_logger()
 
-_PACKET_BYTES: Final = 160 * 1024
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 _BACKLOG: Final = 64
 
@@ -57,7 +56,7 @@ class HandoffServer:
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
         self._links: dict[socket.socket, int] = {}
-        self._buffer = memoryview(mmap.mmap(-1, _PACKET_BYTES))  # uses no memory until it is written
+        self._buffer = memoryview(mmap.mmap(-1, MAX_OFFER_BYTES))  # takes no memory before it is written
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:

@@ -51,6 +51,21 @@ def is_answered(sock: socket.socket) -> None:
     assert goes_on(sock)
 
 
+def test_who_sends_more_than_a_worker_can_read_is_refused_and_ends_nobody_s_link() -> None:
+    sentence = "bad WebSocket handshake: too much comes behind it before it is answered"
+    with running_grid("--chromium", "1", fake=True) as grid:
+        with session(grid.port):  # the link is there from here on
+            pass
+        for early in (b"\x01" * 30_000, b"\x01" * 60_000):  # as JSON more than a packet, more than a socket's buffer
+            status, _, body = answer(grid.port, head() + early)
+            assert (status, body["error"]) == (400, sentence)
+            assert list(grid.redis("HGETALL", "cluster:lifetime_connections").values()) == [b"1"]  # it is given back
+        with session(grid.port):
+            pass
+        assert "handoff_packet_corrupt" not in grid.output()
+        assert "handoff_failed" not in grid.output()
+
+
 def passed_on(grid: Grid, *clients: socket.socket) -> None:
     """They have sent their heads, and a worker has sent their connections on to its frozen browser server."""
     proxy = grid.status()["proxy"]["pid"]

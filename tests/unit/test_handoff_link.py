@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common.packets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect import handoff
+from pwgrid.proxy.connect.bounded_http import MAX_HEAD_BYTES
+from pwgrid.proxy.connect.connecting_client import MAX_EARLY_BYTES
 from pwgrid.proxy.connect.handoff import (
     HandoffFailure,
     Handoffs,
     NoAnswer,
+    OfferTooLarge,
     clear_marks,
     is_passed_on,
     is_served,
@@ -58,9 +62,9 @@ class Worker:
         self.link: socket.socket | None = None
 
     def offer(
-        self, session_id: str, sock: socket.socket, headers: dict[str, str] = HEADERS
+        self, session_id: str, sock: socket.socket, headers: dict[str, str] = HEADERS, early: str = ""
     ) -> "asyncio.Task[HandoffFailure | None]":
-        request = {"client": "1.2.3.4:5", "headers": headers, "early": ""}
+        request = {"client": "1.2.3.4:5", "headers": headers, "early": early}
         return asyncio.create_task(self.handoffs.offer(WORKER, session_id, request, sock))
 
     async def packet(self, sockets: int = 1) -> dict[str, Any]:
@@ -70,7 +74,7 @@ class Worker:
             self.link.setblocking(False)
         while True:
             with contextlib.suppress(BlockingIOError):
-                data, fds, _, _ = socket.recv_fds(self.link, 65536, 4)
+                data, fds, _, _ = socket.recv_fds(self.link, MAX_OFFER_BYTES, 4)
                 break
             await asyncio.sleep(0)
         assert len(fds) == sockets
@@ -275,6 +279,32 @@ async def test_offers_that_do_not_fit_are_sent_when_there_is_room(worker: Worker
         assert (packet["session"], len(packet["headers"]["user-agent"])) == (each, 30_000)
         worker.say(session=each, refused=None)
     assert await asyncio.gather(*answers) == [None] * 40
+
+
+@pytest.mark.parametrize("early", ["\x01" * 30_000, "\x01" * MAX_EARLY_BYTES, "\xff" * MAX_EARLY_BYTES])
+async def test_an_offer_that_no_worker_could_read_is_sent_to_none_and_fails_nobody_else(
+    worker: Worker, sock: socket.socket, early: str
+) -> None:
+    before = worker.offer("s1", sock)
+    await worker.packet()
+    with pytest.raises(OfferTooLarge):
+        await worker.offer("s2", sock, {"x-playwright": '"' * 20_000}, early)
+    after = worker.offer("s3", sock)
+    assert (await worker.packet())["session"] == "s3"
+    for session_id in ("s1", "s3"):
+        worker.say(session=session_id, refused=None)
+    assert await asyncio.gather(before, after) == [None, None]
+
+
+@pytest.mark.parametrize("worst", ['"', "\xff"])
+async def test_the_largest_head_and_as_much_text_behind_it_as_may_be_is_an_offer(
+    worker: Worker, sock: socket.socket, worst: str
+) -> None:
+    answered = worker.offer("s1", sock, {"x-playwright": worst * MAX_HEAD_BYTES}, "x" * MAX_EARLY_BYTES)
+    async with asyncio.timeout(BOUND_S):
+        assert len((await worker.packet())["early"]) == MAX_EARLY_BYTES
+    worker.say(session="s1", refused=None)
+    assert await answered is None
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from websockets.datastructures import Headers
 
 from pwgrid.proxy.connect import refusals, upgrade_head
 from pwgrid.proxy.connect.connect_figures import Figures, Waited
-from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, clear_marks, may_be_served
+from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
@@ -45,7 +45,8 @@ from pwgrid.settings.model import Settings
 log = structlog.get_logger()
 
 MAX_EARLY_BYTES: Final = 64 * 1024
-"""What a client may send after its head before a browser server reads (a correct client waits for its 101)."""
+"""What a client may send after its head before a browser server reads (a correct client waits for its 101). Binary
+bytes may be fewer: JSON writes a control character as six (`MAX_OFFER_BYTES`)."""
 
 SUCCESSOR_S: Final = 5.0
 """How long clients with leases of a worker that died wait for its successor."""
@@ -336,15 +337,24 @@ class Upgrade(asyncio.Protocol):
         if self._is_gone or self._transport.is_closing():
             await self._gateway.selector.give_back(ticket)
             raise ClientGone
-        return await self._offer(selection.worker_id, ticket.session_id, passed_on)
+        try:
+            return await self._offer(selection.worker_id, ticket.session_id, passed_on)
+        except Refusal:
+            await self._gateway.selector.give_back(ticket)
+            raise
 
     async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> HandoffFailure | None:
+        """Returns why the worker did not take the session; None when it did. Raises Refusal for an offer that is too
+        large."""
         # From here the browser server reads this socket; a byte that the proxy reads would be missing there.
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
         request = {**passed_on, "early": self._early.decode("latin-1")}
-        return await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
+        try:
+            return await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
+        except OfferTooLarge:
+            raise refusals.too_much_before_the_answer() from None
 
     async def _is_served_all_the_same(
         self, ticket: Ticket[Selection], selection: Selection, failure: HandoffFailure

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from pwgrid.common.packets import despite_reset
+from pwgrid.common.packets import MAX_OFFER_BYTES, despite_reset
 
 HANDOFF_TIMEOUT_S: Final = 2.0
 """After this the worker refuses the offer as late, and the proxy tries another worker."""
@@ -48,6 +48,10 @@ class HandoffFailure:
 
 class NoAnswer(Exception):
     """A worker has not answered a question about a lease; `str()` says why."""
+
+
+class OfferTooLarge(Exception):
+    """No worker could read this offer; it was sent to none."""
 
 
 Answer = asyncio.Future["HandoffFailure | None"]
@@ -240,14 +244,17 @@ class Handoffs:
         """Moves `sock` to the worker and on to its browser server. Returns None once that has it, else why not.
 
         `request` has what the worker gets beside the session's id and the deadline: the client's address, the headers
-        for the browser server, and what the client has sent after its head.
+        for the browser server, and what the client has sent after its head. Raises OfferTooLarge.
         """
+        offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
+        packet = orjson.dumps(offer)
+        if len(packet) > MAX_OFFER_BYTES:  # a worker that cannot read it ends the link, which all clients share
+            raise OfferTooLarge
         try:
             link = self._link(worker_id)
         except OSError as error:
             return HandoffFailure(f"the worker is gone ({error.strerror})")
-        offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
-        return await link.offer(session_id, orjson.dumps(offer), sock.fileno())
+        return await link.offer(session_id, packet, sock.fileno())
 
     async def ask(self, worker_id: str, question: Mapping[str, object]) -> dict[str, Any]:
         """Returns a worker's answer to a question about a lease. Raises NoAnswer."""
