@@ -28,6 +28,8 @@ class AskMaster:
         self._path = path
         self._sock: socket.socket | None = None
         self._under_way: asyncio.Task[dict[str, Any]] | None = None
+        self._closes = False
+        """Whether the connection ends with the question that is under way."""
 
     async def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
         """Returns the master's answer. Raises Refused with its sentence, or MasterGone after ANSWER_S."""
@@ -46,10 +48,11 @@ class AskMaster:
         return found
 
     def close(self) -> None:
-        """Ends the connection; the next request makes another one. Idempotent."""
-        if self._under_way is not None:
-            self._under_way.cancel()
-        self._drop()
+        """Ends the connection; first a request under way gets its answer, since it may be another caller's. The next
+        request makes another connection. Idempotent."""
+        self._closes = self._under_way is not None
+        if not self._closes:
+            self._drop()
 
     async def _exchange(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -81,6 +84,9 @@ class AskMaster:
 
     def _is_over(self, task: asyncio.Task[dict[str, Any]]) -> None:
         self._under_way = None
+        if self._closes:
+            self._closes = False
+            self._drop()
         with contextlib.suppress(asyncio.CancelledError):
             task.exception()  # its caller may have timed out
 

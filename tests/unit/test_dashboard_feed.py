@@ -341,6 +341,24 @@ async def test_a_frozen_master_is_asked_once(
     connection.close()
 
 
+async def test_a_question_is_answered_although_somebody_else_wants_no_connection_kept(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    """The last page is closed while an operator's command is under way, and another one waits behind it."""
+    master = AskMaster(tmp_path / "c")
+    commands = [asyncio.create_task(master.ask("scale", {"chromium": number})) for number in (3, 4)]
+    with await accepted(listener) as first:
+        master.close()
+        assert (await answer(first, {"t": "reply", "data": {"n": 3}}))["data"] == {"chromium": 3}
+        assert await commands[0] == {"n": 3}
+        assert first.recv(1) == b""  # it is kept no longer than that
+    with await accepted(listener) as second:
+        assert (await answer(second, {"t": "reply", "data": {"n": 4}}))["data"] == {"chromium": 4}
+        assert await commands[1] == {"n": 4}
+        master.close()
+        assert second.recv(1) == b""
+
+
 async def test_no_master_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(MasterGone, match="the master does not answer"):
         await AskMaster(tmp_path / "c").ask("status")
