@@ -4,6 +4,7 @@ The fake browser server stands in for Playwright: it is frozen while a socket is
 """
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -32,6 +33,13 @@ def first_choice(grid: Grid) -> dict[str, Any]:
 def served(grid: Grid) -> int:
     """Sessions as the workers themselves have them."""
     return sum(worker["active"] for worker in workers(grid).values())
+
+
+def handed_off(grid: Grid) -> float:
+    """Clients that the proxy counts as handed over."""
+    found = re.search(rb"^pwgrid_upgrades_handed_off_total (\S+)$", grid.get("/metrics")[2], re.MULTILINE)
+    assert found
+    return float(found[1])
 
 
 @contextmanager
@@ -107,6 +115,7 @@ def test_a_client_whose_only_browser_server_does_not_take_it_is_told_so() -> Non
 def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_only_one() -> None:
     with running_grid("--chromium", "2", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
         victim = first_choice(grid)
+        before = handed_off(grid)
         with connect(grid.port) as sock, connect(grid.port) as next_one:
             with frozen(victim["nodePid"]):
                 passed_on(grid, sock, next_one)
@@ -116,6 +125,7 @@ def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_onl
                 is_answered(client)
             eventually(lambda: "browser_server_taken_over" in grid.output(), "its worker is succeeded")
             eventually(lambda: grid.active() == 2, "both are live")
+            assert handed_off(grid) == before + 2
             eventually(lambda: served(grid) == 2, "and each in one browser server only")
 
 

@@ -160,7 +160,9 @@ REFUSALS: Final = Counter(
 )
 HTTP: Final = Counter("pwgrid_proxy_http_requests", _P, "Requests to the API", ("route", "method", "status"))
 UPGRADES: Final = {
-    "handed_off": Counter("pwgrid_upgrades_handed_off", _P, "Clients that a worker has taken"),
+    "handed_off": Counter(
+        "pwgrid_upgrades_handed_off", _P, "Clients that a worker has taken, or may have taken when it died"
+    ),
     "refused": Counter("pwgrid_upgrades_refused", _P, "Clients that were answered with an HTTP error"),
     "retried": Counter(
         "pwgrid_upgrades_retried", _P, "Handoffs that a worker did not take, so that another one was tried"

@@ -62,6 +62,7 @@ class Counts:
     """Counts upgrades by outcome since the proxy started."""
 
     handed_off: int = 0
+    """A worker has them, or may have: it ended or fell silent before it could say so."""
     refused: int = 0
     retried: int = 0
     abandoned: int = 0
@@ -285,7 +286,6 @@ class Upgrade(asyncio.Protocol):
             since = time.monotonic()
             failure = await self._hand_over(ticket, selection, passed_on)
             if failure is None:
-                gateway.counts.handed_off += 1
                 gateway.figures.phases[_pool(ticket)].handoff.observe(time.monotonic() - since)
                 log.debug("handed_off", session=ticket.session_id)
                 break
@@ -294,7 +294,7 @@ class Upgrade(asyncio.Protocol):
                 break
             gateway.counts.retried += 1
             self._transport.resume_reading()
-        self._transport.abort()  # closes this copy of the socket; the browser server has the other
+        self._let_go()
         if wanted.not_heeded:
             gateway.counts.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
@@ -320,8 +320,12 @@ class Upgrade(asyncio.Protocol):
                 raise refusals.lease_not_served(failure.reason, is_known=lease.worker_id in gateway.roster.workers)
             if self._is_gone or self._transport.is_closing():
                 raise ClientGone
-        gateway.counts.handed_off += 1
-        self._transport.abort()  # closes this copy of the socket
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Counts a client that is served, or may be, and closes this copy of its socket; the browser server has the other."""
+        self._gateway.counts.handed_off += 1
+        self._transport.abort()
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """Raises Refusal unless the path has the secret of the worker's registered endpoint."""
