@@ -29,8 +29,14 @@ class LineWriter:
         self.limit = PIPE_LINE_BYTES if stat.S_ISFIFO(mode) else LINE_BYTES
         """The longest line in bytes, its newline included, that goes out in one piece."""
         self._may_stall = not stat.S_ISREG(mode)
-        self.dropped = 0
-        """Lines lost since the last one that went out."""
+        self._dropped = 0
+        self._process = os.getpid()
+        """Which has lost so many lines: a forked child has lost none, and its parent tells of its own."""
+
+    @property
+    def dropped(self) -> int:
+        """Lines that this process has lost since the last one that went out."""
+        return self._dropped if self._process == os.getpid() else 0
 
     def write(self, text: str) -> None:
         """Writes one line, to which it adds the newline. Raises nothing."""
@@ -38,7 +44,8 @@ class LineWriter:
             written = self._writable() and self._write_all(encoded(text))
         except OSError:  # gone (EPIPE, EIO, EBADF) or full (ENOSPC, EAGAIN): there is nowhere to complain
             written = False
-        self.dropped = 0 if written else self.dropped + 1
+        self._dropped = 0 if written else self.dropped + 1
+        self._process = os.getpid()
 
     def _writable(self) -> bool:
         """A pipe that polls as writable has room for PIPE_LINE_BYTES, so the write does not block."""

@@ -188,6 +188,32 @@ def test_a_reader_that_does_not_read_loses_lines_but_stops_nobody(
     assert "lines_dropped" not in once
 
 
+def test_lines_lost_before_a_fork_are_told_by_the_parent_alone() -> None:
+    code = """
+import os
+import structlog
+from pwgrid.common import line_writer, log
+reader, line_writer.STDERR = os.pipe()
+line_writer.STALL_MS = 1
+log.configure("info", "json", "master")
+logger = structlog.get_logger()
+for _ in range(1000):
+    logger.info("fills it", filler="x" * 200)
+os.read(reader, 1 << 20)  # there is room again
+if (child := os.fork()) == 0:
+    logger.info("child")
+    os._exit(0)
+os.waitpid(child, 0)
+logger.info("parent")
+os.write(1, os.read(reader, 1 << 20))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    of_child, of_parent = (json.loads(line) for line in done.stdout.splitlines())
+    assert of_child["event"] == "child"
+    assert "lines_dropped" not in of_child
+    assert of_parent["lines_dropped"] > 0
+
+
 def test_a_non_blocking_stderr_that_is_full_raises_nothing(stderr: Stderr, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_writer, "STALL_MS", 1)
     log.configure("info", "text", "master")
