@@ -323,7 +323,7 @@ class Upgrade(asyncio.Protocol):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Counts a client that is served, or may be, and closes this copy of its socket; the browser server has the other."""
+        """Counts a client that is served, or may be, and closes this copy of its socket."""
         self._gateway.counts.handed_off += 1
         self._transport.abort()
 
