@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from pwgrid.common.waiting import end_task
 from pwgrid.proxy.api import dashboard
-from pwgrid.proxy.dashboard.live_view import relay
+from pwgrid.proxy.dashboard.live_view import close_page, relay
 
 BOUND_S = 20.0
 
@@ -20,8 +20,9 @@ BOUND_S = 20.0
 class Page:
     """The page's WebSocket: it says what the test puts in, and then waits, or is gone."""
 
-    def __init__(self, *says: str, is_gone: bool = False) -> None:
+    def __init__(self, *says: str, is_gone: bool = False, is_closed: bool = False) -> None:
         self.says = list(says)
+        self.is_closed = is_closed
         self.is_gone = is_gone
         self.shown: list[str] = []
 
@@ -33,7 +34,12 @@ class Page:
         return {"type": "websocket.disconnect", "code": 1001}
 
     async def send_text(self, text: str) -> None:
+        if self.is_closed:  # as uvicorn says it
+            raise RuntimeError("Unexpected ASGI message 'websocket.send', after sending 'websocket.close'.")
         self.shown.append(text)
+
+    async def close(self, code: int) -> None:
+        raise RuntimeError("Unexpected ASGI message 'websocket.close', after sending 'websocket.close'.")
 
 
 def packet(content: bytes) -> bytes:
@@ -61,6 +67,14 @@ async def test_what_is_no_object_is_ignored(nonsense: str) -> None:
 
 async def test_a_page_that_goes_ends_it_quietly() -> None:
     assert await relayed(Page(is_gone=True)) == b""
+
+
+async def test_a_page_on_which_the_server_has_given_up_ends_it_quietly() -> None:
+    await relayed(Page(is_closed=True), packet(b"{}"))
+
+
+async def test_a_page_on_which_the_server_has_given_up_is_closed_already() -> None:
+    await close_page(cast(WebSocket, Page(is_closed=True)))
 
 
 async def test_a_fault_of_ours_is_raised() -> None:

@@ -11,7 +11,7 @@ import structlog
 from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.datastructures import Headers
 
 from pwgrid.common.errors import RegistryUnavailable
@@ -21,7 +21,7 @@ from pwgrid.common.waiting import first_of
 from pwgrid.proxy.api.roles import open_to_all
 from pwgrid.proxy.connect.refusals import body_of, no_capacity
 from pwgrid.proxy.dashboard.feed import Feed, Page
-from pwgrid.proxy.dashboard.live_view import SOCKET, open_view, relay
+from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
@@ -31,7 +31,6 @@ from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
-NORMAL: Final = 1000
 SERVICE_RESTART: Final = 1012
 """The WebSocket close code that has the page connect again, to the next proxy."""
 
@@ -100,7 +99,7 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
         you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
         async with grid.feed.page() as page:
             await first_of(_send(socket, page, you), _until_gone(socket), page.ended.wait())
-        await _close(socket, SERVICE_RESTART)
+        await close_page(socket, SERVICE_RESTART)
 
     @router.websocket("/v1/live/{id}")
     async def view(socket: WebSocket, session_id: Annotated[str, Path(alias="id")]) -> None:
@@ -117,7 +116,7 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
             with contextlib.suppress(RegistryUnavailable):  # the record has the view's begin already
                 await grid.registry.note_view(session_id)
             grid.feed.touch_session(session_id)
-        await _close(socket, NORMAL)
+        await close_page(socket)
 
     return router
 
@@ -155,21 +154,15 @@ def _address(socket: WebSocket) -> str:
 
 async def _send(socket: WebSocket, page: Page, first: bytes) -> None:
     with contextlib.suppress(WebSocketDisconnect):
-        await socket.send_text(first.decode())
+        await send_to_page(socket, first.decode())
         while True:
             message = await page.messages.get()
-            await socket.send_text(message.decode())
+            await send_to_page(socket, message.decode())
 
 
 async def _until_gone(socket: WebSocket) -> None:
     while (await socket.receive())["type"] != "websocket.disconnect":
         pass  # a page has nothing to say
-
-
-async def _close(socket: WebSocket, code: int) -> None:
-    if socket.application_state is WebSocketState.CONNECTED:  # else what was sent last has not arrived
-        with contextlib.suppress(WebSocketDisconnect):
-            await socket.close(code)
 
 
 def _sent(file: File, request: Request) -> Response:

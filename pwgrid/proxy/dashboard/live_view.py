@@ -48,10 +48,22 @@ async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:
             if size > _MOST_BYTES:
                 return
             content = await reader.readexactly(size)
-            if header[4] == _JSON:
-                await socket.send_text(content.decode())
-            else:
-                await socket.send_bytes(content)
+            await send_to_page(socket, content.decode() if header[4] == _JSON else content)
+
+
+async def send_to_page(socket: WebSocket, message: str | bytes) -> None:
+    """Raises WebSocketDisconnect where the page is gone. uvicorn closes a connection itself whose page answers no ping, or
+    sends frames that are not valid; then it raises RuntimeError."""
+    try:
+        await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
+    except RuntimeError as error:
+        raise WebSocketDisconnect(1006, str(error)) from None
+
+
+async def close_page(socket: WebSocket, code: int = 1000) -> None:
+    """Closes the page's connection, if it is not closed already."""
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # as above
+        await socket.close(code)
 
 
 async def _hear(socket: WebSocket, writer: asyncio.StreamWriter) -> None:
