@@ -23,7 +23,7 @@ from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact, need
 from tests.e2e.test_api import api
 from tests.support import raw
-from tests.support.grid import ROOT, Grid, eventually_async, running_grid
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually_async, running_grid
 
 AXE = ROOT / "tests" / "support" / "axe" / "axe.min.js"
 ARTIFACTS = Path(os.environ.get("PWGRID_TEST_ARTIFACTS", ROOT / "artifacts"))
@@ -314,7 +314,7 @@ async def test_it_comes_back_by_itself_when_the_proxy_is_killed(own_grid: Grid, 
 
 
 async def test_with_a_token_it_asks_for_one(viewer: Browser) -> None:
-    environment = {"PWGRID_TOKEN": "s3cret-s3cret", "LIVE_VIEW": "false"}
+    environment = {**WITHOUT_SPARES, "PWGRID_TOKEN": "s3cret-s3cret", "LIVE_VIEW": "false"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as other:
         page = await viewer.new_page()
         await page.goto(other.http)

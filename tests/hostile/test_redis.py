@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.grid import Grid, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
 from tests.support.raw import session
 from tests.support.redis import RedisServer, own_redis
 from tests.support.redis_relay import RedisRelay
@@ -35,7 +35,7 @@ async def relay(own_redis: RedisServer) -> AsyncIterator[RedisRelay]:
 async def test_a_redis_that_breaks_the_protocol_is_complained_about_now_and_then(
     relay: RedisRelay, nonsense: bytes
 ) -> None:
-    environment = {"REDIS_URL": f"redis://127.0.0.1:{relay.port}/0"}
+    environment = {**WITHOUT_SPARES, "REDIS_URL": f"redis://127.0.0.1:{relay.port}/0"}
     running = running_grid("--chromium", "2", environment=environment, fake=True)
     grid: Grid = await asyncio.to_thread(running.__enter__)
     try:

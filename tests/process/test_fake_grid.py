@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.grid import ROOT, Grid, eventually, running_grid
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid
 
 SAY_LAUNCHERS = """
 from pathlib import Path
@@ -52,7 +52,7 @@ def is_fake(worker: dict[str, Any]) -> bool:
 
 
 def test_a_fake_grid_stays_one_when_it_executes_itself_and_when_another_master_adopts_it() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
         first = worker_after(grid)
         assert is_fake(first)
         done = grid.command("upgrade", "--force")
@@ -75,7 +75,7 @@ def test_the_private_grid_of_a_command_is_a_fake_one_too() -> None:
 
 
 def test_a_grid_describes_itself_also_without_a_master() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
         worker = worker_after(grid)
         description = grid.description()
         counted = f"{worker['id']}  chromium"

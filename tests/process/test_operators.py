@@ -17,7 +17,7 @@ from pwgrid import __version__
 from pwgrid.cli.code_fingerprint import fingerprint
 from pwgrid.settings.model import NO_POOL
 from tests.support import raw
-from tests.support.grid import ROOT, Grid, eventually, processes_marked, running_grid
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, processes_marked, running_grid
 from tests.support.terminal import on_terminal
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e"
@@ -25,7 +25,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e"
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    with running_grid("--chromium", "1", environment={"MAX_QUEUE": "7"}, fake=True) as grid:
+    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "MAX_QUEUE": "7"}, fake=True) as grid:
         yield grid
 
 
@@ -71,7 +71,7 @@ def test_an_upgrade_takes_settings_and_browsers_that_have_changed(tmp_path: Path
     file.write_text(f"[pools]\nchromium_workers = 1\n[browsers]\nchromium_executable = '{browser}'\n")
     browser.write_text("#!/bin/sh\n")
     browser.chmod(0o755)
-    with running_grid("--config", str(file), fake=True) as grid:
+    with running_grid("--config", str(file), environment=WITHOUT_SPARES, fake=True) as grid:
         assert "nothing to do" in grid.command("upgrade").stdout
         browser.write_text("#!/bin/sh\n# newer\n")
         assert "run the new code" in grid.command("upgrade").stdout
@@ -151,7 +151,7 @@ def test_what_others_have_said_steers_no_terminal_and_the_log_in_a_pipe_is_left_
 
 
 def test_the_status_is_shown_again_and_again_also_while_there_is_no_grid() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
         watch = ("status", "--port", str(grid.port), "--watch", "0.2")
         plain = [sys.executable, "-m", "pwgrid", *watch, "--json"]
         with (
@@ -206,7 +206,7 @@ def test_what_a_command_prints_as_json_is_one_json_text(grid: Grid, command: str
 
 
 def test_stop_ends_a_grid_and_returns_when_it_has_gone() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
         done = grid.command("stop", "--json")
         assert (done.returncode, json.loads(done.stdout)) == (0, {"stopped": True, "notes": []}), done
         assert grid.process.wait(0) == 0
@@ -215,7 +215,7 @@ def test_stop_ends_a_grid_and_returns_when_it_has_gone() -> None:
 
 def test_status_and_stop_know_a_grid_whose_master_has_gone(tmp_path: Path) -> None:
     log = tmp_path / "grid.log"
-    environment = {"DETACH_GRACE": "600", "DRAIN_TIMEOUT": "60", "LOG_FILE": str(log)}
+    environment = {**WITHOUT_SPARES, "DETACH_GRACE": "600", "DRAIN_TIMEOUT": "60", "LOG_FILE": str(log)}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         grid.process.send_signal(signal.SIGUSR1)
         assert grid.process.wait(20) == 0
@@ -235,7 +235,7 @@ def test_status_and_stop_know_a_grid_whose_master_has_gone(tmp_path: Path) -> No
 
 
 def test_a_dead_master_is_told_of_as_well() -> None:
-    with running_grid("--chromium", "1", fake=True) as grid:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
         grid.kill_master()
         status = grid.command("status")
         assert (status.returncode, "no master  it died" in status.stdout) == (3, True), status

@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from tests.support.grid import NEVER
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 """Bounds a failure; nothing waits for it to pass."""
@@ -46,7 +48,8 @@ class MasterGrid:
         self.lines: list[Line] = []
         self._unread = b""
         self._log = (self.temporary / "log").open("w+b")
-        settings = {"chromium_workers": 1, **spec.pop("settings", {})}
+        # Without spares, unless the test sets how long workers live: a busy machine starts slowly, and so has some.
+        settings = {"chromium_workers": 1, "max_lifetime_sessions": int(NEVER), **spec.pop("settings", {})}
         argument = json.dumps({"base": str(self.base), "settings": settings, **spec})
         command = [sys.executable, "-m", "tests.support.master_main", argument]
         self.process = subprocess.Popen(
