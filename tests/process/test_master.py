@@ -16,6 +16,7 @@ import pytest
 
 from pwgrid.registry.embedded import find_redis_server
 from pwgrid.settings.model import NO_POOL
+from tests.support.grid import NEVER
 from tests.support.master_grid import PATIENCE_S, MasterGrid, wait_gone
 
 
@@ -62,7 +63,7 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "draining": 0,
             "slots": 10,
             "slotsOfWorker": 5,
-            "lifetimeOfWorker": 50,
+            "lifetimeOfWorker": int(NEVER),
             "memoryLimitMib": 0,
             "memoryHardLimitMib": 0,
             "removed": False,
