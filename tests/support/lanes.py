@@ -1,4 +1,4 @@
-"""How the processes of pytest-xdist share the files of tests: the last one takes only those that mostly wait.
+"""How the processes of pytest-xdist share the files of tests: all but two take only those that mostly wait.
 
 Two processes keep two cores busy for seven tenths of the time, because some files wait for timers, for processes that
 end, for a supervisor to look again. Those go beside the others, one after the other, and take a third of one core.
@@ -30,8 +30,8 @@ MOSTLY_WAIT = (
 )
 """Files that need a core for at most half of their time, and take more than 5 s."""
 
-FEWEST = 3
-"""With fewer processes than this each takes any file."""
+TAKE_ANY = 2
+"""So many processes take any file; where there are no more of them, xdist shares the files out."""
 
 
 class Lanes(LoadFileScheduling):
@@ -40,7 +40,7 @@ class Lanes(LoadFileScheduling):
     def _next(self, node: WorkerController) -> str | None:
         """The file that this process takes next."""
         waiting = [scope for scope in self.workqueue if scope in MOSTLY_WAIT]
-        if node.gateway.id == f"gw{self.numnodes - 1}":
+        if int(node.gateway.id.removeprefix("gw")) >= TAKE_ANY:
             return next(iter(waiting), None)
         return next((scope for scope in self.workqueue if scope not in MOSTLY_WAIT), next(iter(waiting), None))
 
@@ -55,5 +55,5 @@ class Lanes(LoadFileScheduling):
 
 def scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
     """For `--dist loadfile` with enough processes; None leaves it to xdist."""
-    is_ours = config.getvalue("dist") == "loadfile" and len(config.getvalue("tx")) >= FEWEST
+    is_ours = config.getvalue("dist") == "loadfile" and len(config.getvalue("tx")) > TAKE_ANY
     return Lanes(config, log) if is_ours else None

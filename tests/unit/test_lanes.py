@@ -38,9 +38,9 @@ def config(processes: int, dist: str = "loadfile") -> Any:
 
 
 def run(files: tuple[str, ...], order: tuple[int, ...]) -> list[set[str]]:
-    """The files of each of three processes, which do all of their work one after the other, in this order."""
+    """The files of each process; they do all of their work one after the other, in this order."""
     collection = [f"{name}::test_{number}" for name in files for number in range(3)]
-    lanes, processes = Lanes(config(3)), [Process(number) for number in range(3)]
+    lanes, processes = Lanes(config(len(order))), [Process(number) for number in range(len(order))]
     for process in processes:
         lanes.add_node(cast(Any, process))
         lanes.add_node_collection(cast(Any, process), collection)
@@ -58,10 +58,11 @@ def test_what_mostly_waits_is_there() -> None:
     assert [name for name in MOSTLY_WAIT if not (ROOT / name).is_file()] == []
 
 
-def test_the_last_process_takes_what_waits_and_nothing_else() -> None:
-    for order in ((2, 0, 1), (0, 2, 1)):
-        assert run((*BUSY, *WAITING), order)[2] <= {*WAITING}
+def test_all_but_two_processes_take_what_waits_and_nothing_else() -> None:
+    for order in ((2, 0, 1), (0, 2, 1), (3, 2, 1, 0), (0, 2, 3, 1)):
+        assert set().union(*run((*BUSY, *WAITING), order)[2:]) <= {*WAITING}
     assert run((*BUSY, *WAITING), (2, 0, 1))[2] == {*WAITING}
+    assert set().union(*run((*BUSY, *WAITING), (3, 2, 1, 0))[2:]) == {*WAITING}
 
 
 def test_the_others_help_with_what_waits_once_there_is_nothing_else() -> None:
