@@ -52,8 +52,8 @@ async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:
 
 
 async def send_to_page(socket: WebSocket, message: str | bytes) -> None:
-    """Raises WebSocketDisconnect where the page is gone. uvicorn closes a connection itself whose page answers no ping, or
-    sends frames that are not valid; then it raises RuntimeError."""
+    """Raises WebSocketDisconnect where the page is gone. uvicorn itself closes the connection of a page that
+    answers no ping or sends invalid frames; a send then raises RuntimeError."""
     try:
         await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
     except RuntimeError as error:
