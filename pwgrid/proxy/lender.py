@@ -19,6 +19,7 @@ from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.proxy.traces import Attempt
 from pwgrid.registry import records
 from pwgrid.registry.records import EXPIRES_AT, LEASE, Selection
 
@@ -103,19 +104,28 @@ class Lender:
         ticket.take_another_id()
         return ticket
 
-    async def lend(self, wish: Wish, ticket: Ticket[Selection]) -> Lent:
-        """Returns a lease for this wish. Raises Refusal, or ClientGone once the ticket is abandoned."""
+    async def lend(self, wish: Wish, ticket: Ticket[Selection], attempt: Attempt | None = None) -> Lent:
+        """Returns a lease for this wish, and tells `attempt` of each step. Raises Refusal, or ClientGone once the
+        ticket is abandoned."""
         gateway, selector = self._gateway, self._gateway.selector
+        if attempt is not None:
+            attempt.asks(ticket)
         if (closed := gateway.closed()) is not None:
             raise closed
         while True:
             expires_at = time.time() + wish.ttl_s
             ticket.fields = {**wish.fields, EXPIRES_AT: f"{expires_at:.3f}"}
-            selection = await gateway.slot(ticket)
+            selection = await gateway.slot(ticket, attempt)
+            since = time.monotonic()
             lease_id = LeaseId(selection.worker_id, ticket.session_id.removeprefix(LEASE))
             secret = secrets.token_urlsafe(24)
             answer = await self._take(lease_id, secret, expires_at, ticket)
-            if (refused := answer["refused"]) is None:
+            refused = answer["refused"]
+            if attempt is not None:
+                attempt.offered("keep", since, selection.worker_id, refused)
+            if refused is None:
+                if attempt is not None:
+                    attempt.served(selection.worker_id, ticket.session_id)
                 path = f"/lease/{wish.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
                 return Lent(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
             log.info("lease_not_taken", worker=selection.worker_id, lease=lease_id.own, reason=refused)

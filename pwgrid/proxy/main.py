@@ -19,6 +19,8 @@ from pwgrid.common import log as logging
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.side_tasks import SideTasks
+from pwgrid.common.traces import Traces
+from pwgrid.common.traces import start as start_traces
 from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
@@ -40,6 +42,7 @@ from pwgrid.proxy.policy.dashboard_view import Waiting
 from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
+from pwgrid.proxy.traces import ClientTraces
 from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
@@ -88,7 +91,7 @@ class GridServer(uvicorn.Server):
 class Proxy:
     """One proxy, from the fork to its end."""
 
-    def __init__(self, boot: ProxyArguments) -> None:
+    def __init__(self, boot: ProxyArguments, traces: Traces | None = None) -> None:
         self.boot = boot
         self._room = room_for_clients(boot.settings)
         # Each waiting client keeps a descriptor; half of them are left for all other connections.
@@ -106,6 +109,9 @@ class Proxy:
         self.gateway = Gateway(
             self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness.shortage
         )
+        if traces is not None:
+            self.gateway.traces = ClientTraces(traces, self.settings.log_run_names)
+            self.handoffs.on_session_over = self.gateway.traces.session_over
         self.lender = Lender(self.gateway, self.handoffs)
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self, self.master, Events())
@@ -247,6 +253,8 @@ class Proxy:
         self._told.set()
         self.feed.roster_changed()
         self.gateway.roster_changed()
+        if self.gateway.traces is not None:  # also of sessions that another proxy handed off
+            self.handoffs.open(self.roster.workers)
         self.queue.pause(self.roster.host_guard is not None)
         self.selector.roster_changed()
         for pool in self.queue.pools():
@@ -397,9 +405,13 @@ def access_of(boot: ProxyArguments) -> Access:
 def run_proxy(boot: ProxyArguments) -> int:
     """Runs the proxy role in the forked child. Returns the exit code."""
     logging.configure(boot.settings.log_level, boot.settings.log_format, "proxy")
+    traces = start_traces("proxy", boot.settings.port)
 
     async def live() -> int:
-        return await Proxy(boot).run()
+        return await Proxy(boot, traces).run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(live())
+        code = runner.run(live())
+    if traces is not None:
+        traces.close()
+    return code

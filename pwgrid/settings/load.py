@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
+from pwgrid.common import traces
 from pwgrid.common.errors import ConfigError, Violation
 from pwgrid.settings.kinds import RULE, RedisUrl, Secret
 from pwgrid.settings.model import (
@@ -94,6 +95,8 @@ def load(
     settings = draft.finished(has_tokens=tokens_file is not None and os.path.exists(tokens_file))
     again = partial(load, config_file, dict(environ), dict(flags), private=private)
     warnings = tuple(_warnings(settings, draft.sources, path))
+    if (fault := traces.fault(environ)) is not None:
+        warnings += (str(fault),)
     return Loaded(settings, draft.sources, path, again, tokens_file, warnings, tuple(find_strays(environ)))
 
 

@@ -175,8 +175,8 @@ class Settings(BaseModel, frozen=True):
     """In a label key that is asked for, a segment * matches any segment."""
     borrow_reconnect_grace: kinds.Wait = setting(0.0, "labels", "worker")
     """How long a lease is kept after its client has disconnected, so that it may connect again."""
-    log_run_names: bool = setting(True, "labels", "worker")
-    """The log has the names that clients give to their runs."""
+    log_run_names: bool = setting(True, "labels", "proxy", "worker")
+    """The log, and traces, have the names that clients give to their runs."""
 
     compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy", "worker")
     """Compression of WebSocket messages; auto: only for clients on other hosts."""

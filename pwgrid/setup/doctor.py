@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from playwright._impl._driver import compute_driver_executable
 
+from pwgrid.common import traces
 from pwgrid.common.errors import GridError
 from pwgrid.common.redis_url import shown
 from pwgrid.master.memory.host import available_mib, own_cgroups, text_of
@@ -68,6 +69,7 @@ def examine(settings: Settings, places: SearchPaths | None = None) -> Iterator[F
     yield from _room(settings, places.root)
     yield _redis(settings)
     yield _port(settings)
+    yield from _traces()
     yield from _leftovers(settings)
 
 
@@ -231,6 +233,15 @@ def _port(settings: Settings) -> Finding:
     except OSError as error:
         return Finding("port", "bad", f"{settings.host}:{settings.port}: {error.strerror}", "choose another --port")
     return Finding("port", "good", f"{settings.host}:{settings.port} is free")
+
+
+def _traces() -> Iterator[Finding]:
+    """Nothing where nobody asks for them."""
+    if (variable := traces.asked_by(os.environ)) is None:
+        return
+    fault = traces.fault(os.environ)
+    good = f"they go where {variable} says"
+    yield Finding("traces", "warn", *fault) if fault else Finding("traces", "good", good)
 
 
 def _leftovers(settings: Settings) -> Iterator[Finding]:

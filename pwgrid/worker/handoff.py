@@ -8,6 +8,7 @@ import asyncio
 import mmap
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -22,6 +23,11 @@ log = structlog.get_logger()
 
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 _BACKLOG: Final = 64
+_READ_BYTES: Final = 4096
+"""What a proxy reads of a packet."""
+
+_MOST_UNTOLD: Final = 100
+"""Ends of traced sessions that are kept while no proxy is there."""
 
 Answer = Callable[[str | None], None]
 """To be called once: with None when the browser server has the socket, else with the reason of the refusal."""
@@ -56,6 +62,7 @@ class HandoffServer:
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
         self._links: dict[socket.socket, int] = {}
+        self._untold: deque[bytes] = deque(maxlen=_MOST_UNTOLD)
         self._buffer = memoryview(mmap.mmap(-1, MAX_OFFER_BYTES))  # takes no memory before it is written
         self._loop.add_reader(self._listener, self._accept)
 
@@ -75,6 +82,25 @@ class HandoffServer:
         for link in list(self._links):
             self._send(link, b'{"freed":true}')
 
+    def tell_over(self, told: Mapping[str, Any]) -> None:
+        """A session that is traced has ended: the proxy that connected last hears of it, or the next one."""
+        packet = orjson.dumps({"over": told})
+        if len(packet) <= _READ_BYTES:
+            self._untold.append(packet)
+            self._tell_over()
+
+    def _tell_over(self) -> None:
+        while self._untold and self._links:
+            link = [*self._links][-1]
+            try:
+                link.send(self._untold[0])
+            except BlockingIOError:
+                pass  # it does not read; only its traces lack this one
+            except OSError:
+                self._drop(link)
+                continue
+            self._untold.popleft()
+
     def _accept(self) -> None:
         try:
             link, _ = self._listener.accept()
@@ -84,6 +110,7 @@ class HandoffServer:
         self._last_link += 1
         self._links[link] = self._last_link
         self._loop.add_reader(link, self._on_readable, link)
+        self._tell_over()
 
     def _drop(self, link: socket.socket) -> None:
         if link in self._links:
@@ -127,7 +154,7 @@ class HandoffServer:
                 return
             offer = Offer(
                 *(said["session"], float(said["deadline"]), said["client"], said["headers"], said["early"]),
-                *(said.get("told", {}), *said.get("lease", ("", ""))),
+                *(said.get("told", {}), *said.get("lease", ("", "")), said.get("trace", "")),
             )
             (fd,) = fds
             # Family, type and protocol are unused here, but Python asks the kernel for them where they are not given.

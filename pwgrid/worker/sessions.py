@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common.session_lifecycle import how_ended
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
@@ -17,7 +18,7 @@ from pwgrid.worker.handoff import Answer, HandoffServer
 from pwgrid.worker.leases import End, Lease, LeaseCallbacks, Leases
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RECORD_DELAY_S, RegistrySync
-from pwgrid.worker.slots import Slots
+from pwgrid.worker.slots import NAMES, LiveSession, Slots
 
 log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ class Sessions:
                 taken=self._lease_taken,
             ),
         )
+        self._boot = boot
         self._slots = slots
         self._registry_sync = registry_sync
         self._status = status
@@ -92,7 +94,32 @@ class Sessions:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
         self._registry_sync.ended(closed, session, on_record)
+        if session is not None and session.trace:
+            self._tell_over(closed, session)
         self.leases.disconnected(closed.session_id, End(closed.by, closed.reason))
+
+    def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
+        """The proxies hear of the end of a session that is traced. (They do not of one whose worker has died.)"""
+        if self._handoff is None:
+            return
+        now, lease, boot = time.time(), self.leases.by_id.get(session.lease_id), self._boot
+        told = lease.told if lease is not None else session.told
+        self._handoff.tell_over(
+            {
+                "trace": session.trace,
+                "session": session.session_id,
+                "lease": session.lease_id,
+                "browserType": boot.browser_type,
+                "pool": boot.pool.name,
+                "startedAt": session.started_at or now,
+                "endedAt": now,
+                "status": how_ended(closed.by, closed.reason).value,
+                "reason": closed.reason,
+                "bytesIn": closed.bytes_in,
+                "bytesOut": closed.bytes_out,
+                "told": {name: told[name] for name in NAMES if name in told},
+            }
+        )
 
     def all_ended(self, by: str, reason: str) -> None:
         """Ends every live session and lease in the records, when no browser server will report their ends."""

@@ -31,6 +31,8 @@ class LiveSession:
     """What the proxy told of its client: fields of its record, and `caps`."""
     lease_id: str = ""
     """The lease that it came with: it uses the lease's slot and takes none of its own."""
+    trace: str = ""
+    """As in its offer."""
 
 
 class Slots:
@@ -78,7 +80,7 @@ class Slots:
     def admit_with_lease(self, offer: Offer) -> None:
         """Admits the session of a client with a lease of this worker, into the lease's slot."""
         self.live[offer.session_id] = LiveSession(
-            offer.session_id, offer.client, told=offer.told, lease_id=offer.lease_id
+            offer.session_id, offer.client, told=offer.told, lease_id=offer.lease_id, trace=offer.trace
         )
         self._within_leases += 1
         self._empty.clear()
@@ -135,7 +137,7 @@ class Slots:
         room = Room(self.taken, self.slots, self.lifetime, self.max_lifetime)
         reason = refusal(offer, status, room, now, is_expected=offer.session_id in self._expected)
         if reason is None:
-            into[offer.session_id] = LiveSession(offer.session_id, offer.client, told=offer.told)
+            into[offer.session_id] = LiveSession(offer.session_id, offer.client, told=offer.told, trace=offer.trace)
             self.lifetime += 1
             self._empty.clear()
         return reason

@@ -24,7 +24,7 @@ def doctor(
     *arguments: str, before: Callable[[], None] | None = None, **environment: str
 ) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code and the worst finding of each name."""
-    ours = ("PWGRID", "REDIS", "CHROMIUM")
+    ours = ("PWGRID", "REDIS", "CHROMIUM", "OTEL_")
     done = subprocess.run(
         [sys.executable, "-m", "pwgrid", "doctor", "--json", "--chromium", "1", *arguments],
         cwd=ROOT,

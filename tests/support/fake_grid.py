@@ -1,14 +1,17 @@
 """`python -m tests.support.fake_grid` is `pwgrid` with a fake browser server: the same processes, and no browser.
 
 What the fake does is told by variables of the environment (fake_launcher.cjs); `FAKE_LAUNCHER` names another script.
+`FAKE_LOADED` names a directory where each process writes at its end which modules it has loaded.
 """
 
 import contextlib
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from pwgrid.cli import run
@@ -27,6 +30,37 @@ def launching(script: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def noting_modules(directory: Path, role: str) -> Iterator[None]:
+    """Writes down what the process has loaded at the end of the block."""
+    try:
+        yield
+    finally:
+        (directory / f"{role}-{os.getpid()}").write_text(json.dumps([*sys.modules]))
+
+
+@contextlib.contextmanager
+def roles_noting_modules(directory: Path) -> Iterator[None]:
+    """The same for the master and the children that it forks in this block."""
+    from pwgrid.cli import serve
+
+    def noting(role: str, run_role: Callable[..., int]) -> Callable[..., int]:
+        def run_and_note(*boot: Any) -> int:
+            with noting_modules(directory, role):
+                return run_role(*boot)
+
+        return run_and_note
+
+    proxy, worker = noting("proxy", serve.run_proxy), noting("worker", serve.run_worker)
+    patches = mock.patch.object(serve, "run_proxy", proxy), mock.patch.object(serve, "run_worker", worker)
+    with patches[0], patches[1], noting_modules(directory, "master"):
+        yield
+
+
 if __name__ == "__main__":
-    with launching(Path(os.environ.get("FAKE_LAUNCHER", FAKE_LAUNCHER))), mock.patch.object(run, "PROGRAM", PROGRAM):
+    with contextlib.ExitStack() as fakes:
+        fakes.enter_context(launching(Path(os.environ.get("FAKE_LAUNCHER", FAKE_LAUNCHER))))
+        fakes.enter_context(mock.patch.object(run, "PROGRAM", PROGRAM))
+        if "FAKE_LOADED" in os.environ:
+            fakes.enter_context(roles_noting_modules(Path(os.environ["FAKE_LOADED"])))
         main(prog_name="pwgrid")

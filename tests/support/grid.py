@@ -66,7 +66,9 @@ class Grid:
         self.temporary = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self.mark = str(self.temporary)  # TMPDIR of every process of this grid
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("PWGRID", "PW_TEST"))},
+            **{
+                name: value for name, value in os.environ.items() if not name.startswith(("PWGRID", "PW_TEST", "OTEL_"))
+            },
             "TMPDIR": str(self.temporary),
             **(environment or {}),
         }

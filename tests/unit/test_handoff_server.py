@@ -147,11 +147,62 @@ async def test_the_client_of_a_lease_and_the_name_of_a_run_come_with_the_offer(w
     client, handed = socket.socketpair()
     with client, handed:
         worker.send(
-            json.dumps({**OFFER, "told": {"name": "Smoke 12"}, "lease": ["l1", "secret"]}).encode(), handed.fileno()
+            json.dumps({**OFFER, "told": {"name": "Smoke 12"}, "lease": ["l1", "secret"], "trace": "00-1"}).encode(),
+            handed.fileno(),
         )
         offer, _, answer = await worker.offers.get()
         assert (offer.told, offer.lease_id, offer.secret) == ({"name": "Smoke 12"}, "l1", "secret")
+        assert offer.trace == "00-1"
         answer("in use")
+
+
+async def test_the_end_of_a_traced_session_is_told_to_the_proxy_that_connected_last(
+    worker: Worker, tmp_path: Path
+) -> None:
+    first, worker.link = worker.link, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with first:
+        worker.link.connect(str(tmp_path / "s"))
+        worker.link.setblocking(False)
+        worker.send(json.dumps({"ask": "7", "do": "take", "id": "l1"}).encode())
+        assert json.loads(await worker.said())["asked"] == "7"
+        worker.server.tell_over({"session": "b"})
+        assert json.loads(await worker.said()) == {"over": {"session": "b"}}
+        worker.link.close()  # which it meets before it has heard of that
+        worker.server.tell_over({"session": "c"})
+        assert json.loads(first.recv(4096)) == {"over": {"session": "c"}}
+        assert worker.ended == [2]
+
+
+async def test_the_end_of_a_traced_session_waits_for_a_proxy_where_there_is_none(
+    worker: Worker, tmp_path: Path
+) -> None:
+    worker.link.close()
+    while not worker.ended:
+        await asyncio.sleep(0)
+    for number in range(200):
+        worker.server.tell_over({"session": str(number)})
+    worker.link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.link.connect(str(tmp_path / "s"))
+    worker.link.setblocking(False)
+    told = [json.loads(await worker.said())["over"]["session"] for _ in range(100)]
+    assert told == [str(number) for number in range(100, 200)]  # the last ones, and not without bound
+
+
+async def test_an_end_that_a_proxy_would_not_read_whole_or_has_no_room_for_is_left_out(worker: Worker) -> None:
+    worker.server.tell_over({"session": "first"})
+    assert "first" in (await worker.said()).decode()
+    worker.server.tell_over({"session": "x" * 4096})
+    for number in range(10_000):  # more than a socket holds
+        worker.server.tell_over({"session": str(number)})
+    read = []
+    with contextlib.suppress(BlockingIOError):
+        while packet := worker.link.recv(4096):
+            read.append(json.loads(packet)["over"]["session"])
+    assert read == [str(number) for number in range(len(read))]
+    assert 0 < len(read) < 10_000
+    worker.server.tell_over({"session": "last"})
+    assert "last" in (await worker.said()).decode()
+    assert worker.ended == []
 
 
 async def test_a_question_about_a_lease_is_answered_and_the_end_of_its_link_is_told(worker: Worker) -> None:

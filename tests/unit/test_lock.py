@@ -78,7 +78,12 @@ def misfits(wanted: Iterable[str], pins: dict[str, Pin]) -> list[str]:
         ("requirements.txt", RUNTIME),
         (
             "requirements-dev.txt",
-            [*RUNTIME, *(each for each in EXTRAS["dev"] if each != "pwgrid[supervisor]"), *EXTRAS["supervisor"]],
+            [
+                *RUNTIME,
+                *(each for each in EXTRAS["dev"] if each != "pwgrid[supervisor,traces]"),
+                *EXTRAS["supervisor"],
+                *EXTRAS["traces"],
+            ],
         ),
     ],
 )

@@ -282,6 +282,7 @@ def test_the_browser_server_learns_nothing_it_need_not_know() -> None:
         ("authorization", "Bearer s3cret"),
         ("cookie", "a="),
         ("x-forwarded-for", "10.0.0.1"),
+        ("traceparent", f"00-{'1' * 32}-{'2' * 16}-01"),
         ("user-agent", "Playwright/1.65.1"),
         ("x-playwright-proxy", "*"),
         ("sec-websocket-extensions", "permessage-deflate"),

@@ -27,6 +27,11 @@ NOT_A_WORKERS = {
     "pip",
     "playwright.async_api",
     "playwright.sync_api",
+    # for traces, where they are asked for (tests/process/test_traces.py looks at whole grids)
+    "google.protobuf",
+    "opentelemetry.exporter",
+    "opentelemetry.sdk.trace",
+    "requests",
 }
 
 

@@ -21,6 +21,7 @@ from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_names import run_name
 from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.traces import attempting
 from pwgrid.registry import records
 from pwgrid.registry.registry import Registry, Selection
 from pwgrid.settings.endpoint import base_url
@@ -54,12 +55,15 @@ def lease_routes(grid: Lends) -> APIRouter:
         request: Request, wanted: models.Borrow, identity: who, afterwards: BackgroundTasks
     ) -> models.Borrowed:
         """Keeps a slot of the pool that serves the label key, and returns its endpoint."""
-        with _refusal_told(grid.gateway, request):
+        with (
+            _refusal_told(grid.gateway, request),
+            attempting(grid.gateway.traces, "borrow", request.headers.items()) as attempt,
+        ):
             wish = _wish(grid.gateway, wanted, identity, _client(request))
             ticket = grid.lender.ticket(wish)
             watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
             try:
-                lent = await grid.lender.lend(wish, ticket)
+                lent = await grid.lender.lend(wish, ticket, attempt)
             except BaseException:
                 watch.cancel()
                 raise

@@ -38,6 +38,7 @@ from pwgrid.proxy.policy.upgrade_request import (
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
+from pwgrid.proxy.traces import Attempt, ClientTraces
 from pwgrid.registry import records
 from pwgrid.registry.registry import Selection
 from pwgrid.settings.model import Settings
@@ -95,6 +96,8 @@ class Gateway:
     figures: Figures = field(default_factory=Figures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
     on_slot_taken: Callable[[], None] = lambda: None
+    traces: ClientTraces | None = None
+    """None unless they are asked for."""
     _policy: Policy | None = None
 
     def protocol(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> asyncio.Protocol:
@@ -131,8 +134,8 @@ class Gateway:
         )
         return {f"{what}:{name}": most for what, name, most in known if name and most}
 
-    async def slot(self, ticket: Ticket[Selection]) -> Selection:
-        """Waits for a slot for this ticket. Raises Refusal or ClientGone."""
+    async def slot(self, ticket: Ticket[Selection], attempt: Attempt | None = None) -> Selection:
+        """Waits for a slot for this ticket, and tells `attempt` of the wait. Raises Refusal or ClientGone."""
         since, waited = time.monotonic(), Waited.REFUSED
         try:
             selection = await self.selector.queue.acquire(ticket)
@@ -150,7 +153,11 @@ class Gateway:
         finally:
             # In the next turn of the loop, so that the handoff comes first.
             waited_s = time.monotonic() - since
-            asyncio.get_running_loop().call_soon(self._note_wait, ticket, waited_s, waited)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._note_wait, ticket, waited_s, waited)
+            if attempt is not None:
+                selection_s = ticket.selection_s if waited is Waited.SERVED else None
+                loop.call_soon(attempt.waited, since, waited_s, selection_s)
 
     def _note_wait(self, ticket: Ticket[Selection], waited_s: float, waited: Waited) -> None:
         self.counts.waited(waited_s)
@@ -200,6 +207,7 @@ class Upgrade(asyncio.Protocol):
         self._ticket: Ticket[Selection] | None = None
         self._early = b""
         self._is_gone = False
+        self._attempt: Attempt | None = None
 
     # uvicorn and the transport call these
 
@@ -239,24 +247,32 @@ class Upgrade(asyncio.Protocol):
     # From here on one task: decision, slot, handoff
 
     async def _run(self, whole_head: bytes) -> None:
+        failure: Exception | None = None
         try:
             request = upgrade_head.parse(whole_head)
+            if (traces := self._gateway.traces) is not None:
+                self._attempt = traces.attempt("connect", request.headers.raw_items())
             peer = self._peer[0] if self._peer else ""
             wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
             if wanted.lease is not None:  # its worker decides, even while the grid takes no others
                 await self._serve_with_lease(wanted.lease, request.headers)
-                return
-            if (closed := self._gateway.closed()) is not None:
+            elif (closed := self._gateway.closed()) is not None:
                 raise closed
-            await self._serve(wanted, request.headers)
+            else:
+                await self._serve(wanted, request.headers)
         except Refusal as refusal:
+            failure = refusal
             self._refuse(refusal)
-        except ClientGone:
+        except ClientGone as gone:
+            failure = gone
             self._gateway.counts.abandoned += 1
             self._transport.abort()
-        except Exception as failure:  # noqa: BLE001 - after a bug here the client must not wait for ever
-            log.error("upgrade_failed", error=repr(failure), client=_text(self._peer))
+        except Exception as error:  # noqa: BLE001 - after a bug here the client must not wait for ever
+            failure = error
+            log.error("upgrade_failed", error=repr(error), client=_text(self._peer))
             self._transport.abort()
+        if self._attempt is not None:
+            self._attempt.ends(failure)
 
     async def _serve(self, wanted: Wanted, headers: Headers) -> None:
         """Leases a slot and hands the client over; if the worker does not take it, tries another one."""
@@ -281,10 +297,15 @@ class Upgrade(asyncio.Protocol):
         passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
         if ticket.fields:
             passed_on["told"] = told(ticket)
+        if self._attempt is not None:
+            self._attempt.asks(ticket)
+            passed_on["trace"] = self._attempt.traceparent()
         while True:
-            selection = await gateway.slot(ticket)
+            selection = await gateway.slot(ticket, self._attempt)
             since = time.monotonic()
             failure = await self._hand_over(ticket, selection, passed_on)
+            if self._attempt is not None:
+                self._attempt.offered("handoff", since, selection.worker_id, failure.reason if failure else None)
             if failure is None:
                 gateway.figures.phases[_pool(ticket)].handoff.observe(time.monotonic() - since)
                 log.debug("handed_off", session=ticket.session_id)
@@ -294,7 +315,7 @@ class Upgrade(asyncio.Protocol):
                 break
             gateway.counts.retried += 1
             self._transport.resume_reading()
-        self._let_go()
+        self._let_go(selection.worker_id, ticket.session_id)
         if wanted.not_heeded:
             gateway.counts.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
@@ -308,10 +329,16 @@ class Upgrade(asyncio.Protocol):
             "headers": browser_server_headers(headers, compression=compression),
             "lease": [lease.lease_id, lease.secret],
         }
+        if self._attempt is not None:
+            self._attempt.asks_of(gateway.roster.workers.get(lease.worker_id))
+            request["trace"] = self._attempt.traceparent()
         until = self._loop.time() + SUCCESSOR_S
         while True:
             session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
+            since = time.monotonic()
             failure = await self._offer(lease.worker_id, session_id, request)
+            if self._attempt is not None:
+                self._attempt.offered("handoff", since, lease.worker_id, failure.reason if failure else None)
             if failure is None or await may_be_served(self._sock, failure):
                 break
             log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=failure.reason)
@@ -320,12 +347,14 @@ class Upgrade(asyncio.Protocol):
                 raise refusals.lease_not_served(failure.reason, is_known=lease.worker_id in gateway.roster.workers)
             if self._is_gone or self._transport.is_closing():
                 raise ClientGone
-        self._let_go()
+        self._let_go(lease.worker_id, session_id)
 
-    def _let_go(self) -> None:
+    def _let_go(self, worker_id: str, session_id: str) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
         self._gateway.counts.handed_off += 1
         self._transport.abort()
+        if self._attempt is not None:
+            self._attempt.served(worker_id, session_id)
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """Raises Refusal unless the path has the secret of the worker's registered endpoint."""

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,8 +61,8 @@ Answer = asyncio.Future["HandoffFailure | None"]
 class HandoffLink:
     """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
-    Calls `on_freed` when the worker was full and has a slot again, `on_silent` when it leaves an offer unanswered, and
-    `on_awake` when such an answer comes too late.
+    Calls `on_freed` when the worker was full and has a slot again, `on_silent` when it leaves an offer unanswered,
+    `on_awake` when such an answer comes too late, and `on_over` with what it tells of a traced session that has ended.
     """
 
     def __init__(
@@ -72,11 +72,13 @@ class HandoffLink:
         on_freed: Callable[[], None],
         on_silent: Callable[[], None],
         on_awake: Callable[[], None],
+        on_over: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._loop = loop
         self._on_freed = on_freed
         self._on_silent = on_silent
         self._on_awake = on_awake
+        self._on_over = on_over
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             self._sock.connect(str(path))
@@ -181,6 +183,9 @@ class HandoffLink:
         if "freed" in message:
             self._on_freed()
             return
+        if "over" in message:
+            self._on_over(message["over"])
+            return
         if "asked" in message:
             if (asked := self._asked.get(message["asked"])) is not None and not asked.done():
                 asked.set_result(message)
@@ -230,9 +235,13 @@ class Hears(Protocol):
 
 
 class Handoffs:
-    """The links to all workers, each opened at the worker's first session."""
+    """The links to all workers, each opened at the worker's first session.
+
+    Calls `on_session_over` with what a worker tells of a session that has ended and was handed off with a `trace`.
+    """
 
     def __init__(self, runtime: Path, hears: Hears) -> None:
+        self.on_session_over: Callable[[str, Mapping[str, Any]], None] = lambda _worker_id, _told: None
         self._runtime = runtime
         self._hears = hears
         self._loop = asyncio.get_running_loop()
@@ -264,6 +273,12 @@ class Handoffs:
             raise NoAnswer(f"the worker is gone ({error.strerror})") from None
         return await link.ask(question)
 
+    def open(self, worker_ids: Iterable[str]) -> None:
+        """Opens the links to these workers that are not open yet, to hear of sessions that end there."""
+        for worker_id in worker_ids:
+            with contextlib.suppress(OSError):  # it does not listen yet, or any more
+                self._link(worker_id)
+
     def drop(self, worker_id: str, reason: str) -> None:
         """Closes the link to a worker; what is pending fails with `reason`."""
         if link := self._links.pop(worker_id, None):
@@ -274,13 +289,16 @@ class Handoffs:
         for worker_id in list(self._links):
             self.drop(worker_id, "the proxy is stopping")
 
+    def _over(self, worker_id: str, told: Mapping[str, Any]) -> None:
+        self.on_session_over(worker_id, told)
+
     def _link(self, worker_id: str) -> HandoffLink:
         link = self._links.get(worker_id)
         if link is None or link.closed:
             self._links.pop(worker_id, None)
             path = self._runtime / "w" / worker_id / "handoff.sock"
             hears = self._hears
-            told = (partial(each, worker_id) for each in (hears.freed, hears.silent, hears.awake))
+            told = (partial(each, worker_id) for each in (hears.freed, hears.silent, hears.awake, self._over))
             link = HandoffLink(path, self._loop, *told)
             self._links[worker_id] = link
         return link

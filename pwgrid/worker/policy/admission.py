@@ -28,6 +28,8 @@ class Offer:
     lease_id: str = ""
     """The lease that the client comes with; `secret` is the lease's secret, as the client has it."""
     secret: str = ""
+    trace: str = ""
+    """Where the session is traced: what its proxy wants to hear again when it is over."""
 
 
 @dataclass(frozen=True, slots=True)
