@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pwgrid.pytest_plugin.endpoint import ENDPOINT_VARIABLE, endpoint
+from pwgrid.pytest_plugin.endpoint import ENDPOINT_VARIABLE, endpoint, is_url
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,15 +19,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the fixtures. So late that they replace those of pytest-playwright, but none of a conftest.py."""
     if url := endpoint(config):
-        from pwgrid.client.http import Server
         from pwgrid.pytest_plugin import fixtures
 
-        try:
-            Server.at(url)
-        except ValueError as error:
+        if not is_url(url):
             where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
-            raise pytest.UsageError(f"{where}: {error}") from None
-
+            shown = url.partition("?")[0]  # behind that there may be a token
+            raise pytest.UsageError(f"{where}: {shown!r} is no URL of a grid: use ws://host:8080")
         config.pluginmanager.register(fixtures, "pwgrid-fixtures")
 
 
