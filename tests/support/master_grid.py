@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from tests.support.grid import NEVER
+from tests.support.grid import NEVER, processes_marked
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -178,17 +179,10 @@ class MasterGrid:
         return bool(read)
 
     def _end_hard(self) -> None:
-        """After a failure: end exactly the processes that told their pids."""
+        """After a failure: end exactly what has our directory in its environment, whether its pid was told or not."""
         self.process.kill()
         self.process.wait()
-        for line in self.lines:
-            for pid in [line.get("pid"), *line.get("tree", [])]:
-                if pid is not None and _is_ours(pid, str(self.temporary)):
+        while left := processes_marked(str(self.temporary)):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def _is_ours(pid: int, mark: str) -> bool:
-    try:
-        return any(mark in value for value in psutil.Process(pid).environ().values())
-    except psutil.Error:
-        return False
