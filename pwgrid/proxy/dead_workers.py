@@ -39,7 +39,8 @@ class DeadWorkers:
         """Workers that Redis may still know, by id: browser type, and the reason for which their sessions end."""
 
     async def clear(self) -> None:
-        """Writes the spool files, then removes the workers. If Redis is away, a later call does it."""
+        """Writes the spool files, then removes the workers. If Redis is away, or a file cannot be
+        removed, a later call does it."""
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:
@@ -48,7 +49,7 @@ class DeadWorkers:
                 for worker_id, (browser_type, reason) in list(self.lost.items()):
                     report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
                     self.lost.pop(worker_id, None)
-            except RegistryUnavailable as error:
+            except (RegistryUnavailable, OSError) as error:  # the latter is of a spool file
                 log.warning("dead_workers_not_cleared", workers=len(self.lost), error=str(error))
                 self._is_refused.set()
                 return

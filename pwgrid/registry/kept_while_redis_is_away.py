@@ -51,13 +51,16 @@ def write(runtime: Path, browser_type: BrowserType, worker_id: str, updates: Ite
 
 
 def read_all(runtime: Path) -> Iterator[SpoolFile]:
-    """Yields every worker's spool file. One that cannot be read is removed, with an error in the log."""
+    """Yields every worker's spool file. One that is broken is removed, with an error in the log; one that cannot be
+    read for now (no free descriptor, an error of the disk) stays for a later look."""
     for path in sorted((runtime / UNWRITTEN).glob("*.json")):
         try:
             yield _read(path)
         except FileNotFoundError:
             continue  # another proxy was faster
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except OSError as error:
+            log.warning("session_updates_not_read_yet", path=str(path), error=repr(error))
+        except (ValueError, TypeError, KeyError) as error:
             log.error("session_updates_not_readable", path=str(path), error=repr(error))
             path.unlink(missing_ok=True)
 

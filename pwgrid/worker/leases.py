@@ -166,7 +166,7 @@ class Leases:
         return token is None or lease is None or lease.told.get(TOKEN, "") == token
 
     def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        told = {str(name): str(value) for name, value in message["told"].items()}
+        told = {str(name): str(value) for name, value in dict(message["told"]).items()}
         offer = Offer(LEASE + lease_id, float(message["deadline"]), str(message["client"]), told=told)
         refused = self.slots.hold(offer, self.status(), time.monotonic())
         if refused is not None:
@@ -210,8 +210,7 @@ class Leases:
     def _await_borrower(self, lease: Lease) -> None:
         """Ends the lease after UNANSWERED_S unless its borrower comes: no proxy will report the answer any more."""
         if lease.lease_id in self.by_id and not lease.is_answered and lease.grace is None:
-            loop = asyncio.get_running_loop()
-            lease.grace = loop.call_later(UNANSWERED_S, self.end, lease.lease_id, NOT_ANSWERED)
+            self._end_later(lease, UNANSWERED_S, NOT_ANSWERED)
 
     def _drop(self, lease_id: str) -> None:
         """Removes a lease that no proxy has kept, as if it had never existed."""
@@ -280,10 +279,14 @@ class Leases:
             timer.cancel()
             self._admit(lease, offer, sock, answer)
         elif self.grace_s > 0:
-            loop = asyncio.get_running_loop()
-            lease.grace = loop.call_later(self.grace_s, self.end, lease.lease_id, lease.last or DISCONNECTED)
+            self._end_later(lease, self.grace_s, lease.last or DISCONNECTED)
         else:
             self._finish(lease, lease.last or DISCONNECTED)
+
+    def _end_later(self, lease: Lease, delay_s: float, end: End) -> None:
+        if lease.grace is not None:  # a successor hears of several sessions of a lease that are over
+            lease.grace.cancel()
+        lease.grace = asyncio.get_running_loop().call_later(delay_s, self.end, lease.lease_id, end)
 
     def _refuse_waiting(self, lease: Lease, reason: LeaseRefusal) -> None:
         if lease.waiting is not None:

@@ -1,6 +1,7 @@
 """What the proxy does for workers that are gone, on a real Redis."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -55,6 +56,25 @@ async def test_what_a_worker_left_is_written_before_the_worker_is_removed(regist
     assert (local.status, local.client, local.bytes_in) == ("completed", "c:2", 7)
     assert cleared == [True]
     assert list(tmp_path.glob("unwritten/*")) == []
+
+
+async def test_a_file_that_cannot_be_removed_ends_nothing(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by_the_worker(tmp_path)
+    cleared: list[bool] = []
+    dead = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
+    with monkeypatch.context() as patch:
+
+        def read_only(_file: kept_while_redis_is_away.SpoolFile) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        patch.setattr(kept_while_redis_is_away.SpoolFile, "remove", read_only)
+        await dead.clear()
+    assert cleared == []
+    await dead.clear()
+    assert cleared == [True]
+    assert (await registry.snapshot()).outcomes == {"completed": 2}
 
 
 async def test_what_redis_cannot_take_yet_stays_for_later(

@@ -1,5 +1,6 @@
 """The file in which a worker leaves what it could not write."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,16 @@ def test_where_there_is_no_room_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "unwritten").write_text("in the way")
     with pytest.raises(OSError):
         write(tmp_path, "chromium", "0000000a", UPDATES)
+
+
+def test_a_file_that_cannot_be_read_for_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "chromium", "0000000a", UPDATES)
+    with monkeypatch.context() as patch:
+
+        def no_descriptor(path: Path) -> bytes:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+        patch.setattr(Path, "read_bytes", no_descriptor)
+        assert list(read_all(tmp_path)) == []
+    (found,) = read_all(tmp_path)
+    assert found.updates == UPDATES

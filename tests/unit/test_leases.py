@@ -371,3 +371,14 @@ async def test_a_successor_does_without_a_file_that_is_not_there(tmp_path: Path,
 def test_the_lease_of_a_session() -> None:
     assert [lease_of(each) for each in ("l1~1", "0123")] == ["l1", ""]
     assert [takes_slot(each) for each in ("l1~1", "0123", "lease:l1")] == [False, True, True]
+
+
+async def test_a_lease_whose_client_is_back_is_not_ended_by_an_end_of_before(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, grace_s=BOUND_S)
+    worker.borrow()
+    waits = []
+    for session_id in ("l1~1", "l1~2"):  # as a successor hears of them
+        worker.leases.disconnected(session_id, DISCONNECTED)
+        waits.append(worker.leases.by_id["l1"].grace)
+    assert worker.connect("l1~3") == [None]
+    assert [wait is not None and wait.cancelled() for wait in waits] == [True, True]
