@@ -14,7 +14,7 @@ from pwgrid.common.histogram import Histogram
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_figures import Figures
 from pwgrid.proxy.connect.connecting_client import Counts
-from pwgrid.proxy.policy.upgrade_request import Access
+from pwgrid.proxy.policy.connect_request import Access
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import RegistrySnapshot
 from pwgrid.settings.model import Settings

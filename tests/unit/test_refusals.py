@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.connect import refusals
+from pwgrid.proxy.policy.connect_request import Refusal
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
-from pwgrid.proxy.policy.upgrade_request import Refusal
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket, WaitedTooLong
 from pwgrid.settings.model import Settings
-from tests.unit.test_upgrade_request import decided, headers, policy
+from tests.unit.test_connect_request import decided, headers, policy
 
 
 def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list[bytes], dict[str, Any]]:

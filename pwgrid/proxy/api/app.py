@@ -35,8 +35,8 @@ from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S,
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
+from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.upgrade_request import CONNECT_HINT
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, Queue
 from pwgrid.registry.registry import Registry, RegistrySnapshot, Selection, SessionRecord

@@ -9,7 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.page_sockets import PageSocketProtocol, is_own
 from pwgrid.proxy.connect.refusals import render
-from pwgrid.proxy.policy.upgrade_request import Refusal
+from pwgrid.proxy.policy.connect_request import Refusal
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 HEAD_TIMEOUT_S: Final = 10.0

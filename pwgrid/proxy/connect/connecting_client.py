@@ -17,14 +17,11 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.connect import refusals, upgrade_head
+from pwgrid.proxy.connect import connect_head, refusals
 from pwgrid.proxy.connect.connect_figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
-from pwgrid.proxy.policy.label_match import Switches
-from pwgrid.proxy.policy.refusal_reasons import RefusalReason
-from pwgrid.proxy.policy.session_names import Offered
-from pwgrid.proxy.policy.upgrade_request import (
+from pwgrid.proxy.policy.connect_request import (
     Access,
     Address,
     LeasePath,
@@ -35,6 +32,9 @@ from pwgrid.proxy.policy.upgrade_request import (
     browser_server_headers,
     decide,
 )
+from pwgrid.proxy.policy.label_match import Switches
+from pwgrid.proxy.policy.refusal_reasons import RefusalReason
+from pwgrid.proxy.policy.session_names import Offered
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
@@ -249,7 +249,7 @@ class Upgrade(asyncio.Protocol):
     async def _run(self, whole_head: bytes) -> None:
         failure: Exception | None = None
         try:
-            request = upgrade_head.parse(whole_head)
+            request = connect_head.parse(whole_head)
             if (traces := self._gateway.traces) is not None:
                 self._attempt = traces.attempt("connect", request.headers.raw_items())
             peer = self._peer[0] if self._peer else ""

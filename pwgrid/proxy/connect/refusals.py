@@ -7,8 +7,8 @@ import orjson
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
+from pwgrid.proxy.policy.connect_request import Refusal
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
-from pwgrid.proxy.policy.upgrade_request import Refusal
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
 from pwgrid.settings.model import Settings
 

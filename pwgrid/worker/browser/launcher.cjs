@@ -26,7 +26,7 @@ const { Clients } = require('./session_files.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { shimBidi, wrapListening } = require('./patches.cjs');
 const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
-const { requestOf } = require('./upgrade.cjs');
+const { requestOf } = require('./connect_request.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 

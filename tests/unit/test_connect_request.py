@@ -13,8 +13,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
-from pwgrid.proxy.policy.session_names import Offered
-from pwgrid.proxy.policy.upgrade_request import (
+from pwgrid.proxy.policy.connect_request import (
     Access,
     Address,
     LeasePath,
@@ -26,6 +25,7 @@ from pwgrid.proxy.policy.upgrade_request import (
     decide,
     is_usual_handshake,
 )
+from pwgrid.proxy.policy.session_names import Offered
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
