@@ -13,7 +13,8 @@ NO_SETTINGS: Final = frozenset(
         "PWGRID_KEPT_OPEN",
         "PWGRID_LAUNCH",
         "PWGRID_REDIS_SERVER",
-        "PWGRID_SLOTS",
+        "PWGRID_RUN",  # the mark of `pwgrid run` in the environment of its command
+        "PWGRID_URL",  # for pwgrid.client
         "PWGRID_WS_ENDPOINT",  # what `pwgrid run` tells its command
     }
 )
