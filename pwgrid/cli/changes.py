@@ -21,9 +21,7 @@ def reload(grid: RunningGrid) -> dict[str, Any]:
 
 def reload_text(done: dict[str, Any]) -> str:
     """What `reload` returns, as one sentence."""
-    if not done["changed"]:
-        return "nothing has changed"
-    what = [f"changed: {', '.join(done['changed'])}"]
+    what = [f"changed: {', '.join(done['changed'])}" if done["changed"] else "nothing has changed"]
     for did in ("added", "removed"):
         what += [f"pools {did}: {', '.join(done[did])}"] * bool(done[did])
     what += [f"scaled: {', '.join(f'{pool}={workers}' for pool, workers in done['scaled'].items())}"] * bool(
@@ -31,7 +29,8 @@ def reload_text(done: dict[str, Any]) -> str:
     )
     what += [f"recycling {len(done['recycled'])} workers, one after the other"] * bool(done["recycled"])
     what += ["replacing the proxy"] * done["proxy"]
-    what += ["the proxy has not confirmed it yet"] * (not done.get("proxyKnows", True))
+    if not done.get("proxyKnows", True):
+        what.append(f"the proxy has not confirmed {'it' if done['changed'] else 'the configuration'} yet")
     return "; ".join(what)
 
 

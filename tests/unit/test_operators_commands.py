@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pwgrid.cli import changes
-from pwgrid.cli.changes import VersionChange, read_scale
+from pwgrid.cli.changes import VersionChange, read_scale, reload_text
 from pwgrid.cli.drain import describe_end, is_good, progress
 from pwgrid.cli.running_grid import ask, find_grid
 from pwgrid.common.errors import GridError
@@ -43,6 +43,17 @@ def test_nothing_is_asked_where_somebody_else_than_the_directory_s_owner_would_a
         visitor, _ = control.accept()
         with visitor:
             assert visitor.recv(4096) == b""
+
+
+NOTHING: dict[str, Any] = {"changed": [], "added": [], "removed": [], "scaled": {}, "recycled": [], "proxy": False}
+
+
+def test_a_reload_says_that_the_proxy_does_not_know_yet_also_where_nothing_has_changed() -> None:
+    assert reload_text(NOTHING | {"proxyKnows": True}) == "nothing has changed"
+    unconfirmed = "nothing has changed; the proxy has not confirmed the configuration yet"
+    assert reload_text(NOTHING | {"proxyKnows": False}) == unconfirmed
+    done = NOTHING | {"changed": ["host"], "proxy": True, "proxyKnows": False}
+    assert reload_text(done) == "changed: host; replacing the proxy; the proxy has not confirmed it yet"
 
 
 def test_scale_reads_pools_and_figures() -> None:
