@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
+import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -251,9 +254,21 @@ def _leftovers(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "leftovers", "warn", found, f"pwgrid serve --port {grid.port} takes them over; else they end soon"
         )
-    old = [path for path in base_dir().parent.glob("playwright*") if time.time() - path.lstat().st_mtime > _OLD_S]
+    # Not below the runtime directory, where the grid's own browsers keep theirs: those go with their worker.
+    place = tempfile.gettempdir()
+    old = list(_old_directories(place))
     if old:
-        found = f"{len(old)} directories of browsers, older than a day, in {old[0].parent}"
-        yield Finding("leftovers", "warn", found, f"rm -r {old[0].parent}/playwright*, when no other program uses them")
+        found = f"{len(old)} directories of browsers, older than a day, in {place}"
+        remove = f"find {shlex.quote(place)} -maxdepth 1 -name 'playwright*' -type d -mtime +0 -exec rm -r {{}} +"
+        yield Finding("leftovers", "warn", found, f"{remove}, when no other program uses them")
     if not left and not old:
         yield Finding("leftovers", "good", "none of former runs")
+
+
+def _old_directories(place: str) -> Iterator[str]:
+    """The directories that browsers of Playwright have left there: those that find's `-mtime +0` finds."""
+    for entry in os.scandir(place):
+        with contextlib.suppress(FileNotFoundError):  # its browser removes it in this moment
+            is_one = entry.name.startswith("playwright") and entry.is_dir(follow_symlinks=False)
+            if is_one and time.time() - entry.stat(follow_symlinks=False).st_mtime >= _OLD_S:
+                yield entry.path

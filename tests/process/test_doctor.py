@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pwgrid.settings.model import Settings
+from pwgrid.setup.doctor import _leftovers as leftovers_of
 from pwgrid.setup.doctor import _sandbox as sandbox_of
 from tests.conftest import need
 from tests.support.grid import ROOT, free_port
@@ -120,6 +121,50 @@ def test_each_switch_that_keeps_chromium_from_its_sandbox_is_named(
     assert (sandbox_of(on, tmp_path).level, sandbox_of(Settings(), tmp_path).level) == ("bad", "warn")
     assert what in sandbox_of(on, tmp_path).found
     assert sandbox_of(on, tmp_path).to_do
+
+
+def test_only_old_directories_of_browsers_are_named_and_the_command_removes_exactly_those(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "a place"
+    for name in ("playwright-artifacts-old", "playwright_chromiumdev_profile-old", "playwright-new", "other-old"):
+        (place / name).mkdir(parents=True)
+        (place / name / "file").touch()
+    (place / "playwright-file-old").touch()
+    (place / "playwright-link-old").symlink_to(tmp_path)
+    for path in place.glob("*-old"):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "managed/pwgrid"))
+    settings = Settings(runtime_dir="/nonexistent/pwgrid")
+    (found,) = leftovers_of(settings)
+    assert found.found == f"2 directories of browsers, older than a day, in {place}"
+    command, _, condition = found.to_do.partition(", ")
+    assert condition == "when no other program uses them"
+    subprocess.run(command, shell=True, check=True)
+    assert {path.name for path in place.iterdir()} == {
+        *("playwright-new", "other-old", "playwright-file-old", "playwright-link-old")
+    }
+    assert [each.level for each in leftovers_of(settings)] == ["good"]
+
+
+def test_a_directory_that_its_browser_removes_in_the_same_moment_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("playwright-one", "playwright-two"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+
+    def scan(place: str) -> list[os.DirEntry[str]]:
+        entries = list(scandir(place))
+        Path(entries[0].path).rmdir()
+        return entries
+
+    scandir = os.scandir
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "scandir", scan)
+    (found,) = leftovers_of(Settings(runtime_dir="/nonexistent/pwgrid"))
+    assert found.found.startswith("1 directories of browsers")
 
 
 def test_a_person_gets_a_line_for_each_finding() -> None:
