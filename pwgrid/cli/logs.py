@@ -19,6 +19,7 @@ from pwgrid.cli import grid_queries
 from pwgrid.cli.output import compact, printable
 from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 from pwgrid.common.errors import GridError
+from pwgrid.runtime.find_grids import LeftGrid
 
 _OWN_FILE: Final = "set LOG_FILE for a log that is always there"
 _UNIT: Final = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
@@ -42,13 +43,16 @@ class Request:
 
 
 def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
-    """Prints the wanted lines; returns the exit code. Raises GridError for no grid, no log, or nothing of that id."""
+    """Prints the wanted lines; returns the exit code. Raises GridError for no grid, several, no log, or nothing of that
+    id."""
     record = None
     try:
         grid = find_grid(port, runtime_dir)
         pid = grid.pid
     except WithoutMasterError as error:
-        pid = error.left[0].children[0].pid
+        if len(error.left) > 1:
+            raise
+        pid = _writer_of(error.left[0])
     else:
         record = grid_queries.session(grid, wanted.session) if wanted.session else None
     if record is not None:
@@ -63,6 +67,14 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
         name = f"session {wanted.session}" if wanted.session else f"worker {wanted.worker}"
         raise GridError(f"the log says nothing of {name}, and there is no record of it (any more)")
     return shown.exit_code
+
+
+def _writer_of(grid: LeftGrid) -> int:
+    """The pid of a child that writes into the grid's log. Raises GridError where there is none (any more)."""
+    for child in grid.children:
+        if child.kind != "redis":  # whose stderr is a file of its own
+            return child.pid
+    raise GridError(f"the grid on port {grid.port} has no master, proxy or worker any more: none has its log open")
 
 
 @dataclass(frozen=True, slots=True)

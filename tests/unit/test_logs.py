@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Never
 
 import pytest
 
-from pwgrid.cli.logs import naming, record_text, show, story
+from pwgrid.cli.logs import Request, naming, record_text, run, show, story
+from pwgrid.cli.running_grid import WithoutMasterError
+from pwgrid.common.errors import GridError
+from pwgrid.common.types import ChildKind
+from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.directory import LockContent
+from pwgrid.runtime.find_grids import LeftGrid
 
 SESSION: dict[str, Any] = {
     "id": "0123456789abcdef",
@@ -100,3 +109,58 @@ def test_the_exit_code_and_the_number_of_lines_are_told(capfdbinary: pytest.Capt
     command = (sys.executable, "-c", "print('a'); print('b'); print('ab'); raise SystemExit(3)")
     shown = show(command, lambda line: b"a" in line)
     assert (shown.exit_code, shown.lines) == (3, 2)
+
+
+@contextlib.contextmanager
+def left_with(*kinds: ChildKind, logs: Path) -> Iterator[LeftGrid]:
+    """A grid without a master, with a process of each of these kinds. Each has a line in a log of its own."""
+    with contextlib.ExitStack() as stack:
+        children = []
+        for kind in kinds:
+            (logs / kind).write_text(f"the log of a {kind}\n")
+            log = stack.enter_context((logs / kind).open("a"))
+            command = (sys.executable, "-c", "input()")
+            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log))
+            stack.callback(process.kill)
+            children.append(ChildState(kind, kind, process.pid, 0.0, "", "", "", 0.0, 0.0))
+        yield LeftGrid(logs, 8080, LockContent(1, 0.0, ""), tuple(children))
+
+
+@pytest.mark.parametrize("kinds", [("redis", "worker"), ("redis", "proxy", "worker"), ("proxy", "redis")])
+def test_the_log_of_a_grid_without_a_master_is_that_of_a_proxy_or_worker(
+    kinds: tuple[ChildKind, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    with left_with(*kinds, logs=tmp_path) as left:
+        monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))
+        assert run(None, None, REQUEST) == 0
+    first = next(kind for kind in kinds if kind != "redis")
+    assert capfdbinary.readouterr().out == f"the log of a {first}\n".encode()
+
+
+def test_where_only_a_redis_is_left_nobody_has_the_log_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with left_with("redis", logs=tmp_path) as left:
+        monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))
+        with pytest.raises(GridError, match="has no master, proxy or worker any more"):
+            run(None, None, REQUEST)
+
+
+def test_of_several_grids_without_a_master_none_is_taken_for_the_one_that_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with left_with("worker", logs=tmp_path) as left:
+        monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left, left])))
+        with pytest.raises(WithoutMasterError):
+            run(None, None, REQUEST)
+
+
+REQUEST = Request(session=None, worker=None, lines=None, follow=False, as_json=False)
+
+
+def raising(error: Exception) -> Callable[..., Never]:
+    def raises(*_: object) -> Never:
+        raise error
+
+    return raises
