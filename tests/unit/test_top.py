@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import select
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pwgrid.cli.top import app, watcher
 from pwgrid.cli.top.draw import _age, draw
 from pwgrid.cli.top.key_bytes import Keys
 from pwgrid.cli.top.key_presses import Mode, Pane, Quit, Request, State, press, rows
 from pwgrid.cli.top.picture import Event, Picture, events
+from pwgrid.cli.top.terminal import Terminal
+from pwgrid.runtime.find_grids import RunningGrid
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e\n"
 
@@ -257,6 +262,36 @@ def test_keys_are_put_together_from_pieces() -> None:
 
 
 # News
+
+
+@pytest.mark.parametrize("broken", [{}, {"max_lifetime_sessions": {"value": "many"}}])
+def test_an_error_that_ends_the_watcher_ends_top_with_its_traceback(
+    broken: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a master of another version has no such setting."""
+    grid = RunningGrid(Path("/nonexistent"), 8080, 1, "ws://127.0.0.1:8080")
+    monkeypatch.setattr(watcher, "find_grid", lambda *_: grid)
+    monkeypatch.setattr(watcher, "ask", lambda *_: status())
+    monkeypatch.setattr("pwgrid.cli.grid_queries.settings", lambda _grid: broken)
+    watching = watcher.Watcher(None, None, every_s=1.0)
+    watching.start()
+    with pytest.raises((KeyError, ValueError)) as raised:
+        app._Screen(watching, cast(Terminal, WithoutKeys())).run()
+    watching.join()
+    assert any(entry.name == "_ask_limits" for entry in raised.traceback)
+
+
+class WithoutKeys:
+    """A terminal on which nobody presses a key."""
+
+    size = (80, 24)
+
+    def wait(self, readable: int) -> tuple[list[str], bool]:
+        assert select.select([readable], [], [], 30)[0], "the screen would stand still"
+        return [], True
+
+    def show(self, _lines: object) -> None:
+        raise AssertionError("there is nothing to show")
 
 
 def texts(before: Picture, now: Picture, *ended: dict[str, Any]) -> list[str]:

@@ -45,7 +45,7 @@ class _Screen:
         self._state = State()
 
     def run(self) -> None:
-        """Returns when the user quits. Raises Ended."""
+        """Returns when the user quits. Raises Ended, and what has ended the watcher."""
         while True:
             keys, is_news = self._terminal.wait(self._watcher.readable)
             if is_news:
@@ -69,6 +69,8 @@ class _Screen:
                 news = self._watcher.news.get_nowait()
             except queue.Empty:
                 return
+            if isinstance(news, Exception):
+                raise news
             if isinstance(news, str):
                 self._state = replace(self._state, message=news)
             else:

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pwgrid.cli import grid_queries
 from pwgrid.cli.running_grid import ask, find_grid
@@ -25,12 +25,13 @@ News = tuple[Picture, list[Event]]
 
 class Watcher(threading.Thread):
     """Puts a picture with the events since the last one into `news` every `every_s` seconds, and the answer to a
-    request, which a picture follows. `readable` is a descriptor that can be read when there is news."""
+    request, which a picture follows. An error that is no GridError ends the thread, and is its last news. `readable` is
+    a descriptor that can be read when there is news."""
 
     def __init__(self, port: int | None, runtime_dir: str | None, every_s: float) -> None:
         """Raises GridError where there is no grid to begin with."""
         super().__init__(name="watcher", daemon=True)  # so that top can quit while a master does not answer
-        self.news: queue.SimpleQueue[News | str] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[News | str | Exception] = queue.SimpleQueue()
         self.readable, self._writable = os.pipe()
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._where, self._every_s = (port, runtime_dir), every_s
@@ -45,7 +46,13 @@ class Watcher(threading.Thread):
         self._requests.put(request)
 
     def run(self) -> None:
-        """Runs until the process ends."""
+        """Runs until the process or an error ends it."""
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - handed to the screen, which raises it
+            self._tell(error)
+
+    def _watch(self) -> NoReturn:
         while True:
             self._tell(self._look())
             try:
@@ -54,7 +61,7 @@ class Watcher(threading.Thread):
                 continue
             self._tell(self._answer(request))
 
-    def _tell(self, news: News | str) -> None:
+    def _tell(self, news: News | str | Exception) -> None:
         self.news.put(news)
         os.write(self._writable, b"\0")
 
