@@ -55,8 +55,9 @@ def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequen
         if not POOL.fullmatch(pool):
             raise GridError(f"{pool!r:.80} is no name of a pool")
     token, text = make(name, role, max_sessions, pools, time.time())
-    is_first = not where.path.exists()
     with changing(where.path, where.reader) as tokens:
+        # Within the lock: another one may be made at the same time. The file exists, too, where all were revoked.
+        is_first = not where.path.exists()
         if name in tokens:
             raise GridError(f"there is a token {name} already: revoke it first, or choose another name")
         tokens[name] = token

@@ -4,7 +4,9 @@ import json
 import os
 import shlex
 import stat
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,8 +17,8 @@ from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.settings import load as settings
 from pwgrid.settings.load import find_tokens_file, load
-from pwgrid.tokens.file import TokenFile, read
-from pwgrid.tokens.tokens import Role, Tokens, make
+from pwgrid.tokens.file import TokenFile, changing, read
+from pwgrid.tokens.tokens import Role, Token, Tokens, make
 from tests.support.docs import blocks
 from tests.support.grid import ROOT
 
@@ -145,6 +147,17 @@ def test_a_file_that_root_changes_stays_that_of_who_reads_it(path: Path) -> None
     assert path.stat().st_uid == 12345
     run(path, "create", "--name", "two")
     assert path.stat().st_uid == 12345
+
+
+def test_of_two_tokens_that_are_made_at_once_only_one_is_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changing_later(*arguments: Any) -> AbstractContextManager[dict[str, Token]]:
+        monkeypatch.setattr(cli, "changing", changing)
+        assert cli.create(cli.Place(path), "quicker", Role.CLIENT, 0, ())[1]
+        return changing(*arguments)
+
+    monkeypatch.setattr(cli, "changing", changing_later)
+    assert not cli.create(cli.Place(path), "one", Role.CLIENT, 0, ())[1]
+    assert {token.name for token in read(path).all} == {"quicker", "one"}
 
 
 def test_what_changes_in_the_file_counts_at_once(path: Path) -> None:
