@@ -106,7 +106,9 @@ class Requests:
                     raise ValueError(str(error)) from None
             figures[name] = workers
         if not any(figures.get(name, pool.workers) for name, pool in pools.items()):
-            raise ValueError(NO_POOL)
+            # A pool of [[pools]] has no setting like chromium_workers.
+            is_short = all(pool.settings.is_short_form for pool in pools.values())
+            raise ValueError(NO_POOL if is_short else f"one of the pools must keep a worker: {', '.join(pools)}")
         self._keep_the_default_browser({name: figures.get(name, pool.workers) for name, pool in pools.items()})
         for name, workers in figures.items():
             pools[name].scale(workers)

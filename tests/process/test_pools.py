@@ -37,6 +37,7 @@ def test_two_pools_of_one_browser_have_settings_backoff_scale_and_drains_of_thei
         grid.expect_state(lambda state: state["pools"]["good"]["available"] == 2, at)
         error = grid.ask("scale", {"chromium": 1})["error"]
         assert error == "there is no pool 'chromium'; pools are good, bad"
+        assert grid.ask("scale", {"good": 0})["error"] == "one of the pools must keep a worker: good, bad"
         first, second = (line["worker"] for line in grid.lines if line["what"] == "available")
         assert sorted(grid.ask("drain", {"pool": "good"})["data"]["draining"]) == sorted([first, second])
         assert grid.ask("drain", {"pool": "nope"})["error"] == "there is no pool 'nope'; pools are good, bad"
