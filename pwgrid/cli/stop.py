@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -50,15 +51,23 @@ def stop(grid: RunningGrid, *, now: bool) -> Stopping:
 def stop_left(grid: LeftGrid, *, now: bool) -> Stopping:
     """Stops the children of a master that is gone, which else wait for a new one: the workers drain, the proxy ends
     last."""
-    asked = [child.process for child in grid.children if child.kind != "redis"]
-    for process in filter(None, asked):
-        with opened(process) as pidfd, contextlib.suppress(ProcessLookupError):
-            if pidfd is None:
-                continue
-            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-            if now and not _ended([pidfd], SECOND_SIGNAL_AFTER_S):
-                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    with contextlib.ExitStack() as stack:
+        asked = [child.process for child in grid.children if child.kind != "redis"]
+        pidfds = [stack.enter_context(opened(process)) for process in filter(None, asked)]
+        left = {pidfd for pidfd in pidfds if pidfd is not None}
+        _terminate(left)
+        if now:
+            until = time.monotonic() + SECOND_SIGNAL_AFTER_S  # one for all: they may be many
+            while left and (wait_s := until - time.monotonic()) > 0:
+                left -= _ended(left, wait_s)
+            _terminate(left)
     return Stopping([child.pid for child in grid.children], lambda: left_text(grid), [left_text(grid)])
+
+
+def _terminate(pidfds: Iterable[int]) -> None:
+    for pidfd in pidfds:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
 
 
 def _how_far(grid: RunningGrid) -> str:
