@@ -71,7 +71,10 @@ def uninstall(shell: str) -> list[str]:
 
 def _places(shell: str) -> tuple[Path, Path | None]:
     """The file for the script, and the shell's start-up file, or None where the shell finds the script by itself."""
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user id that has no entry in the table of users
+        raise GridError("this user has no home directory: set HOME") from None
     if shell == "fish":
         config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
         return config / "fish" / "completions" / "pwgrid.fish", None
@@ -82,13 +85,14 @@ def _places(shell: str) -> tuple[Path, Path | None]:
 
 def _set_line(file: Path, line: str | None) -> bool:
     """Removes our line from the file, and appends `line` unless it is None; returns whether the file changed."""
-    before = file.read_text() if file.exists() else ""
+    # It is the user's, in whatever encoding: what is not ours is written back byte by byte.
+    before = file.read_bytes().decode("utf-8", "surrogateescape") if file.exists() else ""
     kept = "".join(each for each in before.splitlines(keepends=True) if not each.rstrip("\n").endswith(_MARK))
     joint = "\n" if line is not None and kept and not kept.endswith("\n") else ""
     after = kept + (f"{joint}{line}\n" if line is not None else "")
     if after == before:
         return False
-    file.write_text(after)
+    file.write_bytes(after.encode("utf-8", "surrogateescape"))
     return True
 
 

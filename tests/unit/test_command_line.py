@@ -115,6 +115,12 @@ def test_an_endpoint_that_is_none_is_one_sentence_without_its_token(endpoint: st
     assert done.output == f"pwgrid: PWGRID_WS_ENDPOINT: {shown} is no URL of a grid: use ws://host:8080\n"
 
 
+def test_a_port_of_the_environment_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    environment = {"PWGRID_RUNTIME_DIR": str(tmp_path), "PWGRID_PORT": "http"}
+    done = CliRunner(env=environment).invoke(main, ["redis-cli", "ping"])
+    assert (done.exit_code, done.output) == (exit_codes.FAILED, "pwgrid: PWGRID_PORT: 'http' is no port\n")
+
+
 def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
     done = CliRunner().invoke(main, ["config", "check", "--json", "--chromium", "-1", "--slots", "0"])
     found = json.loads(done.stdout)
@@ -163,6 +169,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def installed(home: Path, shell: str) -> None:
     done = CliRunner().invoke(main, ["completion", "install", shell])
     assert done.exit_code == 0, done.output
+
+
+def test_a_start_up_file_keeps_every_byte_also_one_that_is_no_utf_8(home: Path) -> None:
+    before = b"# caf\xe9\r\n"
+    (home / ".bashrc").write_bytes(before)
+    installed(home, "bash")
+    assert (home / ".bashrc").read_bytes().startswith(before + b"[ -r ")
+    assert CliRunner().invoke(main, ["completion", "uninstall", "bash"]).exit_code == 0
+    assert (home / ".bashrc").read_bytes() == before
+
+
+def test_who_has_no_home_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    done = CliRunner().invoke(main, ["completion", "install", "bash"])
+    assert (done.exit_code, done.output) == (1, "pwgrid: this user has no home directory: set HOME\n")
 
 
 def shell_says(shell: str, script: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pwgrid.cli.commands.options import GRID_OPTIONS, completing, until_ctrl_c, with_json, with_options
-from pwgrid.common.errors import NoGridError
+from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.session_lifecycle import SessionStatus
 
 
@@ -133,5 +133,7 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
     from pwgrid.cli.grid_queries import redis_cli
     from pwgrid.cli.running_grid import find_grid
 
-    port = os.environ.get("PWGRID_PORT")
+    port = os.environ.get("PWGRID_PORT", "").strip()
+    if port and not port.isdecimal():
+        raise GridError(f"PWGRID_PORT: {port!r:.80} is no port")
     redis_cli(find_grid(int(port) if port else None, None), arguments)
