@@ -176,7 +176,7 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     )
 
     path = base_dir(settings.runtime_dir)
-    base = next(each for each in (path, *path.parents) if each.is_dir())
+    base = next(each for each in (path, *path.parents) if os.path.isdir(each))  # not is_dir(): we may not look there
     disk = os.statvfs(base)
     free, inodes = disk.f_bavail * disk.f_frsize // _MIB, disk.f_favail
     has_inodes = disk.f_files == 0 or inodes >= _INODES  # btrfs does not count inodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -37,14 +38,14 @@ def ensure_ffmpeg(say: Steps, host: Host, places: SearchPaths, *, get: bool) -> 
         fault = find_ffmpeg(places) and _link(host, places, failed or fault)
     if fault is not None:
         return fault
-    say(f"video: {next(filter(Path.exists, _places(places))).resolve()}")
+    say(f"video: {next(filter(os.path.exists, _places(places))).resolve()}")
     return None
 
 
 def find_ffmpeg(places: SearchPaths) -> str | None:
     """None when there is a working ffmpeg where Playwright looks, else why not."""
     for path in _places(places):
-        if path.exists():
+        if os.path.exists(path):  # not Path.exists(), which raises where we may not look
             return _fault_of(path)
     return "there is no ffmpeg, so a session with recordVideo fails"
 

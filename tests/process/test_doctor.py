@@ -14,6 +14,7 @@ import pytest
 
 from pwgrid.settings.model import Settings
 from pwgrid.setup.doctor import _leftovers as leftovers_of
+from pwgrid.setup.doctor import _room as room_of
 from pwgrid.setup.doctor import _sandbox as sandbox_of
 from tests.conftest import need
 from tests.support.grid import ROOT, free_port
@@ -146,6 +147,18 @@ def test_only_old_directories_of_browsers_are_named_and_the_command_removes_exac
         *("playwright-new", "other-old", "playwright-file-old", "playwright-link-old")
     }
     assert [each.level for each in leftovers_of(settings)] == ["good"]
+
+
+def test_a_runtime_directory_in_which_we_may_not_look_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith("/hidden/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path, *arguments, **options)
+
+    really = os.stat
+    monkeypatch.setattr(os, "stat", stat)
+    found = {each.name: each for each in room_of(Settings(runtime_dir="/hidden/pwgrid"), Path("/"))}
+    assert found["disk"].found.endswith(" free below /")
 
 
 def test_a_directory_that_its_browser_removes_in_the_same_moment_is_no_fault(

@@ -1,14 +1,19 @@
 """Where browsers are found, on hosts made of a temporary directory."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
+from pwgrid.setup.ffmpeg import find_ffmpeg
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
 
 HEADLESS = Settings()
@@ -24,6 +29,7 @@ def places(tmp_path: Path) -> SearchPaths:
     core.mkdir()
     names = ("chromium", "chromium-headless-shell", "firefox", "webkit")
     browsers = [{"name": name, "revision": "7"} for name in names]
+    browsers.insert(0, {"name": "ffmpeg", "revision": "7"})
     browsers[-1] |= {"revisionOverrides": {"debian11-x64": "5"}}  # type: ignore[dict-item]
     (core / "browsers.json").write_text(json.dumps({"browsers": browsers}))
     environ = {"HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "bin")}
@@ -43,6 +49,55 @@ def install(tmp_path: Path) -> Install:
         return file
 
     return write
+
+
+@pytest.fixture
+def hide(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes what is below a directory forbidden to look at, also for root."""
+
+    def hide(directory: Path) -> None:
+        def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+            if isinstance(path, str | Path) and Path(path).is_relative_to(directory):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return really(path, *arguments, **options)
+
+        really = os.stat
+        monkeypatch.setattr(os, "stat", stat)
+
+    return hide
+
+
+def test_a_directory_in_which_we_may_not_look_has_no_browsers(
+    places: SearchPaths, install: Install, hide: Callable[[Path], None], tmp_path: Path
+) -> None:
+    install(SHELL)
+    hide(tmp_path / "home/.cache")
+    with pytest.raises(BrowserMissing, match="there is no chromium on this host"):
+        find_browser("chromium", HEADLESS, places)
+    assert find_ffmpeg(places) == "there is no ffmpeg, so a session with recordVideo fails"
+    system = install(SYSTEM_SHELL)
+    assert find_browser("chromium", HEADLESS, places).executable == str(system)
+
+
+def test_a_named_browser_at_which_we_may_not_look_is_one_sentence(
+    places: SearchPaths, hide: Callable[[Path], None], tmp_path: Path
+) -> None:
+    hide(tmp_path / "hidden")
+    settings = Settings(chromium_executable=str(tmp_path / "hidden/chromium"))
+    with pytest.raises(BrowserMissing, match=r"CHROMIUM_EXECUTABLE is .*, where this user may not look: correct it"):
+        find_browser("chromium", settings, places)
+
+
+def test_who_has_no_home_is_asked_for_one(places: SearchPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    homeless = replace(places, environ={})
+    with pytest.raises(GridError, match="this user has no home directory: set HOME"):
+        find_browser("chromium", HEADLESS, homeless)
+    elsewhere = replace(places, environ={"XDG_CACHE_HOME": "/elsewhere"})
+    assert elsewhere.installed == Path("/elsewhere/ms-playwright")
 
 
 SHELL = "home/.cache/ms-playwright/chromium_headless_shell-7/chrome-headless-shell-linux64/chrome-headless-shell"

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -75,7 +75,12 @@ class SearchPaths:
 
     @property
     def _cache(self) -> Path:
-        return Path(self.environ.get("XDG_CACHE_HOME") or Path(self.environ.get("HOME") or Path.home(), ".cache"))
+        if chosen := self.environ.get("XDG_CACHE_HOME"):
+            return Path(chosen)
+        try:
+            return Path(self.environ.get("HOME") or Path.home(), ".cache")
+        except RuntimeError:  # a user id that has no entry in the table of users
+            raise GridError("this user has no home directory: set HOME") from None
 
 
 # Relative to the directory of an installed browser; the last of several is that of older drivers.
@@ -219,7 +224,13 @@ def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:
 def _chosen(browser_type: BrowserType, chosen: str, setting: str = "") -> FoundBrowser:
     setting = setting or f"{browser_type.upper()}_EXECUTABLE"
     path = Path(chosen)
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except PermissionError:
+        raise BrowserMissing(
+            f"{setting} is {chosen}, where this user may not look: correct it, or unset it to look for one"
+        ) from None
+    if not is_file:
         raise BrowserMissing(f"{setting} is {chosen}, where there is no file: correct it, or unset it to look for one")
     if not os.access(path, os.X_OK):
         raise BrowserMissing(f"{setting} is {chosen}, which is not executable: correct it, or unset it to look for one")
@@ -251,8 +262,8 @@ def install_directories(name: str, places: SearchPaths) -> Iterator[Path]:
 
 def _own(kind: str, places: SearchPaths) -> Path | None:
     for directory in install_directories(kind, places):
-        if not (directory / "INSTALLATION_COMPLETE").exists():
-            continue  # a download that was interrupted
+        if not os.path.exists(directory / "INSTALLATION_COMPLETE"):
+            continue  # a download that was interrupted, or one where we may not look
         for path in OWN_PATHS[kind]:
             if os.access(directory / path, os.X_OK):
                 return directory / path
