@@ -9,12 +9,21 @@ def installed_first() -> None:
 
     These are the directories of PYTHONPATH and, with `-m`, the current one, in which Python looks first.
     """
+    try:
+        current = os.getcwd()
+    except FileNotFoundError:  # it was removed: there is nothing in it
+        current = ""
     named = os.environ.get("PYTHONPATH", "")
-    theirs = {os.path.abspath(entry) for entry in (named.split(os.pathsep) if named else [])}
+    theirs = {_absolute(entry, current) for entry in (named.split(os.pathsep) if named else [])}
     if __name__ == "__main__":
-        theirs.add(os.getcwd())
-    last = [entry for entry in sys.path if os.path.abspath(entry) in theirs]
+        theirs.add(current)
+    last = [entry for entry in sys.path if _absolute(entry, current) in theirs]
     sys.path[:] = [entry for entry in sys.path if entry not in last] + last
+
+
+def _absolute(entry: str, current: str) -> str:
+    """Like abspath(), which fails without a current directory."""
+    return os.path.normpath(os.path.join(current, entry))
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The command `pwgrid`: registers its subcommands, and turns their errors into a line and an exit code."""
 
+import errno
 import os
 import sys
 from typing import Any
@@ -24,8 +25,32 @@ class _Commands(click.Group):
             click.echo(f"pwgrid: {printable(str(error))}", err=True)
             sys.exit(error.exit_code)
         except BrokenPipeError:  # `pwgrid status | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _write_no_more()
             sys.exit(0)
+        except OSError as error:
+            if error.filename is not None or (sentence := _surroundings(error)) is None:
+                raise
+            if error.errno == errno.ENOSPC:
+                _write_no_more()
+            click.echo(f"pwgrid: {sentence}", err=True)
+            sys.exit(1)
+
+
+def _surroundings(error: OSError) -> str | None:
+    """A sentence about an error that any command may meet: its output has no room, or its directory was removed."""
+    if error.errno == errno.ENOSPC:
+        return "cannot write: no space left on the device"
+    if error.errno == errno.ENOENT:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the current directory was removed: go to another one"
+    return None
+
+
+def _write_no_more() -> None:
+    """Drops what is still to be written to stdout: Python would try again at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

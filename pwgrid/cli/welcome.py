@@ -56,5 +56,5 @@ def own_command() -> str:
         return "pwgrid"
     try:
         return str(beside.relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, FileNotFoundError):  # it is elsewhere, or the current directory was removed
         return str(beside)

@@ -129,6 +129,46 @@ def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
     assert json.loads(CliRunner().invoke(main, ["config", "check", "--json"]).stdout)["good"] is True
 
 
+# Surroundings
+
+
+def in_removed_directory(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def remove() -> None:
+        directory.mkdir()
+        os.chdir(directory)
+        directory.rmdir()
+
+    return subprocess.run(
+        [sys.executable, "-m", "pwgrid", *arguments],
+        env={name: text for name, text in os.environ.items() if not name.startswith("PWGRID")},
+        preexec_fn=remove,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_command_in_a_removed_directory_works_or_says_why_not(tmp_path: Path) -> None:
+    done = in_removed_directory(tmp_path / "gone", "config", "check")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    done = in_removed_directory(tmp_path / "gone", "config", "check", "--config", "grid.toml")
+    assert (done.returncode, done.stderr) == (1, "pwgrid: the current directory was removed: go to another one\n")
+
+
+def test_output_for_which_there_is_no_room_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pwgrid", "config", "show"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "pwgrid: cannot write: no space left on the device\n")
+
+
 # Help
 
 

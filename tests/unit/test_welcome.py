@@ -1,10 +1,12 @@
 """The lines to paste at the end of a start."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.welcome import welcome
+from pwgrid.cli.welcome import own_command, welcome
 from pwgrid.settings.kinds import Secret
 from pwgrid.settings.model import Settings
 
@@ -29,3 +31,17 @@ def test_a_token_is_named_wherever_the_grid_asks_for_one(
     assert (said is None) == ("token" not in words)
     assert said is None or re.fullmatch(said, words["token"])
     assert "s3cret" not in text
+
+
+def test_a_removed_current_directory_does_not_keep_a_grid_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> Path:
+        raise FileNotFoundError
+
+    command = tmp_path / "pwgrid"
+    command.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(Path, "cwd", gone)
+    assert own_command() == str(command)
