@@ -89,9 +89,13 @@ def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
     """The command that prints the last `lines` (None: all) of what process `pid` of a grid logs. Raises GridError where
     the log cannot be read."""
     try:
-        target = os.readlink(f"/proc/{pid}/fd/2")
-    except OSError as error:
+        return _command_for(pid, lines, follow=follow)
+    except OSError as error:  # at any of the looks into /proc: the process may end in between
         raise GridError(f"cannot see where the log of process {pid} goes: {error.strerror}") from None
+
+
+def _command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
+    target = os.readlink(f"/proc/{pid}/fd/2")
     if target.startswith("socket:") and (unit := _unit_of(pid)):
         shown = "all" if lines is None else str(lines)
         # cat, as the grid wrote them: its lines have their own times, and may be JSON.
@@ -114,10 +118,15 @@ def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
 def show(command: Sequence[str], is_wanted: Wanted, last: int | None = None, *, as_json: bool = False) -> Shown:
     """Runs `command` and prints the lines of its output that `is_wanted` accepts, of these the `last` ones (None: all).
 
-    On a terminal, characters that could steer it are escaped; elsewhere lines are left as they are.
+    On a terminal, characters that could steer it are escaped; elsewhere lines are left as they are. Raises GridError
+    where it does not run.
     """
     count = 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as source:
+    try:
+        started = subprocess.Popen(command, stdout=subprocess.PIPE)
+    except OSError as error:
+        raise GridError(f"cannot run {command[0]}, which reads the log: {error.strerror}") from None
+    with started as source:
         assert source.stdout is not None
         try:
             wanted = filter(is_wanted, source.stdout)

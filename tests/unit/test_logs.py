@@ -12,7 +12,7 @@ from typing import Any, Never
 
 import pytest
 
-from pwgrid.cli.logs import Request, naming, record_text, run, show, story
+from pwgrid.cli.logs import Request, command_for, everything, naming, record_text, run, show, story
 from pwgrid.cli.running_grid import WithoutMasterError
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import ChildKind
@@ -154,6 +154,19 @@ def test_of_several_grids_without_a_master_none_is_taken_for_the_one_that_was_me
         monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left, left])))
         with pytest.raises(WithoutMasterError):
             run(None, None, REQUEST)
+
+
+def test_a_reader_of_logs_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(GridError, match="cannot run tail, which reads the log: No such file or directory"):
+        show(["tail", "/dev/null"], everything)
+
+
+def test_a_process_that_ends_while_its_log_is_looked_for_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.readlink", lambda _path: "socket:[1]")
+    monkeypatch.setattr("pwgrid.cli.logs._unit_of", raising(ProcessLookupError(3, "No such process")))
+    with pytest.raises(GridError, match="cannot see where the log of process 77 goes: No such process"):
+        command_for(77, None, follow=False)
 
 
 REQUEST = Request(session=None, worker=None, lines=None, follow=False, as_json=False)
