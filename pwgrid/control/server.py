@@ -22,6 +22,8 @@ MAX_VISITORS: Final = 64
 REPLY_BUFFER_BYTES: Final = 1 << 20
 MAX_FDS: Final = 16
 _BACKLOG: Final = 1024
+SHORTAGE_S: Final = 0.2
+"""How long it accepts nobody when no descriptor is free: the listener stays readable, so the loop would not wait."""
 _PEERCRED: Final = struct.Struct("3i")
 
 
@@ -86,6 +88,9 @@ class ControlServer:
         self._on_reconnect = on_reconnect
         self._visitors: dict[int, socket.socket] = {}
         self._is_inherited = listener is not None
+        self._is_short = False
+        """Whether no connection could be accepted the last time."""
+        self._accepts_again = loop.timer(self._listen)
         self._listener = listener or socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
@@ -102,14 +107,18 @@ class ControlServer:
         else:
             self._listener.bind(str(self._path))
             self._listener.listen(_BACKLOG)
-        self._loop.add(self._listener.fileno(), self._on_connect)
+        self._listen()
 
     def close(self) -> None:
         """Stop listening and close all connections."""
         for sock in list(self._visitors.values()):
             self._disconnect(sock)
+        self._accepts_again.cancel()
         self._loop.remove(self._listener.fileno())
         self._listener.close()
+
+    def _listen(self) -> None:
+        self._loop.add(self._listener.fileno(), self._on_connect)
 
     def _on_connect(self) -> None:
         for _ in range(MAX_VISITORS):
@@ -117,10 +126,19 @@ class ControlServer:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # the peer is gone again, or no descriptor is free
-                log.warning("control_accept_failed", reason=str(error))
+            except OSError as error:  # no descriptor is free, or no memory
+                self._wait_for_descriptors(error)
                 return
+            self._is_short = False
             self._admit(sock)
+
+    def _wait_for_descriptors(self, error: OSError) -> None:
+        """Accept nobody for SHORTAGE_S; who connects waits in the listener's queue. Logged once for each shortage."""
+        if not self._is_short:
+            log.error("control_accept_failed", reason=error.strerror or str(error))
+        self._is_short = True
+        self._loop.remove(self._listener.fileno())
+        self._accepts_again.arm(self._loop.now() + SHORTAGE_S)
 
     def _admit(self, sock: socket.socket) -> None:
         pid, uid = _peer(sock)

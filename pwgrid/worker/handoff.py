@@ -29,6 +29,9 @@ _READ_BYTES: Final = 4096
 _MOST_UNTOLD: Final = 100
 """Ends of traced sessions that are kept while no proxy is there."""
 
+SHORTAGE_S: Final = 0.2
+"""How long it accepts no proxy when no descriptor is free: the listener stays readable, so the loop would not wait."""
+
 Answer = Callable[[str | None], None]
 """To be called once: with None when the browser server has the socket, else with the reason of the refusal."""
 
@@ -64,7 +67,9 @@ class HandoffServer:
         self._links: dict[socket.socket, int] = {}
         self._untold: deque[bytes] = deque(maxlen=_MOST_UNTOLD)
         self._buffer = memoryview(mmap.mmap(-1, MAX_OFFER_BYTES))  # takes no memory before it is written
-        self._loop.add_reader(self._listener, self._accept)
+        self._is_short = False
+        """Whether no connection could be accepted the last time."""
+        self._listen()
 
     def close(self) -> None:
         """Ends the listener and every link; proxies see the end and take other workers. Idempotent."""
@@ -83,29 +88,40 @@ class HandoffServer:
             self._send(link, b'{"freed":true}')
 
     def tell_over(self, told: Mapping[str, Any]) -> None:
-        """A session that is traced has ended: the proxy that connected last hears of it, or the next one."""
+        """Tells the proxy that connected last, or the next one, that a traced session has ended."""
         packet = orjson.dumps({"over": told})
         if len(packet) <= _READ_BYTES:
             self._untold.append(packet)
             self._tell_over()
 
     def _tell_over(self) -> None:
-        while self._untold and self._links:
-            link = [*self._links][-1]
-            try:
-                link.send(self._untold[0])
-            except BlockingIOError:
-                pass  # it does not read; only its traces lack this one
-            except OSError:
-                self._drop(link)
-                continue
-            self._untold.popleft()
+        for link in reversed([*self._links]):
+            while self._untold:
+                try:
+                    link.send(self._untold[0])
+                except ConnectionError:
+                    break  # it is dead, but its last offers are still to be read; the reader sees the end behind them
+                except OSError:
+                    pass  # it does not read; only its traces lack this one
+                self._untold.popleft()
+
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
         try:
             link, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
+        except BlockingIOError:
             return
+        except OSError as error:  # no descriptor is free, or no memory; the proxy waits in the listener's queue
+            if not self._is_short:
+                log.error("handoff_accept_failed", error=error.strerror or str(error))
+            self._is_short = True
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(SHORTAGE_S, self._listen)
+            return
+        self._is_short = False
         link.setblocking(False)
         self._last_link += 1
         self._links[link] = self._last_link

@@ -6,15 +6,17 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from pwgrid.worker.handoff import Answer, HandoffServer
 from pwgrid.worker.policy.admission import Offer
+from tests.support.descriptors import no_descriptor_is_free
 
 BOUND_S = 10.0
 OFFER = {
@@ -263,3 +265,60 @@ async def test_offers_of_a_dead_proxy_are_taken_although_an_answer_cannot_be_sen
         answer(None)
         worker.server.close()
         assert worker.ended == [1]
+
+
+async def test_without_a_free_descriptor_the_worker_waits_and_the_proxy_is_heard_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
+    called: asyncio.Queue[str] = asyncio.Queue()
+    methods = {"_listen": HandoffServer._listen, "_accept": HandoffServer._accept}
+
+    def noting(name: str) -> Callable[[HandoffServer], None]:
+        def noted(server: HandoffServer) -> None:
+            called.put_nowait(name)
+            methods[name](server)
+
+        return noted
+
+    for name in methods:
+        monkeypatch.setattr(HandoffServer, name, noting(name))
+    with capture_logs() as logs, contextlib.ExitStack() as shortage:
+        worker = Worker(tmp_path)
+        shortage.enter_context(no_descriptor_is_free())
+        async with asyncio.timeout(BOUND_S):
+            # It tries once, and again only after it has waited.
+            assert [await called.get() for _ in range(4)] == ["_listen", "_accept"] * 2
+            shortage.close()
+            worker.send(json.dumps({"ask": "1", "do": "take"}).encode())
+            assert json.loads(await worker.said()) == {"asked": "1", "refused": None}
+        worker.link.close()
+        worker.server.close()
+    assert faults == []
+    assert [line["event"] for line in logs].count("handoff_accept_failed") == 1
+
+
+async def test_a_server_that_is_closed_while_it_waits_for_descriptors_accepts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
+    waited: asyncio.Queue[None] = asyncio.Queue()
+    listen = HandoffServer._listen
+
+    def noted(server: HandoffServer) -> None:
+        listen(server)
+        waited.put_nowait(None)
+
+    monkeypatch.setattr(HandoffServer, "_listen", noted)
+    worker = Worker(tmp_path)
+    async with asyncio.timeout(BOUND_S):
+        await waited.get()
+        with no_descriptor_is_free(), capture_logs() as logs:
+            while not logs:
+                await asyncio.sleep(0)
+        worker.server.close()
+        await waited.get()
+    worker.link.close()
+    assert faults == []

@@ -1,0 +1,82 @@
+"""The master's control socket, over real sockets and a real loop."""
+
+import socket
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from pwgrid.common.loop import Callback, Loop
+from pwgrid.control.frames import Frame, decode, encode
+from pwgrid.control.server import ControlServer
+from tests.support.descriptors import no_descriptor_is_free
+
+PATIENCE_S = 10.0
+"""Bounds a failure; nothing waits for it to pass."""
+
+
+class CountingLoop(Loop):
+    """Counts how often each descriptor was found ready."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: dict[int, int] = {}
+
+    def add(self, fd: int, handler: Callback) -> None:
+        def counted() -> None:
+            self.turns[fd] = self.turns.get(fd, 0) + 1
+            handler()
+
+        super().add(fd, counted)
+
+
+def asked(loop: Loop, visitor: socket.socket, name: str, data: Frame) -> Frame:
+    """The answer to a request."""
+    visitor.send(encode({"t": "request", "name": name, "data": data}))
+    return answer(loop, visitor)
+
+
+def answer(loop: Loop, visitor: socket.socket) -> Frame:
+    visitor.setblocking(False)
+    deadline = loop.now() + PATIENCE_S
+    loop.call_at(deadline, lambda: None)
+    while loop.now() < deadline:
+        try:
+            return decode(visitor.recv(1 << 20))
+        except BlockingIOError:
+            loop.wait()
+    raise AssertionError("there was no answer")
+
+
+def test_without_a_free_descriptor_the_loop_waits_and_who_has_connected_is_answered_later(tmp_path: Path) -> None:
+    loop = CountingLoop()
+    server = ControlServer(loop, tmp_path / "s", {"status": lambda data: data}, lambda _reconnect: False)
+    server.open()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor, capture_logs() as logs:
+            visitor.connect(str(tmp_path / "s"))
+            visitor.send(encode({"t": "request", "name": "status", "data": {"ready": True}}))
+            fired = 0
+            with no_descriptor_is_free():
+                while fired < 2 and loop.turns.get(server.fd, 0) < 10:
+                    loop.wait()
+                    fired += loop.has_fired
+            assert loop.turns[server.fd] == 2  # one try for each time that it has waited
+            assert answer(loop, visitor) == {"t": "reply", "data": {"ready": True}}
+        failures = [line for line in logs if line["event"] == "control_accept_failed"]
+        assert [line["reason"] for line in failures] == ["Too many open files"]
+    finally:
+        server.close()
+
+
+def test_a_server_that_is_closed_while_it_waits_for_descriptors_accepts_no_more(tmp_path: Path) -> None:
+    loop = CountingLoop()
+    server = ControlServer(loop, tmp_path / "s", {}, lambda _reconnect: False)
+    server.open()
+    fd = server.fd
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
+        visitor.connect(str(tmp_path / "s"))
+        with no_descriptor_is_free():
+            loop.wait()
+        server.close()
+    assert loop.turns == {fd: 1}
+    assert loop.scheduler.empty()
