@@ -55,7 +55,8 @@ class Deferred:
 
 
 Request = Callable[[Frame], "Frame | Deferred"]
-"""Answers a request's data. Raises ValueError with the sentence to answer instead."""
+"""Answers a request's data. Raises ValueError with the sentence to answer instead; any other exception is a bug, which
+is logged and answered, too: it ends no session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +196,22 @@ class ControlServer:
                 raise ValueError(f"the master knows no request {frame['name']!r:.40}")
             answer = handler(frame["data"])
             if isinstance(answer, Deferred):
-                answer.when_known(lambda reply: self._reply(sock, reply))
+                answer.when_known(lambda reply: self._reply(sock, to_json(reply)))
                 return
-            reply = {"t": "reply", "data": answer}
+            packet = to_json({"t": "reply", "data": answer})
         except ValueError as error:
-            reply = {"t": "error", "error": str(error)}
-        self._reply(sock, reply)
+            packet = to_json({"t": "error", "error": str(error)})
+        except Exception as error:  # the grid goes on
+            log.exception("request_failed", name=frame["name"])
+            said = f"a bug in the master: {error!r:.200}; its log has more (request_failed)"
+            packet = to_json({"t": "error", "error": said})
+        self._reply(sock, packet)
 
-    def _reply(self, sock: socket.socket, reply: Frame) -> None:
+    def _reply(self, sock: socket.socket, packet: bytes) -> None:
+        """A reply may be larger than the frames of a link: a status names every worker."""
         if self._visitors.get(sock.fileno()) is not sock:
             return  # the visitor left before its answer was known
-        # Replies may be larger than the frames of a link: a status names every worker.
-        if not self._write(sock, to_json(reply)):
+        if not self._write(sock, packet):
             self._disconnect(sock)
 
     def _write(self, sock: socket.socket, packet: bytes) -> bool:

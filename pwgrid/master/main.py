@@ -263,6 +263,8 @@ class Master:
                 self._requests.upgrade(force=True)
         except ValueError as error:
             log.error("signal_refused", signal=signum.name, reason=str(error))
+        except Exception:  # a bug in what an operator asks for ends no session
+            log.exception("request_failed", signal=signum.name)
 
     def _on_lifeline(self) -> None:
         assert self._config.lifeline_fd is not None

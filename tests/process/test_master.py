@@ -562,3 +562,23 @@ def test_a_bug_in_the_master_leaves_nothing_behind() -> None:
                 if pid is not None:
                     wait_gone(pid)
         assert not grid.base.exists()
+
+
+def test_a_bug_in_a_request_is_answered_and_logged_and_the_grid_goes_on() -> None:
+    def told(grid: MasterGrid) -> list[dict[str, Any]]:
+        return [event for event in grid.events() if event["event"] == "request_failed"]
+
+    with MasterGrid(broken_request="reload") as grid:
+        grid.expect("ready")
+        answer = grid.ask("reload")
+        assert answer == {
+            "t": "error",
+            "error": "a bug in the master: RuntimeError('a bug'); its log has more (request_failed)",
+        }
+        grid.send(signal.SIGHUP)
+        while len(told(grid)) < 2:
+            grid.status()
+        assert [event.get("name", event.get("signal")) for event in told(grid)] == ["reload", "SIGHUP"]
+        assert all("in broken" in event["traceback"] for event in told(grid))
+        assert grid.status()["ready"]
+        grid.end()

@@ -24,8 +24,10 @@ from pwgrid.common import log as logging
 from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
+from pwgrid.control.server import Deferred
 from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
 from pwgrid.master.proxy.listener import open_listener
+from pwgrid.master.requests import Requests
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
@@ -263,6 +265,15 @@ def explode_on(browser_type: str) -> None:
     Workers.start = broken  # type: ignore[assignment, method-assign]
 
 
+def break_request(name: str) -> None:
+    """The master meets a bug when it is asked for this."""
+
+    def broken(self: Requests) -> Deferred:
+        raise RuntimeError("a bug")
+
+    setattr(Requests, name, broken)
+
+
 def main(spec: dict[str, Any]) -> int:
     logging.configure("debug", "json", "master")
     fail_forks(spec.get("fork_errors", 0))
@@ -296,6 +307,8 @@ def main(spec: dict[str, Any]) -> int:
         )
         if "explode_on" in spec:
             explode_on(spec["explode_on"])
+        if "broken_request" in spec:
+            break_request(spec["broken_request"])
         say("starting", pid=os.getpid(), fds=fds, control=str(runtime.control_path), directory=str(runtime.directory))
         code = Master(config).run()
     listener.close()

@@ -80,3 +80,27 @@ def test_a_server_that_is_closed_while_it_waits_for_descriptors_accepts_no_more(
         server.close()
     assert loop.turns == {fd: 1}
     assert loop.scheduler.empty()
+
+
+def test_a_bug_in_a_request_is_answered_and_logged_with_its_traceback(tmp_path: Path) -> None:
+    def fails(_data: Frame) -> Frame:
+        raise KeyError("labels")
+
+    requests = {"status": fails, "settings": lambda _data: {"secret": object()}, "scale": lambda data: data}
+    loop = Loop()
+    server = ControlServer(loop, tmp_path / "s", requests, lambda _reconnect: False)
+    server.open()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor, capture_logs() as logs:
+            visitor.connect(str(tmp_path / "s"))
+            said = asked(loop, visitor, "status", {})
+            assert said["error"] == "a bug in the master: KeyError('labels'); its log has more (request_failed)"
+            assert asked(loop, visitor, "settings", {})["error"].startswith("a bug in the master: TypeError(")
+            assert asked(loop, visitor, "scale", {"a": 1}) == {"t": "reply", "data": {"a": 1}}
+        failed = [line for line in logs if line["event"] == "request_failed"]
+        assert [(line["name"], line["log_level"], line["exc_info"]) for line in failed] == [
+            ("status", "error", True),
+            ("settings", "error", True),
+        ]
+    finally:
+        server.close()
