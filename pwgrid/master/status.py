@@ -15,6 +15,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.disk import disk_problem
 from pwgrid.master.memory.meter import MemoryMeter
+from pwgrid.master.policy.reported import SAID
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis_child import RedisChild
 from pwgrid.master.workers.pool import Pool
@@ -24,9 +25,6 @@ MOST_REASONS: Final = 100
 MOST_CHARACTERS: Final = 80
 
 _SHOWN_TO_PROXY = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
-
-_SAID: Final = ("name", "run", "labels")
-"""What clients may say of themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ class Reporter:
         slots: Counter[tuple[str, ...]] = Counter()
         for record in self.workers.records.values():
             for run in record.runs:
-                slots[tuple(run[what] for what in _SAID)] += run["slots"]
-        return [{**dict(zip(_SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
+                slots[tuple(run[what] for what in SAID)] += run["slots"]
+        return [{**dict(zip(SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
 
     def _reasons(self) -> dict[str, str]:
         """Why workers drain, or will, by worker id. Only the first MOST_REASONS, to stay within a frame's size."""

@@ -582,3 +582,33 @@ def test_a_bug_in_a_request_is_answered_and_logged_and_the_grid_goes_on() -> Non
         assert all("in broken" in event["traceback"] for event in told(grid))
         assert grid.status()["ready"]
         grid.end()
+
+
+def test_what_a_worker_says_of_its_clients_that_makes_no_sense_is_not_shown() -> None:
+    said = [None, {"name": "a"}, {"name": "a", "slots": "1"}, {"name": "b", "slots": 2, "colour": "blue"}]
+    with MasterGrid(worker_says={"runs": said}) as grid:
+        grid.expect("ready")
+        while not (runs := grid.status()["runs"]):
+            pass
+        assert runs == [{"name": "b", "run": "", "labels": "", "slots": 2}]
+        grid.end()
+
+
+def test_a_proxy_that_says_nonsense_loses_its_connection_and_the_grid_goes_on() -> None:
+    asked = ("end_session", {"workerId": "nobody", "sessionId": 7}), ("end_session", {"reason": "x"})
+    with MasterGrid(
+        proxy_says={"waitingByRun": [{"pool": 1, "waiting": 2}, {"pool": "chromium", "waiting": 2}]},
+        proxy_events=[*asked, ("drain_asked", {"all": True, "reason": "x" * 1000})],
+    ) as grid:
+        grid.expect("ready")
+        waiting = grid.status()
+        assert waiting["waiting"] == 0
+        assert waiting["waitingByRun"] == [{"pool": "chromium", "run": "", "token": "", "waiting": 2}]
+        at = grid.mark()
+        os.kill(grid.expect("listening")["pid"], signal.SIGUSR1)
+        # What it says after that still arrives, over another connection.
+        assert len(grid.expect("command", at, name="drain")["data"]["reason"]) == 500
+        down = [event["reason"] for event in grid.events() if event["event"] == "control_link_down"]
+        assert "bad content: sessionId is 7, and no id" in down
+        assert "bad content: workerId is None, and no id" in down
+        grid.end()

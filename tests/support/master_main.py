@@ -2,6 +2,8 @@
 
 The worker role speaks the control link and has a child and a detached grandchild, as a browser server has; no browser.
 `behaviour` says for each pool how its workers are: serve, crash, fail, mute, slow (they go only when told now), leaves.
+`worker_says` is added to the state of each worker, `proxy_says` to the proxy's; `proxy_events` are events of the proxy
+that SIGUSR1 has it send instead of a drain.
 SIGUSR1 has a worker count so many sessions that one in a hundred is left to it; SIGUSR2 has it used up.
 """
 
@@ -59,8 +61,9 @@ def open_fds() -> dict[str, str]:
 
 
 class FakeWorker:
-    def __init__(self, boot: WorkerArguments, behaviour: str) -> None:
+    def __init__(self, boot: WorkerArguments, behaviour: str, says: dict[str, Any]) -> None:
         self.boot = boot
+        self.says = says
         self.behaviour = behaviour
         self.status = "starting"
         self.lifetime = 0
@@ -82,7 +85,7 @@ class FakeWorker:
         )
 
     def state(self) -> dict[str, Any]:
-        return {"status": self.status, "active": 0, "lifetime": self.lifetime}
+        return {"status": self.status, "active": 0, "lifetime": self.lifetime, **self.says}
 
     def count(self, lifetime: int) -> None:
         self.control.push_state(self.state())  # so all of these have begun after it
@@ -161,7 +164,9 @@ class FakeWorker:
 
 
 class FakeProxy:
-    def __init__(self, boot: ProxyArguments) -> None:
+    def __init__(self, boot: ProxyArguments, says: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> None:
+        self.says = says
+        self.events = events or [("drain_asked", {"all": True, "reason": "lifetime"})]
         self.stopped = asyncio.Event()
         self.roster = Roster()
         self.control = ChildEnd(
@@ -182,7 +187,11 @@ class FakeProxy:
         self.control.push_state(self.view())
 
     def view(self) -> dict[str, Any]:
-        return {"ready": self.roster.not_ready() is None}
+        return {"ready": self.roster.not_ready() is None, **self.says}
+
+    def send_events(self) -> None:
+        for name, data in self.events:
+            self.control.event(name, data)
 
     def on_command(self, name: str, data: dict[str, Any]) -> None:
         say("proxy_command", name=name, data=data)
@@ -193,9 +202,7 @@ class FakeProxy:
         loop = asyncio.get_running_loop()
         link = asyncio.create_task(self.control.run())
         # The test's way to make the proxy ask for a drain.
-        loop.add_signal_handler(
-            signal.SIGUSR1, lambda: self.control.event("drain_asked", {"all": True, "reason": "lifetime"})
-        )
+        loop.add_signal_handler(signal.SIGUSR1, self.send_events)
         self.control.event("listening", {})
         say("listening", pid=os.getpid(), port=self.port)
         await self.stopped.wait()
@@ -209,8 +216,8 @@ def run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-def worker_role(behaviour: dict[str, str], boot: WorkerArguments) -> int:
-    how = behaviour.get(boot.pool.name, "serve")
+def worker_role(spec: dict[str, Any], boot: WorkerArguments) -> int:
+    how = spec.get("behaviour", {}).get(boot.pool.name, "serve")
     say(
         "forked",
         worker=boot.worker_id,
@@ -227,14 +234,14 @@ def worker_role(behaviour: dict[str, str], boot: WorkerArguments) -> int:
         raise RuntimeError("this worker is broken")
 
     async def live() -> int:
-        return await FakeWorker(boot, how).run()
+        return await FakeWorker(boot, how, spec.get("worker_says", {})).run()
 
     return run(live())
 
 
-def proxy_role(boot: ProxyArguments) -> int:
+def proxy_role(spec: dict[str, Any], boot: ProxyArguments) -> int:
     async def live() -> int:
-        return await FakeProxy(boot).run()
+        return await FakeProxy(boot, spec.get("proxy_says", {}), spec.get("proxy_events", [])).run()
 
     return run(live())
 
@@ -297,7 +304,10 @@ def main(spec: dict[str, Any]) -> int:
             redis=redis,
             runtime=runtime,
             listeners=(listener,),
-            roles=Roles(worker=lambda boot: worker_role(spec.get("behaviour", {}), boot), proxy=proxy_role),
+            roles=Roles(
+                worker=lambda boot: worker_role(spec, boot),
+                proxy=lambda boot: proxy_role(spec, boot),
+            ),
             version="0",
             endpoint=f"ws://127.0.0.1:{port}",
             lifeline_fd=spec.get("lifeline_fd"),

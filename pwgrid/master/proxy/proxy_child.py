@@ -17,6 +17,7 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
+from pwgrid.master.policy import reported
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.single_child import SingleChild
 from pwgrid.runtime.child_arguments import ProxyArguments
@@ -162,7 +163,10 @@ class ProxyChild(SingleChild):
             case StateSeen():
                 self.ready = bool(item.data.get("ready"))
                 self.configuration = str(item.data.get("configuration", ""))  # earlier versions report none
-                self.waiting = {name: item.data.get(name, default) for name, default in NOBODY_WAITS.items()}
+                self.waiting = {
+                    "waiting": reported.count(item.data.get("waiting")),
+                    "waitingByRun": reported.waiting_by_run(item.data.get("waitingByRun")),
+                }
             case StoppingSeen():
                 self.listening = self.ready = False
             case Applied(name="listening"):

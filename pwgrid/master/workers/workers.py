@@ -19,6 +19,7 @@ from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen, 
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.policy import reported
 from pwgrid.master.policy.backoff import Run
 from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.worker_life import Do, Phase, Purpose, Times
@@ -194,22 +195,22 @@ class Workers:
                 if life.phase is Phase.AWAITED:
                     log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
                 life.opens()
-                record.slots = _count(item.init.get("slots"))
+                record.slots = reported.count(item.init.get("slots"))
             case StateSeen():
                 if life.phase is Phase.REPEATING:
                     self._do(record, life.comes_back(item.data.get("status"), now, self._times()))
                     self._note_warm(record, is_repeated=True)
-                record.active = _count(item.data.get("active"))
-                record.runs = item.data.get("runs", [])
-                self._pools[record.pool].count_sessions(record, _count(item.data.get("lifetime")), now)
+                record.active = reported.count(item.data.get("active"))
+                record.runs = reported.holders(item.data.get("runs"))
+                self._pools[record.pool].count_sessions(record, reported.count(item.data.get("lifetime")), now)
             case StoppingSeen() if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._times()))
             case Applied(name="launched"):
-                record.launched = item.data
+                record.launched = reported.launched(item.data)
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
             case Applied(name="canary"):
-                tally, seconds = self._pools[record.pool].tally, _seconds(item.data.get("s"))
+                tally, seconds = self._pools[record.pool].tally, reported.seconds(item.data.get("s"))
                 tally.tried(seconds or 0.0, is_well=bool(item.data.get("ok")))
             case Applied() if item.name in _EVENTS:
                 self._said(record, item.name, item.data)
@@ -219,21 +220,21 @@ class Workers:
     def _said(self, record: WorkerRecord, name: str, data: Data) -> None:
         now, life = self._loop.now(), record.life
         if name == "stopped":
-            cut, timed_out = _count(data.get("cut")), bool(data.get("timedOut"))
-            pool = self._pools[record.pool]
+            cut, timed_out = reported.count(data.get("cut")), bool(data.get("timedOut"))
+            pool, went_on_s = self._pools[record.pool], reported.seconds(data.get("drainS"))
             pool.drain_timeouts += timed_out
-            if (went_on_s := _seconds(data.get("drainS"))) is not None:
+            if went_on_s is not None:
                 pool.tally.drain.observe(went_on_s)
             self.drained.append({"id": record.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
         was, is_repeated = life.status, life.phase is Phase.REPEATING
-        reason = str(data.get("reason", "asked"))
-        drain_s = _seconds(data.get("timeoutS"))
+        reason = reported.sentence(data.get("reason"), "asked")
+        drain_s = reported.seconds(data.get("timeoutS"))
         self._do(record, life.says(_EVENTS[name], reason, now, self._times(), drain_s))
         self._note_warm(record, is_repeated=is_repeated)
         if not is_repeated:
             self._note_drain(record, was, reason)
         if name == "draining" and "active" in data:
-            record.active, record.has_told_drain = _count(data["active"]), True
+            record.active, record.has_told_drain = reported.count(data["active"]), True
         if name == "draining" and (replacement := self.records.get(str(data.get("replacement")))) is not None:
             self._do(replacement, replacement.life.serves_in_place(now))
         elif name == "available" and life.status is WorkerStatus.AVAILABLE:
@@ -418,21 +419,3 @@ def _why(record: WorkerRecord, ended: Exit) -> str:
     if ended.was_killed:
         return f"{record.life.reason or 'asked to end'}: did not end in time, killed"
     return record.life.reason or f"worker ended with {ended}"
-
-
-def _count(value: object) -> int:
-    """A count that a child reports; 0 for None. Raises ValueError for anything else."""
-    if value is None:
-        return 0
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.40} is not a count")
-    return value
-
-
-def _seconds(value: object) -> float | None:
-    """A duration that a child reports, or None. Raises ValueError for anything else."""
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]
-        raise ValueError(f"{value!r:.40} is no number of seconds")
-    return float(value)  # type: ignore[arg-type]
