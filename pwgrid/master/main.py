@@ -53,6 +53,10 @@ ALIVE_PARTS: Final = 3
 LOAD_S: Final = 60.0
 """So long the new code may take to load before the service manager takes it for frozen."""
 
+_DETACHED: Final = (
+    "the master was told to leave (SIGUSR1) before the new code was tried; the grid goes on for the next one"
+)
+
 _BEFORE_US: Final = "worker ended while the grid had no master"
 
 
@@ -129,7 +133,7 @@ class Master:
         """Stop the grid, as SIGTERM does; a second call means now."""
         if not self._shutdown.ask(self._loop.now(), hurry=now):
             return
-        self._version_change.cancel()
+        self._version_change.cancel("the grid is stopping")
         sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is Phase.WORKERS:
@@ -143,7 +147,7 @@ class Master:
         if self._shutdown.is_stopping:
             log.warning("detach_refused", reason="the grid is stopping")
             return
-        self._version_change.cancel()
+        self._version_change.cancel(_DETACHED)
         settings = self._config.settings
         for send in (self._proxies.tell_all, self._workers.tell_all):
             send("detached", {"graceS": settings.detach_grace})

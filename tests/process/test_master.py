@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -612,3 +613,22 @@ def test_a_proxy_that_says_nonsense_loses_its_connection_and_the_grid_goes_on() 
         assert "bad content: sessionId is 7, and no id" in down
         assert "bad content: workerId is None, and no id" in down
         grid.end()
+
+
+@pytest.mark.parametrize(
+    ("signum", "reason"),
+    [
+        (signal.SIGTERM, "the grid is stopping"),
+        (signal.SIGUSR1, "the master was told to leave (SIGUSR1) before the new"),
+    ],
+)
+def test_who_waits_for_an_upgrade_hears_what_came_in_between(signum: int, reason: str) -> None:
+    with MasterGrid(check_argv=["/bin/sleep", "1000"], settings={"detach_grace": 0.1}) as grid:
+        grid.expect("ready")
+        with grid.asking("upgrade", {"force": True}) as operator:
+            while not any(event["event"] == "upgrade_checking" for event in grid.events()):
+                grid.status()
+            grid.send(signum)
+            assert json.loads(operator.recv(1 << 20))["error"].startswith(reason)
+        grid.read_to_end()  # the children end, too
+        assert grid.process.wait(PATIENCE_S) == 0

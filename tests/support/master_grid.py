@@ -115,17 +115,22 @@ class MasterGrid:
 
     def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
         """One request over the control socket; the whole answer."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
-            control.settimeout(PATIENCE_S)
-            while True:
-                try:
-                    control.connect(self.start["control"])
-                    break
-                except (FileNotFoundError, ConnectionRefusedError):
-                    assert self.process.poll() is None, "the master ended before it listened"
-            control.send(json.dumps({"t": "request", "name": name, "data": data or {}}).encode())
+        with self.asking(name, data) as control:
             answer: dict[str, Any] = json.loads(control.recv(1 << 20))
             return answer
+
+    def asking(self, name: str, data: dict[str, Any] | None = None) -> socket.socket:
+        """A connection to the control socket, on which this is asked, and the answer is still to be read."""
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.settimeout(PATIENCE_S)
+        while True:
+            try:
+                control.connect(self.start["control"])
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                assert self.process.poll() is None, "the master ended before it listened"
+        control.send(json.dumps({"t": "request", "name": name, "data": data or {}}).encode())
+        return control
 
     def status(self) -> dict[str, Any]:
         """The master's status."""

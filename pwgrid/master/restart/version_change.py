@@ -72,12 +72,12 @@ class VersionChange:
         log.info("upgrade_checking")
         return self._answer
 
-    def cancel(self) -> None:
-        """Give up a change under way, because the grid stops or this master detaches."""
+    def cancel(self, reason: str) -> None:
+        """Give up a change under way; `reason` says to its operator why."""
         if self._check is not None:
             self._check.send(signal.SIGKILL)
             self._check = None
-            self._answer.refuse("the grid is stopping")
+            self._answer.refuse(reason)
 
     def replace_children(self) -> None:
         """Called in the new code: replace the proxy, then recycle all workers of the old code."""
