@@ -45,7 +45,8 @@ class ChildEnd:
     latest master's greeting sets), or for the time that it allowed when it detached, or it closed the link for good.
     `on_found` is called when a master is heard again after that.
 
-    A frozen master answers no ping, but its connection stays. The child keeps it, too: the master may wake.
+    A frozen master answers no ping, but its connection stays. The child keeps it, too: the master may wake. If that
+    connection ends, too, and no other master comes in time, `on_lost` is called once more: now there is none.
     """
 
     sock: socket.socket
@@ -60,6 +61,8 @@ class ChildEnd:
     fds: Callable[[], list[int]] = list
     is_lost: bool = field(default=False, init=False)
     """Whether `on_lost` was called, and `on_found` not since."""
+    _is_alone: bool = field(default=False, init=False)
+    """Whether `on_lost` was called while there was no connection, and `on_found` not since."""
     _grace_s: float | None = field(default=None, init=False)
     """Seconds that a master which detached allows until the next one; None while there is one, or if it died."""
     _link: Link = field(init=False)
@@ -122,12 +125,12 @@ class ChildEnd:
         self._flush()
 
     def give_up(self) -> bool:
-        """Stop waiting for another master. Does nothing and returns False while there is a connection."""
+        """Stop waiting for another master; whether there is no connection. Idempotent. Does nothing while there is
+        one."""
         if self._connected is not None:
             return False
-        if (timer := self._timers.pop("lost", None)) is not None:
-            timer.cancel()
-        self._lose()
+        if not self._is_alone:
+            self._lose()
         return True
 
     async def close(self, reason: str) -> None:
@@ -165,7 +168,8 @@ class ChildEnd:
 
     def _down(self, reason: str) -> None:
         """The connection is gone, the master perhaps not: try its control socket."""
-        if self._link.phase == "open" or (self.is_lost and "silence" not in self._timers):  # another one may come
+        was_frozen = self.is_lost and not self._is_alone
+        if self._link.phase == "open" or (was_frozen and "silence" not in self._timers):  # another one may come
             self._listen_for_silence()
         self._detach()
         self._greeted.set()
@@ -207,7 +211,7 @@ class ChildEnd:
             self._after("silence", max(0.0, self._silence.look_at - now), self._look)
 
     def _lose(self) -> None:
-        self.is_lost = True
+        self.is_lost, self._is_alone = True, not self.is_connected
         if (timer := self._timers.pop("silence", None)) is not None:
             timer.cancel()
         if self._grace_s is None:
@@ -219,7 +223,7 @@ class ChildEnd:
     def _is_heard(self) -> None:
         self._silence.heard(time.monotonic())
         if self.is_lost:
-            self.is_lost = False
+            self.is_lost = self._is_alone = False
             log.warning("master_found")
             self._listen_for_silence()
             self._call(self.on_found)

@@ -119,6 +119,8 @@ class Proxy:
         self.gateway.on_slot_taken = self.feed.client_came
         self._stop = asyncio.Event()
         self._told = asyncio.Event()
+        self._goes_last = False
+        """Whether it was told by a signal to end, and waits for the last worker."""
         self._server: GridServer | None = None
         self._side_tasks = SideTasks(self._side_task_failed)
         self.control = ChildEnd(
@@ -274,8 +276,10 @@ class Proxy:
             self.queue.reopen()
 
     def _on_sigterm(self) -> None:
-        if not self.control.give_up():
+        """Without a master it goes last, as the workers may still have sessions; a second signal means now."""
+        if not self.control.give_up() or self._goes_last:
             self._stop.set()
+        self._goes_last = True
 
     def _on_lost(self) -> None:
         """Called when the master is lost. If it is dead, the workers drain, and the proxy refuses clients until the
@@ -290,6 +294,7 @@ class Proxy:
         self._open_or_close()
 
     def _on_found(self) -> None:
+        self._goes_last = False
         self.roster.lost = None
         self._open_or_close()
 

@@ -144,6 +144,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+async def is_connected(child: Child, *, wanted: bool = True) -> None:
+    """Returns once it is, or is not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while child.client.is_connected is not wanted:
+            await asyncio.sleep(0)
+
+
 async def soon(awaitable: Any) -> Any:
     async with asyncio.timeout(PATIENCE_S):
         return await awaitable
@@ -376,6 +383,61 @@ async def test_a_master_that_dies_of_its_freeze_leaves_time_for_another_one(cont
         await soon(child.lost.wait())
         assert not child.client.is_connected
         assert child.times_lost == 2
+
+
+async def test_who_gives_up_after_the_master_was_lost_is_not_told_again(control_path: Path) -> None:
+    ours, theirs = pair()
+    child = Child(theirs, control_path, lost_threshold_s=0.05)
+    async with running(child):
+        await is_connected(child)
+        assert not child.client.give_up()
+        assert child.times_lost == 0
+        ours.close()
+        await soon(child.lost.wait())
+        assert child.client.give_up()
+        assert child.times_lost == 1
+
+
+async def test_who_gives_up_is_told_at_once_and_once(control_path: Path) -> None:
+    ours, theirs = pair()
+    child = Child(theirs, control_path, lost_threshold_s=3600)
+    async with running(child):
+        await is_connected(child)
+        ours.close()
+        await is_connected(child, wanted=False)
+        assert [child.client.give_up() for _ in range(2)] == [True, True]
+        assert (child.times_lost, child.client.is_lost) == (1, True)
+
+
+async def test_who_gives_up_after_a_frozen_master_has_died_waits_for_no_other_one(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=0.2)
+    async with running(child):
+        master.attach(ours)
+        await master.next(Opened)
+        asyncio.get_running_loop().remove_reader(ours)
+        await soon(child.lost.wait())
+        child.client.lost_threshold_s = 3600
+        master.die()
+        await is_connected(child, wanted=False)
+        assert child.client.give_up()
+        assert child.times_lost == 2
+        assert child.client.give_up()
+        assert child.times_lost == 2
+
+
+async def test_a_connection_that_ends_before_its_greeting_is_no_new_loss(control_path: Path) -> None:
+    ours, theirs = pair()
+    child = Child(theirs, control_path, lost_threshold_s=0.05)
+    async with running(child):
+        ours.close()
+        await soon(child.lost.wait())
+        child.lost.clear()
+        async with listening(control_path) as connections:
+            (await soon(connections.get())).close()
+            (await soon(connections.get())).close()  # the child has seen the end of the first
+            assert "silence" not in child.client._timers  # or it would count again from here on
+        assert child.times_lost == 1
 
 
 async def test_a_link_that_the_master_closes_for_good_is_lost_at_once_and_not_resumed(control_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from pwgrid import __version__
@@ -232,6 +233,24 @@ def test_status_and_stop_know_a_grid_whose_master_has_gone(tmp_path: Path) -> No
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "stopped"), done
         assert processes_marked(grid.mark) == {}
     assert "grid_ended_without_master" in log.read_text()
+
+
+def test_a_second_signal_ends_a_proxy_that_waits_for_the_last_worker_without_a_master(tmp_path: Path) -> None:
+    log = tmp_path / "grid.log"
+    environment = {"DETACH_GRACE": "600", "LOG_FILE": str(log)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        proxy = psutil.Process(grid.ask("status")["proxy"]["pid"])
+        grid.process.send_signal(signal.SIGUSR1)
+        assert grid.process.wait(20) == 0
+        down = re.compile(r"control_link_down .*role=proxy")
+        eventually(lambda: down.search(log.read_text()) is not None, "the proxy has lost its master")
+        proxy.terminate()
+        eventually(lambda: "refusing_without_master" in log.read_text(), "the proxy refuses clients")
+        assert proxy.is_running()
+        proxy.terminate()
+        proxy.wait(20)
+        assert log.read_text().count("refusing_without_master") == 1
+        assert grid.command("stop").returncode == 0
 
 
 def test_a_dead_master_is_told_of_as_well() -> None:
