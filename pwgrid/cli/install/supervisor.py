@@ -1,17 +1,18 @@
 """`pwgrid install supervisor`: what a grid under supervisord needs, and the commands of supervisorctl for it."""
 
 import configparser
+import os
 import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install import facts
 from pwgrid.cli.install.installation import (
+    SERVICE_USER,
     Asked,
     Installation,
     Places,
@@ -29,6 +30,8 @@ NAME: Final = "supervisor"
 _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")
 _ROTATION: Final = Path("/etc/logrotate.d/pwgrid")
 _PROGRAM: Final = "pwgrid"
+_TEMPORARY: Final = (b"TMPDIR", b"TEMP", b"TMP")
+"""What names the directory for temporary files, in the order in which Python asks."""
 
 
 def installation(asked: Asked, before: Record | None) -> Installation:
@@ -64,16 +67,19 @@ def installation(asked: Asked, before: Record | None) -> Installation:
 
 
 def stop(asked: Asked, before: Record) -> list[Command]:
-    """The command that drains and ends the grid; supervisord does not start it again after that."""
+    """The command that drains and ends the grid; supervisord does not start it again after that.
+    There is none where the user that it runs as is gone."""
     about = before.options
     conf = Path(about["conf"])
     if not _program_file(conf).exists():
         return []
-    return [
-        Command(
-            (*facts.command(), "stop", "--port", str(about["port"]), *_runtime_dir_option(asked)), accepted=range(256)
-        )
-    ]
+    command = (*facts.command(), "stop", "--port", str(about["port"]))
+    if not asked.user:
+        directory = _runtime_dir(conf)
+        if directory is None:
+            return []  # supervisord alone can end what may still run
+        command += ("--runtime-dir", str(directory))
+    return [Command(command, accepted=range(256))]
 
 
 def forget(before: Record) -> list[Command]:
@@ -82,12 +88,26 @@ def forget(before: Record) -> list[Command]:
     return [Command((*_supervisorctl(Path(before.options["conf"])), "update", _PROGRAM), accepted=range(256))]
 
 
-def _runtime_dir_option(asked: Asked) -> tuple[str, ...]:
-    """The option that names the grid's runtime directory: root asks no other user's grid without it."""
-    if asked.user:
-        return ()
-    with_uid = Path(tempfile.gettempdir()) / f"pwgrid-{pwd.getpwnam(_PROGRAM).pw_uid}"
-    return ("--runtime-dir", str(with_uid))
+def _runtime_dir(conf: Path) -> Path | None:
+    """Where the service has its runtime directories: root asks no other user's grid without naming it. None if the user
+    is gone."""
+    try:
+        uid = pwd.getpwnam(SERVICE_USER).pw_uid
+    except KeyError:
+        return None
+    return _temporary_directory(conf) / f"pwgrid-{uid}"
+
+
+def _temporary_directory(conf: Path) -> Path:
+    """The one of supervisord's programs, which have its environment; ours may be another."""
+    code, said = _said(conf, "pid")
+    try:
+        environment = Path("/proc", said.strip(), "environ").read_bytes() if code == 0 else b""
+    except OSError:
+        environment = b""
+    given = dict(each.partition(b"=")[::2] for each in environment.split(b"\0"))
+    found = next((value for name in _TEMPORARY if (value := given.get(name))), b"/tmp")
+    return Path(os.fsdecode(found))
 
 
 def _conf(asked: Asked, before: Record | None) -> Path:

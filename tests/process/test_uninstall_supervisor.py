@@ -1,0 +1,65 @@
+"""What `pwgrid uninstall` asks of a grid under supervisord; a process stands for that, and a script for its command."""
+
+import pwd
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pwgrid.cli.install import supervisor
+from pwgrid.cli.install.installation import SERVICE_USER, Asked
+from pwgrid.cli.install.plan import Record
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+    """What an installation has noted down, for a supervisord with a TMPDIR of its own."""
+    environment = {"TMPDIR": "/srv/supervisord/tmp"}
+    with subprocess.Popen(["/bin/sleep", "1000"], env=environment) as supervisord:
+        command = tmp_path / "bin/supervisorctl"
+        command.parent.mkdir()
+        command.write_text(f"#!/bin/sh\necho {supervisord.pid}\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", str(command.parent))
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        conf = tmp_path / "supervisord.conf"
+        conf.write_text("[include]\nfiles = conf.d/*.conf\n")
+        program = tmp_path / "conf.d/pwgrid.conf"
+        program.parent.mkdir()
+        program.touch()
+        try:
+            yield Record(supervisor.NAME, {"conf": str(conf), "port": 9000})
+        finally:
+            supervisord.kill()
+
+
+def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
+    entries = {} if uid is None else {SERVICE_USER: pwd.struct_passwd((SERVICE_USER, "x", uid, uid, "", "/", "/"))}
+    monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
+
+
+def test_the_grid_is_looked_for_where_its_supervisord_has_it(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_user(monkeypatch, 4711)
+    (command,) = supervisor.stop(Asked(), record)
+    assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/srv/supervisord/tmp/pwgrid-4711")
+
+
+def test_where_supervisord_does_not_answer_it_is_looked_for_in_the_usual_place(
+    record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    has_user(monkeypatch, 4711)
+    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho refused; exit 2\n")
+    (command,) = supervisor.stop(Asked(), record)
+    assert command.argv[-1] == "/tmp/pwgrid-4711"
+
+
+def test_a_user_who_was_removed_by_hand_is_no_obstacle(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_user(monkeypatch, None)
+    assert supervisor.stop(Asked(), record) == []
+
+
+def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_user(monkeypatch, None)
+    (command,) = supervisor.stop(Asked(user=True), record)
+    assert command.argv[-3:] == ("stop", "--port", "9000")
