@@ -1,5 +1,6 @@
-"""A small file system of its own, and how to fill it. Needs the right to mount one."""
+"""A small file system of its own, and how to fill it; it needs the right to mount one. And a limit that needs none."""
 
+import resource
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -35,3 +36,14 @@ def fill(directory: Path) -> Path:
             file.write(bytes(65536))
             file.flush()
     return filler
+
+
+@contextmanager
+def nothing_can_be_written() -> Iterator[None]:
+    """This process can make files for the length of the block, but write nothing into them (EFBIG)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

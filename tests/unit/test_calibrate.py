@@ -14,6 +14,7 @@ from pwgrid.cli.calibrate import main as calibration
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.common.errors import GridError
 from pwgrid.settings.load import load as load_settings
+from tests.support.disk import nothing_can_be_written
 
 FOUND = Measured(
     cores=4,
@@ -252,3 +253,12 @@ async def test_a_script_that_fails_says_how_it_ended(tmp_path: Path) -> None:
     path.write_text("import os, sys\nsys.exit('no grid at ' + os.environ['PWGRID_WS_ENDPOINT'])\n")
     with pytest.raises(load.SessionFailed, match=r"fails.py ended with 1: no grid at ws://127.0.0.1:1"):
         await load.Script(path, "ws://127.0.0.1:1").session()
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was_and_alone(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text("[proxy]\nmax_queue = 7\n")
+    with nothing_can_be_written(), pytest.raises(GridError, match=r"grid\.toml cannot be written: File too large"):
+        write.write(path, WANTED)
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_text() == "[proxy]\nmax_queue = 7\n"

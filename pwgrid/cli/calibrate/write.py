@@ -7,6 +7,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pwgrid.common.errors import GridError
@@ -41,11 +42,16 @@ def write(path: Path, settings: Mapping[str, int]) -> None:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         changed = with_settings(text, settings)
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        fd, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(changed)
-            os.fchmod(file.fileno(), mode)
-        os.replace(new, path)
+        fd, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(changed)
+                os.fchmod(file.fileno(), mode)
+            os.replace(draft, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise GridError(f"{path} cannot be written: {reason}") from None
