@@ -102,16 +102,24 @@ class RuntimeDir:
         """Make and lock the directory, and remove what an earlier run left in it; at the end, remove all of it.
 
         `keep(directory)` returns which paths in it stay from an earlier run. `lock_fd` is the lock that this process
-        held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be made private.
+        held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be made private, or
+        written: then only what this call has made is removed.
         """
         try:
             self._lock_fd = _make_and_lock(self.directory) if lock_fd is None else lock_fd
         except OSError as error:
             reason = error.strerror or str(error)
             raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
+        self._endpoint = endpoint
         try:
-            self._endpoint = endpoint
             self._write_lock()
+        except OSError as error:
+            if any(entry.name != _LOCK for entry in self.directory.iterdir()):
+                self.keep()  # children of an earlier master may live on in it
+            self._remove()
+            reason = error.strerror or str(error)
+            raise RuntimeDirError(f"cannot write into the runtime directory {self.directory}: {reason}") from error
+        try:
             removed = self.clear(keep(self.directory) if keep else ())
             if removed:
                 import structlog  # here: commands that only look for grids log nothing, and would take 60 ms more
@@ -174,8 +182,8 @@ class RuntimeDir:
         """Write into the lock who holds it, for commands and for a second master."""
         pid = os.getpid()
         content = {"pid": pid, "createTime": create_time(pid), "endpoint": self._endpoint, **more}
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, orjson.dumps(content), 0)
+        # In this order, so that a full disk leaves what was written before.
+        os.ftruncate(self._lock_fd, os.pwrite(self._lock_fd, orjson.dumps(content), 0))
 
     def _remove(self) -> None:
         """Unless it is kept, remove everything, the lock last, and the base too if it is ours and empty."""

@@ -1,7 +1,10 @@
 """A full disk below the runtime directory: sessions go on, new ones come, status says what is wrong."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from playwright.async_api import Playwright
 
 from tests.support import disk
 from tests.support.disk import fill
-from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.raw import goes_on, session
 from tests.support.row import comes_out_exact, failures, row
 
@@ -76,3 +79,14 @@ def test_on_a_full_disk_a_killed_worker_is_succeeded_and_replaced(small_disk: Pa
             lambda: {file.parent.name for file in grid.runtime.glob("w/*/worker.json")} == set(workers_of(grid)),
             "the next master would know all of them",
         )
+
+
+def test_a_full_disk_at_the_start_is_told_in_a_sentence_and_nothing_of_it_stays(small_disk: Path) -> None:
+    fill(small_disk)
+    environment = {**os.environ, "PWGRID_RUNTIME_DIR": str(small_disk / "grids")}
+    command = [sys.executable, "-m", "pwgrid", "serve", "--port", "0", "--chromium", "1"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert re.search(rf"cannot write into the runtime directory {small_disk}/grids/\d+: No space left", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert not (small_disk / "grids").exists()

@@ -18,6 +18,7 @@ from pwgrid.common.errors import AlreadyRunning
 from pwgrid.runtime.directory import MAX_SOCKET_PATH_BYTES, RuntimeDir, RuntimeDirError, base_dir, default_base
 from pwgrid.runtime.find_grids import find_running
 from pwgrid.runtime.processes import create_time
+from tests.support.disk import nothing_can_be_written
 
 
 @pytest.fixture
@@ -219,3 +220,27 @@ def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(
     with RuntimeDir.create(None, 8080).locked("ws://127.0.0.1:8080") as runtime:
         assert runtime.directory == private / "8080"
         assert [grid.directory for grid in find_running()] == [private / "8080"]
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_with_a_sentence_and_does_not_stay(base: Path) -> None:
+    runtime = RuntimeDir.create(str(base), 8080)
+    sentence = f"cannot write into the runtime directory {base}/8080: File too large"
+    with nothing_can_be_written(), pytest.raises(RuntimeDirError, match=sentence), runtime.locked(""):
+        pytest.fail("it is not locked")
+    assert not base.exists()
+    with runtime.locked(""):  # another try meets nothing of it
+        pass
+
+
+def test_where_it_cannot_be_written_what_an_earlier_master_s_children_have_there_stays(base: Path) -> None:
+    runtime = RuntimeDir.create(str(base), 8080)
+    with runtime.locked("ws://127.0.0.1:8080"):
+        runtime.make_worker_dir("a1b2c3d4")
+        runtime.leave(600, 60)
+    before = (runtime.directory / "lock").read_bytes()
+    with nothing_can_be_written(), pytest.raises(RuntimeDirError), RuntimeDir.create(str(base), 8080).locked(""):
+        pytest.fail("it is not locked")
+    assert (runtime.directory / "w/a1b2c3d4/tmp").is_dir()
+    assert (runtime.directory / "lock").read_bytes() == before  # `pwgrid status` still knows since when
+    with RuntimeDir.create(str(base), 8080).locked(""):
+        pass
