@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pwgrid.master.memory.host import MIB, available_mib, memory_bytes, rss_bytes
+from pwgrid.master.memory.host import MIB, available_mib, cgroup_problem, memory_bytes, own_cgroups, rss_bytes
 
 HERE = psutil.Process()
 
@@ -83,3 +83,17 @@ def test_the_tightest_cgroup_above_us_counts(tmp_path: Path) -> None:
     assert available_mib(tmp_path, tmp_path / "membership") == 18
     cgroup(inner, memory_current=f"{700 * MIB}")
     assert available_mib(tmp_path, tmp_path / "membership") == 0
+
+
+def test_where_our_cgroup_cannot_be_read_the_host_s_memory_counts(tmp_path: Path) -> None:
+    missing = tmp_path / "cgroup"
+    assert list(own_cgroups(tmp_path, missing)) == []
+    assert available_mib(tmp_path, missing) > 0
+    assert cgroup_problem(missing) == f"{missing} cannot be read: No such file or directory"
+
+
+def test_a_cgroup_s_name_may_hold_bytes_that_are_no_text(tmp_path: Path) -> None:
+    membership = tmp_path / "cgroup"
+    membership.write_bytes(b"0::/\xff\n")
+    assert cgroup_problem(membership) is None
+    assert list(own_cgroups(tmp_path, membership)) == [tmp_path / "\udcff", tmp_path]

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.memory import meter as memory
@@ -225,3 +226,13 @@ def test_a_worker_is_held_to_the_limits_of_its_pool(monkeypatch: pytest.MonkeyPa
     hard = table.model_copy(update={"max_memory_mib": None, "max_memory_hard_mib": 16})
     metered(workers, pools=(hard,)).tick(100.0)
     assert workers.killed == [("w", "memory limit")]
+
+
+def test_a_cgroup_that_cannot_be_read_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "cgroup_problem", lambda: "it cannot be read")
+    with capture_logs() as logs:
+        found = metered(FakeWorkers())
+        for now in (0.0, 1000.0, 2000.0):
+            found.tick(now)
+    said = [line for line in logs if line["event"] == "cgroup_limits_unknown"]
+    assert [line["reason"] for line in said] == ["it cannot be read"]

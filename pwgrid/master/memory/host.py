@@ -50,8 +50,12 @@ def available_mib(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int
 
 
 def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Iterator[Path]:
-    """The directories of the cgroups (v2) whose limits apply to this process: its own, and all above it."""
-    ours = next((line[3:] for line in membership.read_text().splitlines() if line.startswith("0::")), None)
+    """The directories of the cgroups (v2) whose limits apply to this process: its own, and all above it. None where
+    that cannot be read: see `cgroup_problem`."""
+    try:
+        ours = next((line[3:] for line in _membership(membership).splitlines() if line.startswith("0::")), None)
+    except OSError:
+        return
     if ours is None:
         return
     directory = cgroups / ours.lstrip("/")
@@ -59,6 +63,19 @@ def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Itera
         if not group.is_relative_to(cgroups):
             return
         yield group
+
+
+def cgroup_problem(membership: Path = MEMBERSHIP) -> str | None:
+    """Why limits of cgroups are not known; None if they are."""
+    try:
+        _membership(membership)
+    except OSError as error:
+        return f"{membership} cannot be read: {error.strerror}"
+    return None
+
+
+def _membership(path: Path) -> str:
+    return path.read_text(errors="surrogateescape")
 
 
 def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:

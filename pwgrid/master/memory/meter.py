@@ -12,7 +12,7 @@ import structlog
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.memory.host import MIB, available_mib, memory_bytes, rss_bytes
+from pwgrid.master.memory.host import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
 from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.recycle import (
     MEMORY_LIMIT,
@@ -50,6 +50,8 @@ class MemoryMeter:
         self._room = 0
         self._sampled_at = -math.inf
         self._seen: frozenset[str] = frozenset()
+        if (problem := cgroup_problem()) is not None:
+            log.warning("cgroup_limits_unknown", reason=problem)
 
     def tick(self, now: float) -> float:
         """Sample when a sample is due; mark workers to recycle; kill workers over the hard limit.
