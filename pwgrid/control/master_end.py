@@ -42,6 +42,8 @@ class MasterEnd:
         self._on_silent = on_silent
         self._sock: socket.socket | None = None
         self._waits_to_write = False
+        self._is_too_large = False
+        """Whether the latest state was not sent."""
         self._looks = loop.call_at(self._silence.look_at, self._look)
 
     def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
@@ -65,8 +67,15 @@ class MasterEnd:
         self._flush()
 
     def push_state(self, data: dict[str, Any]) -> None:
-        """Send the latest state; only the latest one counts."""
-        self._link.state(data)
+        """Send the latest state; only the latest one counts. One that is too large for a frame is not sent."""
+        try:
+            self._link.state(data)
+        except ValueError as error:
+            if not self._is_too_large:
+                log.error("state_dropped", process=self._link.ident, reason=str(error))
+            self._is_too_large = True
+            return
+        self._is_too_large = False
         self._flush()
 
     def unacknowledged(self) -> list[tuple[str, dict[str, Any]]]:

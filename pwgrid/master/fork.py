@@ -48,13 +48,18 @@ def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
     finally:
         # Only the parent gets here. Signals that came meanwhile reach its handlers now.
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    pidfd = -1
     try:
         pidfd = os.pidfd_open(pid)
+        child = Child(loop, pid, pidfd)
+        _ = child.create_time  # it reads files: now, while a failure can still be undone
     except OSError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        if pidfd >= 0:
+            os.close(pidfd)
         raise
-    return Child(loop, pid, pidfd)
+    return child
 
 
 def fork_linked(

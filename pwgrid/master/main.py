@@ -53,6 +53,8 @@ ALIVE_PARTS: Final = 3
 LOAD_S: Final = 60.0
 """So long the new code may take to load before the service manager takes it for frozen."""
 
+REAP_AGAIN_S: Final = 1.0
+
 _DETACHED: Final = (
     "the master was told to leave (SIGUSR1) before the new code was tried; the grid goes on for the next one"
 )
@@ -103,6 +105,7 @@ class Master:
         self._backoff_over = loop.timer(_just_a_turn)
         self._watchdog_s = sd_notify.watchdog_s()
         self._alive = loop.timer(self._tell_alive)
+        self._reaps_again = loop.timer(self._reap)
 
     def run(self) -> int:
         """Start the grid, and keep it running until it is told to end or to detach; returns 0. Raises OSError when it
@@ -151,7 +154,10 @@ class Master:
         settings = self._config.settings
         for send in (self._proxies.tell_all, self._workers.tell_all):
             send("detached", {"graceS": settings.detach_grace})
-        self._config.runtime.leave(settings.detach_grace, settings.drain_timeout)
+        try:
+            self._config.runtime.leave(settings.detach_grace, settings.drain_timeout)
+        except OSError as error:  # the children know; only `pwgrid status` cannot say since when
+            log.error("detach_not_written", reason=error.strerror or str(error))
         self._shutdown.step(Step.DETACHED)
         log.info("detached", workers=len(self._workers.records), grace_s=settings.detach_grace)
 
@@ -246,7 +252,7 @@ class Master:
     def _on_signals(self) -> None:
         for signum in self._signals.read():
             if signum == signal.SIGCHLD:
-                reap_orphans(self._own_pids())
+                self._reap()
             elif signum in (signal.SIGTERM, signal.SIGINT):
                 log.info("signal_received", signal=signum.name)
                 self.stop()
@@ -256,6 +262,13 @@ class Master:
             else:
                 log.info("signal_received", signal=signum.name)
                 self._asked_by_signal(signum)
+
+    def _reap(self) -> None:
+        try:
+            reap_orphans(self._own_pids())
+        except OSError as error:  # no descriptor is free; no other SIGCHLD may come
+            log.warning("reaping_put_off", reason=error.strerror or str(error))
+            self._reaps_again.arm(self._loop.now() + REAP_AGAIN_S)
 
     def _asked_by_signal(self, signum: signal.Signals) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -69,7 +70,8 @@ class RedisChild(SingleChild):
         return f"redis-server ended with {ended}" + (f": {lines[-1].strip()[-200:]}" if lines else "")
 
     def _look(self) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as probe:
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as probe:  # no descriptor may be free now
             self.ready = probe.connect_ex(str(self._spec.socket_path)) == 0
         if self.ready:
             log.info("redis_ready", pid=self.pid)

@@ -632,3 +632,44 @@ def test_who_waits_for_an_upgrade_hears_what_came_in_between(signum: int, reason
             assert json.loads(operator.recv(1 << 20))["error"].startswith(reason)
         grid.read_to_end()  # the children end, too
         assert grid.process.wait(PATIENCE_S) == 0
+
+
+def test_a_master_without_a_free_descriptor_goes_on_and_does_later_what_it_could_not() -> None:
+    with MasterGrid(settings={"memory_check_interval": 0.05, "chromium_workers": 2}) as grid:
+
+        def expect_logged(event: str) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not any(each["event"] == event for each in grid.events()):
+                assert grid.process.poll() is None, grid.log_text()
+                assert time.monotonic() < deadline, grid.log_text()
+
+        grid.expect("ready")
+        master, victim = psutil.Process(grid.process.pid), grid.expect("available")
+        with grid.asking("status") as operator:  # connected before, so that the master can answer it
+            operator.recv(1 << 20)
+            at = grid.mark()
+            taken = {int(fd) for fd in os.listdir(f"/proc/{master.pid}/fd")}
+            most, hard = master.rlimit(psutil.RLIMIT_NOFILE)
+            # The next one that it opened would have the first number that is free.
+            master.rlimit(psutil.RLIMIT_NOFILE, (min(set(range(len(taken) + 1)) - taken), hard))
+            expect_logged("memory_not_measured")
+            grid.send(signal.SIGCHLD)
+            expect_logged("reaping_put_off")
+            os.kill(victim["pid"], signal.SIGKILL)
+            expect_logged("worker_exited")
+            operator.send(json.dumps({"t": "request", "name": "status", "data": {}}).encode())
+            assert json.loads(operator.recv(1 << 20))["t"] == "reply"
+            master.rlimit(psutil.RLIMIT_NOFILE, (most, hard))
+        grid.expect("available", at)
+        expect_gone(grid, victim, at)
+        grid.end()
+
+
+def test_a_master_that_cannot_write_that_it_leaves_leaves_all_the_same() -> None:
+    with MasterGrid(settings={"detach_grace": 0.1}) as grid:
+        grid.expect("ready")
+        psutil.Process(grid.process.pid).rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+        grid.send(signal.SIGUSR1)
+        grid.read_to_end()  # the children end, too
+        assert grid.process.wait(PATIENCE_S) == 0
+        assert [line["data"]["reason"] for line in grid.lines if line["what"] == "command"] == ["no master"]

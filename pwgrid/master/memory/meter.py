@@ -50,6 +50,8 @@ class MemoryMeter:
         self._room = 0
         self._sampled_at = -math.inf
         self._seen: frozenset[str] = frozenset()
+        self._is_blind = False
+        """Whether the last look failed."""
         if (problem := cgroup_problem()) is not None:
             log.warning("cgroup_limits_unknown", reason=problem)
 
@@ -61,10 +63,17 @@ class MemoryMeter:
         if self._config.settings is not self._settings:  # a reload
             self._follow(self._config.settings)
             self._sampled_at = -math.inf  # the new guard has to know at once what the old one knew
-        if now >= min(self._sample_at(), self._age_at()):
-            self._look(now, is_sample=now >= self._sample_at())
-        elif not self._seen <= self._workers.records.keys():  # a worker that has gone may leave enough room
-            self._look_at_host(record for record in self._workers.records.values() if record.life.has_process)
+        is_sample = now >= self._sample_at()
+        try:
+            if now >= min(self._sample_at(), self._age_at()):
+                self._look(now, is_sample=is_sample)
+            elif not self._seen <= self._workers.records.keys():  # a worker that has gone may leave enough room
+                self._look_at_host(record for record in self._workers.records.values() if record.life.has_process)
+            self._is_blind = self._is_blind and not is_sample
+        except OSError as error:  # no descriptor is free: what was measured last counts until the next sample
+            if not self._is_blind:
+                log.error("memory_not_measured", reason=error.strerror or str(error))
+            self._is_blind = True
         return min(self._sample_at(), self._age_at())
 
     def _look(self, now: float, *, is_sample: bool) -> None:

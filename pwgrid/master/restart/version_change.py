@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +92,8 @@ class VersionChange:
 
     def _checked(self, check: Child, ended: Exit) -> None:
         problem = self._problem(ended)
-        self._output.unlink(missing_ok=True)
+        with suppress(OSError):  # the next one removes it
+            self._output.unlink(missing_ok=True)
         if self._check is not check:
             return
         self._check = None

@@ -111,7 +111,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
 
 
 def browser_server_lives(record: WorkerRecord) -> bool:
-    """Whether there is a browser server that a successor could take over."""
+    """Whether there is a browser server that a successor could take over. Raises OSError."""
     node_pid = record.launched.get("nodePid")
     if record.ipc is None or not isinstance(node_pid, int):
         return False

@@ -44,6 +44,8 @@ _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=
 """Which limit it is, the unit's, the container's or the user's, the error does not tell."""
 
 CLEAN_UP_AGAIN_S: Final = 0.02
+SHORTAGE_S: Final = 1.0
+"""After so long the master looks again at the host's processes, if it could not for want of a descriptor."""
 DRAINED_KEPT: Final = 256
 
 Data = dict[str, Any]
@@ -82,7 +84,7 @@ class Workers:
         self._pools = pools
         self._files = files
         self._proxies = proxies
-        self._trees = loop.timer(self.learn_trees)
+        self._trees = loop.timer(self._learn_trees_in_time)
         self._cleaning = loop.timer(self._clean_up)
 
     def of(self, pool: str) -> list[WorkerRecord]:
@@ -186,6 +188,13 @@ class Workers:
         self._trees.cancel()  # the memory meter asks again, at each of its samples
         return table
 
+    def _learn_trees_in_time(self) -> None:
+        try:
+            self.learn_trees()
+        except OSError as error:  # no descriptor is free
+            log.warning("processes_not_listed", reason=error.strerror or str(error))
+            self._trees.arm(self._loop.now() + SHORTAGE_S)
+
     # What workers report. Content that makes no sense raises ValueError, which ends its connection.
 
     def _heard(self, record: WorkerRecord, item: Received) -> None:
@@ -284,7 +293,11 @@ class Workers:
         self._do(record, todo)
 
     def _can_be_taken_over(self, record: WorkerRecord) -> bool:
-        return record.life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
+        try:
+            return record.life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
+        except OSError as error:  # no descriptor is free, nor would one be for a successor
+            log.error("browser_server_not_found", worker=record.worker_id, reason=error.strerror or str(error))
+            return False
 
     def _fork_successor(self, record: WorkerRecord) -> None:
         """Fork a process that stays until the sessions of the dead one have ended: its browser server lives."""
@@ -300,6 +313,14 @@ class Workers:
 
     def _clean_up(self) -> None:
         """Kill the processes that ended workers left, until there are none; then remove the workers' directories."""
+        try:
+            self._clean_up_now()
+        except OSError as error:  # no descriptor is free
+            log.warning("clean_up_put_off", reason=error.strerror or str(error))
+            self._cleaning.arm(self._loop.now() + SHORTAGE_S)
+
+    def _clean_up_now(self) -> None:
+        """Raises OSError."""
         table = process_table()
         for record in [record for record in self.records.values() if record.life.phase is Phase.EXITED]:
             killed = record.tree.kill(table)

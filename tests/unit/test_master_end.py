@@ -1,0 +1,27 @@
+"""The master's end of a control link, over real sockets."""
+
+import socket
+
+from structlog.testing import capture_logs
+
+from pwgrid.common.loop import Loop
+from pwgrid.control.frames import MAX_FRAME_BYTES, decode, encode
+from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.protocol import Link
+
+
+def test_a_state_that_fits_into_no_frame_is_left_out_and_said_once() -> None:
+    ours, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    child.settimeout(10)
+    with child, capture_logs() as logs:
+        end = MasterEnd(Loop(), Link("master", "proxy"), 30.0, lambda _item: None, lambda: None)
+        child.send(encode({"t": "init", "lastCommandIdx": 0, "lastEventIdx": 0}))
+        end.attach(ours)
+        end.read_what_is_left()
+        for state in ("x" * MAX_FRAME_BYTES, "y" * MAX_FRAME_BYTES, "short"):
+            end.push_state({"reason": state})
+        end.close("the test is over")
+        frames = [decode(child.recv(MAX_FRAME_BYTES)) for _ in range(3)]
+    assert [frame["t"] for frame in frames] == ["init", "state", "close"]
+    assert frames[1]["data"] == {"reason": "short"}
+    assert [line["event"] for line in logs].count("state_dropped") == 1
