@@ -79,6 +79,8 @@ class Worker:
         self.rss_mib: int | None = None
         self._secret = os.urandom(12).hex()
         self._drain = DrainRequest()
+        self._was_signalled = False
+        """Whether there was a SIGTERM."""
         self._is_browser_gone = False
         self._stop_s = STOP_S
         self._side_tasks = SideTasks(self._side_task_failed)
@@ -272,9 +274,13 @@ class Worker:
         self._fail(f"{name} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
 
     def _on_sigterm(self) -> None:
-        self.control.give_up()
-        if self._drain.is_asked:
+        """Asks for a drain; hurries one that goes on. Without a master the first signal hurries nothing: the drain may
+        be for the master's loss alone."""
+        was_draining = self._drain.is_asked
+        has_no_master = self.control.give_up()
+        if was_draining and (self._was_signalled or not has_no_master):
             self._drain.hurry()
+        self._was_signalled = True
         self.ask_drain("SIGTERM")
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:

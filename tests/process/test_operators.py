@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -233,6 +234,28 @@ def test_status_and_stop_know_a_grid_whose_master_has_gone(tmp_path: Path) -> No
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "stopped"), done
         assert processes_marked(grid.mark) == {}
     assert "grid_ended_without_master" in log.read_text()
+
+
+def test_a_stop_without_a_master_lets_live_sessions_end_first(tmp_path: Path) -> None:
+    log = tmp_path / "grid.log"
+    environment = {**WITHOUT_SPARES, "DETACH_GRACE": "600", "DRAIN_TIMEOUT": "600", "LOG_FILE": str(log)}
+    with (
+        running_grid("--chromium", "1", environment=environment, fake=True) as grid,
+        ThreadPoolExecutor(1) as aside,
+        raw.session(grid.port) as client,
+    ):
+        grid.process.send_signal(signal.SIGUSR1)
+        assert grid.process.wait(20) == 0
+        down = re.compile(r"control_link_down .*role=worker")
+        eventually(lambda: down.search(log.read_text()) is not None, "the worker has lost its master")
+        stop = aside.submit(grid.command, "stop")
+        draining = re.compile(r"worker_draining .*role=worker")
+        eventually(lambda: draining.search(log.read_text()) is not None, "the worker drains")
+        assert raw.goes_on(client)
+        assert raw.goes_on(client)
+        client.close()
+        done = stop.result()
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "stopped"), done
 
 
 def test_a_second_signal_ends_a_proxy_that_waits_for_the_last_worker_without_a_master(tmp_path: Path) -> None:

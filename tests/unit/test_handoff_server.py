@@ -172,6 +172,8 @@ async def test_the_end_of_a_traced_session_is_told_to_the_proxy_that_connected_l
         worker.link.close()  # which it meets before it has heard of that
         worker.server.tell_over({"session": "c"})
         assert json.loads(first.recv(4096)) == {"over": {"session": "c"}}
+        while not worker.ended:
+            await asyncio.sleep(0)
         assert worker.ended == [2]
 
 
