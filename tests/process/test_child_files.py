@@ -1,10 +1,8 @@
 """The files of children on a disk that is full: what the kernel refuses is written when there is room again."""
 
 import os
-import resource
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from pwgrid.master.restart.child_file_writer import AGAIN_S, ChildFileWriter
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
+from tests.support.disk import nothing_can_be_written
 
 
 @pytest.fixture
@@ -55,17 +54,6 @@ def writer(runtime: RuntimeDir, loop: HandMovedLoop) -> Iterator[ChildFileWriter
     structlog.reset_defaults()
 
 
-@contextmanager
-def no_room() -> Iterator[None]:
-    """No file of this process may grow, and not one byte can be written to a new one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def names(runtime: RuntimeDir) -> list[str]:
     return [state.name for state in read_states(runtime.directory)]
 
@@ -78,7 +66,7 @@ def test_what_there_was_no_room_for_is_written_later(
     runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
 ) -> None:
     me = Child(loop, os.getpid(), -1)
-    with no_room():
+    with nothing_can_be_written():
         writer.service("proxy", me)
         assert files(runtime.directory) == []
         loop.move_to(10.0 + AGAIN_S)
@@ -93,7 +81,7 @@ def test_what_there_was_no_room_for_is_written_later(
 def test_who_has_ended_meanwhile_is_not_written_any_more(
     runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
 ) -> None:
-    with no_room():
+    with nothing_can_be_written():
         writer.service("proxy", Child(loop, os.getpid(), -1))
     writer.remove("proxy", str(os.getpid()))
     loop.move_to(10.0 + AGAIN_S)
@@ -106,7 +94,7 @@ def test_what_was_written_before_stays_while_there_is_no_room(
 ) -> None:
     me = Child(loop, os.getpid(), -1)
     writer.service("proxy", me)
-    with no_room():
+    with nothing_can_be_written():
         writer.service("proxy", me)
     assert names(runtime) == [str(os.getpid())]
     assert files(runtime.directory) == [f"{os.getpid()}.json"]
