@@ -161,6 +161,9 @@ def test_the_status_is_shown_again_and_again_also_while_there_is_no_grid() -> No
             subprocess.Popen(plain, cwd=ROOT, env=grid.environment, stdout=subprocess.PIPE) as watching,
         ):
             shown.until_text("POOL", "Ctrl-C ends it", grid.endpoint)
+            assert watching.stdout is not None
+            looks = (json.loads(line) for line in watching.stdout)
+            assert next(looks)["ready"] is True  # before the grid is stopped, however slowly this one starts
             with contextlib.closing(raw.session(grid.port, "/?browser=chromium")):
                 shown.until(lambda: "1/5" in shown.text, "the session")
             assert grid.command("stop").returncode == 0
@@ -168,9 +171,6 @@ def test_the_status_is_shown_again_and_again_also_while_there_is_no_grid() -> No
             shown.press("\x03")
             assert shown.end() == 130
             assert shown.is_as_before()
-            assert watching.stdout is not None
-            looks = (json.loads(line) for line in watching.stdout)
-            assert next(looks)["ready"] is True
             errors = (look["error"] for look in looks if "error" in look)
             assert "is running here on port" in next(each for each in errors if "does not answer" not in each)
             watching.send_signal(signal.SIGINT)
