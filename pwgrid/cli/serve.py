@@ -1,7 +1,6 @@
 """`pwgrid serve`: puts the parts together and becomes the master. The only module that imports every role."""
 
 import contextlib
-import gc
 import logging as std_logging
 import os
 import socket
@@ -135,7 +134,6 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         if settings.log_file:
             logging.append_to(settings.log_file)
             logging.configure(settings.log_level, settings.log_format, "master")
-        gc.collect()
         return Master(config).run()
 
 

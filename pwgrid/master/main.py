@@ -119,8 +119,10 @@ class Master:
                 self._loop.add(self._config.lifeline_fd, self._on_lifeline)
             self._control.open()
             self._adopt(self._config.leftovers)
-            gc.collect()
-            gc.freeze()  # so that a collection in a child does not copy the pages that it shares with the master
+            # So that a collection in a child does not copy the pages that it shares with the master. None comes before:
+            # the objects of children would fill the gaps that it leaves, and copy these pages, too (Python's gc.freeze).
+            gc.freeze()
+            gc.enable()
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
             self._serve()
         except BaseException:
