@@ -16,17 +16,14 @@ from pwgrid.common.errors import GridError
 class _Commands(click.Group):
     """Prints a GridError as one line, and exits with its exit code."""
 
-    def invoke(self, context: click.Context) -> Any:
+    def main(self, *args: Any, **extra: Any) -> Any:
         try:
-            return super().invoke(context)
+            return super().main(*args, **extra)
         except GridError as error:
             from pwgrid.cli.output import printable
 
             click.echo(f"pwgrid: {printable(str(error))}", err=True)
             sys.exit(error.exit_code)
-        except BrokenPipeError:  # `pwgrid status | head`
-            _write_no_more()
-            sys.exit(0)
         except OSError as error:
             if error.filename is not None or (sentence := _surroundings(error)) is None:
                 raise
@@ -34,6 +31,13 @@ class _Commands(click.Group):
                 _write_no_more()
             click.echo(f"pwgrid: {sentence}", err=True)
             sys.exit(1)
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:  # `pwgrid status | head`; click itself would exit with 1
+            _write_no_more()
+            sys.exit(0)
 
 
 def _surroundings(error: OSError) -> str | None:

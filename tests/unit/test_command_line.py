@@ -156,10 +156,11 @@ def test_a_command_in_a_removed_directory_works_or_says_why_not(tmp_path: Path) 
     assert (done.returncode, done.stderr) == (1, "pwgrid: the current directory was removed: go to another one\n")
 
 
-def test_output_for_which_there_is_no_room_is_one_sentence() -> None:
+@pytest.mark.parametrize("arguments", [["config", "show"], ["--help"], ["status", "--help"]], ids=" ".join)
+def test_output_for_which_there_is_no_room_is_one_sentence(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "pwgrid", "config", "show"],
+            [sys.executable, "-m", "pwgrid", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
