@@ -19,6 +19,7 @@ LEASE_OUTCOMES = "leases:outcomes"
 ENDS = "sessions:ends"
 LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
+PAGE_HISTORY = "page:history"
 
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as lib.lua has them."""
@@ -238,6 +239,23 @@ class SessionPage:
 
     sessions: list[SessionRecord]
     cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What changes whenever a session begins or ends: the counters by worker field ("{type}:{id}"), the totals of ends,
+    and the id of the newest session. While two are equal, no session has begun or ended between them."""
+
+    active: Mapping[str, int]
+    lifetime: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    taken_back: Mapping[str, int]
+    newest: str | None
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of all workers that have a counter."""
+        return sorted(self.active.keys() | self.lifetime.keys())
 
 
 class Ends(NamedTuple):

@@ -17,11 +17,12 @@ import orjson
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
-from pwgrid.registry import listing, page_history, page_reads, records
+from pwgrid.registry import listing, records
 from pwgrid.registry.client import RedisClient
 from pwgrid.registry.connect import database
 from pwgrid.registry.pipelined_connection import Argument, Reply
 from pwgrid.registry.records import (
+    Activity,
     HeartbeatReply,
     Reaped,
     RegistrySnapshot,
@@ -260,27 +261,47 @@ class Registry:
         keys = (f"{self._prefix}session:{session_id}",)
         return bool(await self.client.run(self._scripts["viewed"], keys, (self._time(),)))
 
-    async def activity(self) -> page_reads.Activity:
+    # The dashboard
+
+    async def activity(self) -> Activity:
         """Reads what changes whenever a session begins or ends, in one round trip."""
-        return await page_reads.activity(self.client, self._prefix)
+        keys = (*self._counters, self._prefix + records.OUTCOMES, self._prefix + records.TAKEN_BACK)
+        *found, newest = await self.client.pipeline(
+            [*(("HGETALL", key) for key in keys), ("ZREVRANGE", self._prefix + records.INDEX, 0, 0)]
+        )
+        active, lifetime, outcomes, taken_back = map(records.counts, found)
+        return Activity(active, lifetime, outcomes, taken_back, newest[0] if newest else None)
 
     async def session_ids(
         self, fields: Collection[str], *, newest: int, at_most: int
     ) -> tuple[frozenset[str], list[str]]:
-        """As `page_reads.session_ids`."""
-        return await page_reads.session_ids(self.client, self._prefix, fields, newest=newest, at_most=at_most)
+        """Returns ids: of these workers' live sessions (at most `at_most` for each worker), and of the `newest`
+        sessions of all workers."""
+        *live, latest = await self.client.pipeline(
+            [
+                *(("ZRANGE", f"{self._prefix}sessions:live:{field}", 0, at_most - 1) for field in fields),
+                ("ZREVRANGE", self._prefix + records.INDEX, 0, newest - 1),
+            ]
+        )
+        return frozenset(session_id for ids in live for session_id in ids), latest
 
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
-        """As `page_reads.session_records`."""
-        return await page_reads.session_records(self.client, self._prefix, ids)
+        """Returns records by id, without sessions that have none (any more)."""
+        hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}session:{session_id}") for session_id in ids])
+        found = zip(ids, hashes, strict=True)
+        return {session_id: SessionRecord.read(session_id, values) for session_id, values in found if values}
 
     async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
         """Keeps a sample of the dashboard's curves for other proxies, and only the newest `at_most` of all samples."""
-        await page_history.keep(self.client, self._prefix, sample, at_most=at_most, ttl_s=ttl_s)
+        key = self._prefix + records.PAGE_HISTORY
+        await self.client.pipeline(
+            [("RPUSH", key, sample), ("LTRIM", key, -at_most, -1), ("PEXPIRE", key, round(ttl_s * 1000))]
+        )
 
     async def samples(self) -> list[str]:
         """Returns the kept samples, the newest last."""
-        return await page_history.read(self.client, self._prefix)
+        found: list[str] = await self.client.call("LRANGE", self._prefix + records.PAGE_HISTORY, 0, -1)
+        return found
 
     # Leases
 

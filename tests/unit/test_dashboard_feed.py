@@ -18,8 +18,7 @@ from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.feed import Feed, Page
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.page_reads import Activity
-from pwgrid.registry.records import SessionRecord
+from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.settings.model import Settings
 
 BOUND_S = 20.0

@@ -26,7 +26,7 @@ from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.policy.dashboard_view import Sources, View, Waiting, WorkerRow, changes, view
 from pwgrid.proxy.policy.grid_events import session_end
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.page_reads import Activity
+from pwgrid.registry.records import Activity
 from pwgrid.registry.registry import Registry, SessionRecord
 from pwgrid.settings.model import Settings
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.proxy.api.models import Session
-from pwgrid.registry.page_reads import Activity
+from pwgrid.registry.records import Activity
 from pwgrid.registry.registry import Registry, SessionRecord
 
 NEWEST: Final = 200
