@@ -344,34 +344,19 @@ class Registry:
         head = (*self._own, self._time(), active, lifetime, retention.key_ttl_s, self._prefix, retention.record_ttl_s)
         await self._run("register", *head, len(sessions), *_flat(sessions), *worker.fields())
 
-    async def heartbeat(  # noqa: PLR0913 - a worker says that much of itself; most of it may be left out
-        self,
-        browser_type: BrowserType,
-        worker_id: str,
-        *,
-        status: str,
-        sessions: Collection[SessionUpdate],
-        lifetime: int | None = None,
-        rss_mib: int | None = None,
-        record: WorkerRecord | None = None,
+    async def heartbeat(
+        self, worker: WorkerRecord, *, sessions: Collection[SessionUpdate], lifetime: int | None = None
     ) -> HeartbeatReply:
-        """Renews the worker's record and the leases of its live `sessions`, and repairs Redis from them. `lifetime` is
-        the worker's own count, or None if it does not know. `record` restores fields that others have changed."""
-        retention = self._retention
-        beat = (
-            browser_type,
-            worker_id,
-            self._time(),
-            status,
-            retention.key_ttl_s,
-            retention.stale_threshold_s,
-            self._prefix,
-        )
+        """Renews the worker's record, with what others have changed in it, and the leases of its live `sessions`, and
+        repairs Redis from them. `lifetime` is the worker's own count, or None if it does not know."""
+        retention, rss_mib = self._retention, worker.rss_mib
+        head = (worker.browser_type, worker.worker_id, self._time(), worker.status)
+        times = (retention.key_ttl_s, retention.stale_threshold_s, self._prefix)
+        kept = (retention.record_ttl_s, retention.history_ttl_s)
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
         known, command, repaired, is_used_up, *awaited = await self._run(
             "heartbeat",
-            *(*beat, retention.record_ttl_s, retention.history_ttl_s, *figures, len(sessions), *_flat(sessions)),
-            *(record.fields(renewed=True) if record else ()),
+            *(*head, *times, *kept, *figures, len(sessions), *_flat(sessions), *worker.fields(renewed=True)),
         )
         leases = {session_id: float(left_s) for session_id, left_s in zip(awaited[::2], awaited[1::2], strict=True)}
         return HeartbeatReply(bool(known), command or None, repaired, bool(is_used_up), leases)

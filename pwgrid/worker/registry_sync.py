@@ -143,16 +143,8 @@ class RegistrySync:
         """
         if not await self._writer.flush():
             return None
-        record = self._record()
-        reply = await self._registry.heartbeat(
-            record.browser_type,
-            record.worker_id,
-            status=record.status,
-            sessions=self._live(),
-            lifetime=None if self._boot.adopt_node_pid else self._slots.lifetime,
-            rss_mib=record.rss_mib,
-            record=record,
-        )
+        lifetime = None if self._boot.adopt_node_pid else self._slots.lifetime
+        reply = await self._registry.heartbeat(self._record(), sessions=self._live(), lifetime=lifetime)
         if not reply.known:
             log.warning("registered_again", active=self._slots.taken, lifetime=self._slots.lifetime)
             await self._register()

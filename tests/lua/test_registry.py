@@ -90,7 +90,7 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
 ) -> None:
     await registry.register(WORKER)
     await select(registry, "s1")
-    await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=[], rss_mib=210)
+    await registry.heartbeat(replace(WORKER, rss_mib=210), sessions=[])
     found = await registry.snapshot()
     assert found == snapshot(own_redis.url, PREFIX)
     assert (found.active, found.lifetime) == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 1})
@@ -144,7 +144,7 @@ async def test_a_watch_tells_each_change_once_also_of_what_began_and_ended_betwe
 async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Registry) -> None:
     await registry.register(WORKER)
     await registry.send_drain("chromium", "aabbccdd")
-    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=[])
+    reply = await registry.heartbeat(WORKER, sessions=[])
     assert (reply.known, reply.command, reply.repaired) == (True, "shutdown", 0)
     assert await registry.mark_draining("chromium", "aabbccdd")
     assert await select(registry, "s1") is None
@@ -238,13 +238,13 @@ async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
     # What the worker does: the write that it kept, then its heartbeat.
     assert await end(registry, "s1", "completed")
     running = [SessionUpdate("s2", 1_700_000_000.0, "1.2.3.4:5")]
-    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=running)
+    reply = await registry.heartbeat(WORKER, sessions=running)
     assert not reply.known
     await registry.register(WORKER, lifetime=2, sessions=running)
     assert await registry.counters() == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 2})
     admitted = [await select(registry, f"n{number}") for number in range(4)]
     assert [selection is not None for selection in admitted] == [True, True, False, False]
-    reply = await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=running)
+    reply = await registry.heartbeat(WORKER, sessions=running)
     assert (reply.known, reply.repaired) == (True, 0)
     assert (await registry.snapshot()).outcomes == {"completed": 1}
 
@@ -310,7 +310,7 @@ async def many(registry: Registry, clock: Clock) -> Registry:
         session_id = f"{number:04}"
         assert await select(registry, session_id) is not None
         await end(registry, session_id, "completed" if number % 2 else "failed", "why")
-        await registry.heartbeat("chromium", "aabbccdd", status="available", sessions=[])
+        await registry.heartbeat(WORKER, sessions=[])
         await registry.client.call("HSET", f"{PREFIX}cluster:lifetime_connections", "chromium:aabbccdd", 0)
     return registry
 
@@ -352,12 +352,13 @@ async def test_a_cursor_of_somebody_else_is_refused(registry: Registry, cursor: 
 
 async def test_a_worker_that_is_used_up_can_tell_who_serves_in_its_place(registry: Registry) -> None:
     await registry.register(WORKER, lifetime=48)
-    await registry.register(replace(WORKER, worker_id="spare", status="spare"))
+    spare = replace(WORKER, worker_id="spare", status="spare")
+    await registry.register(spare)
     await select(registry, "s1")
     assert await registry.replacement("chromium", "aabbccdd") is None
     await select(registry, "s2")
     assert await registry.replacement("chromium", "aabbccdd") == "spare"
-    reply = await registry.heartbeat("chromium", "spare", status="spare", sessions=[])
+    reply = await registry.heartbeat(spare, sessions=[])
     assert (reply.known, reply.command) == (True, "serve")
 
 
