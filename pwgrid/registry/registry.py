@@ -231,11 +231,10 @@ class Registry:
         what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at, _told(update))
         return bool(await self._run("release", *head, *what))
 
-    async def rollback(self, session_id: str, reason: str, *, last: bool = False) -> bool:
-        """Takes the lease of a failed handoff back, lifetime included. With `last` the session is recorded as failed
-        for `reason`; else its record is deleted, and it may be selected again. Returns False if there was no lease."""
-        tail = (self._prefix, int(last), self._retention.history_ttl_s)
-        return bool(await self._run("rollback", session_id, reason, self._time(), *tail))
+    async def rollback(self, session_id: str) -> bool:
+        """Takes the lease of a failed handoff back, lifetime included, and deletes the session's record: it may be
+        selected again. Returns False if there was no lease."""
+        return bool(await self._run("rollback", session_id, self._prefix))
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """Returns one session's record, or None if there is none (any more)."""

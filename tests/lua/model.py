@@ -145,9 +145,8 @@ class LuaGrid:
         tail = (now, self.prefix, HISTORY_TTL_S, 10, 20, *own, "" if started is None else started, client, "", told)
         return int(self.eval("release", self.counters[:1], session, status, reason, *tail))
 
-    def rollback(self, session: str, *, last: bool = False, now: float = NOW) -> int:
-        tail = (now, self.prefix, int(last), HISTORY_TTL_S)
-        return int(self.eval("rollback", self.counters, session, "handoff failed: gone", *tail))
+    def rollback(self, session: str) -> int:
+        return int(self.eval("rollback", self.counters, session, self.prefix))
 
     def drain(self, worker: str = "w1", browser: str = "chromium") -> int:
         return int(self.eval("drain", [f"{self.prefix}worker:{browser}:{worker}"]))

@@ -65,19 +65,19 @@ class AnyOrder(RuleBasedStateMachine):
     def the_worker_admits_it(self, session: str, told: bool) -> None:
         worker = self.worker_of(session)
         if worker is None or len(worker.live) >= SLOTS or worker.status != "available":
-            self.grid.rollback(session, now=self.now)
+            self.grid.rollback(session)
             return
         worker.live.add(session)
         worker.lifetime += 1
         if told:
             self.grid.start(session, now=self.now, worker=worker.name)
 
-    @rule(session=consumes(pending), last=st.booleans(), times=st.integers(1, 2))
-    def the_handoff_fails(self, session: str, last: bool, times: int) -> None:
+    @rule(session=consumes(pending), times=st.integers(1, 2), again=st.booleans())
+    def the_handoff_fails(self, session: str, times: int, again: bool) -> None:
         worker = self.worker_of(session)
         for _ in range(times):
-            self.grid.rollback(session, now=self.now, last=last)
-        if not last:
+            self.grid.rollback(session)
+        if again:
             self.select(session, exclude=worker.name if worker else "")
 
     @rule(target=pending, session=consumes(pending))

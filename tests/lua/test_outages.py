@@ -122,7 +122,7 @@ class World:
     async def a_client_comes_and_goes_too_soon(self) -> None:
         session_id = await self.select()
         try:
-            await self.proxy.rollback(session_id, "handoff failed")
+            await self.proxy.rollback(session_id)
         except RegistryUnavailable:
             self.ghosts.add(session_id)
 

@@ -320,14 +320,6 @@ def test_the_rollback_of_a_worker_s_last_session_takes_its_shutdown_back(grid: L
     assert grid.select("s2", max_lifetime=2) == "w1"
 
 
-def test_the_last_rollback_records_why(grid: LuaGrid) -> None:
-    grid.register(lifetime=7)
-    grid.select("s1")
-    assert [grid.rollback("s1", last=True), grid.rollback("s1", last=True), grid.rollback("s1")] == [1, 0, 0]
-    assert (grid.active(), grid.lifetime(), grid.outcomes()) == (0, 7, {"failed": 1})
-    assert (grid.status("s1"), grid.session("s1")["reason"]) == ("failed", "handoff failed: gone")
-
-
 def test_a_running_session_is_not_rolled_back(grid: LuaGrid) -> None:
     grid.register()
     grid.select("s1")

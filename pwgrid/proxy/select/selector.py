@@ -91,7 +91,7 @@ class Selector:
     async def give_back(self, ticket: Ticket[Selection]) -> None:
         """Gives back the slot of a ticket whose handoff failed."""
         try:
-            await self._registry.rollback(ticket.session_id, "handoff failed")
+            await self._registry.rollback(ticket.session_id)
         except RegistryUnavailable as error:
             log.warning("slot_freed_when_lease_expires", session=ticket.session_id, error=str(error))
 
