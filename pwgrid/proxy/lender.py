@@ -21,7 +21,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.proxy.traces import Attempt
 from pwgrid.registry import records
-from pwgrid.registry.records import EXPIRES_AT, LEASE, Selection
+from pwgrid.registry.records import EXPIRES_AT, LEASE
 
 log = structlog.get_logger()
 
@@ -83,12 +83,12 @@ class Lender:
         self._gateway = gateway
         self._handoffs = handoffs
 
-    def ticket(self, wish: Wish) -> Ticket[Selection]:
+    def ticket(self, wish: Wish) -> Ticket:
         """Makes the ticket for `lend`. Abandoning it in the queue ends `lend`."""
         waits_s = self._gateway.settings.borrow_queue_timeout
         run = wish.fields.get(records.RUN) or wish.fields.get(records.NAME, "")
         token = wish.fields.get(records.TOKEN, "")
-        ticket: Ticket[Selection] = Ticket(
+        ticket = Ticket(
             session_id="",
             browser_type=wish.browser_type,
             playwright_version=None,
@@ -104,7 +104,7 @@ class Lender:
         ticket.take_another_id()
         return ticket
 
-    async def lend(self, wish: Wish, ticket: Ticket[Selection], attempt: Attempt | None = None) -> Lent:
+    async def lend(self, wish: Wish, ticket: Ticket, attempt: Attempt | None = None) -> Lent:
         """Returns a lease for this wish, and tells `attempt` of each step. Raises Refusal, or ClientGone once the
         ticket is abandoned."""
         gateway, selector = self._gateway, self._gateway.selector
@@ -155,9 +155,7 @@ class Lender:
         Refusal if its worker does not answer."""
         return await self._asked(lease_id, {"do": "return", "token": token}) is not None
 
-    async def _take(
-        self, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket[Selection]
-    ) -> dict[str, Any]:
+    async def _take(self, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket) -> dict[str, Any]:
         """Has the worker take and keep the lease, or drop it if the client has left. Returns its answer: `refused` says
         why it has not kept the lease. A worker forgets a lease that it is not told to keep."""
         question = {

@@ -61,7 +61,7 @@ class Attempt:
         """What its worker gets, and says again when the session is over; empty where nobody will see its span."""
         return self._span.traceparent()
 
-    def asks(self, ticket: Ticket[Any]) -> None:
+    def asks(self, ticket: Ticket) -> None:
         """It is known what the client wants."""
         names = _names(ticket.fields, with_names=self._with_names)
         self._span.say({"pwgrid.browser_type": ticket.browser_type, "pwgrid.pool": ticket.pool, **names})

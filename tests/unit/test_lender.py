@@ -10,7 +10,6 @@ import pytest
 from pwgrid.proxy.api.leases import _answered
 from pwgrid.proxy.lender import LeaseId, Lender, Lent
 from pwgrid.proxy.select.queue import Ticket
-from pwgrid.registry.records import Selection
 
 
 class Handoffs:
@@ -34,7 +33,7 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
     """A worker of an earlier version understands neither."""
     handoffs = Handoffs()
     lender = Lender(mock.Mock(), cast("Any", handoffs))
-    ticket = mock.Mock(spec=Ticket[Selection], abandoned=is_gone)
+    ticket = mock.Mock(spec=Ticket, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
     lent = Lent(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
     await _answered(lender, lent, ticket, cast("Any", watch))

@@ -20,7 +20,7 @@ class Slots:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def select(self, ticket: Ticket[str]) -> str | None:
+    async def select(self, ticket: Ticket) -> str | None:
         leased = self.free > 0 and "w" not in ticket.excluded
         if leased:
             self.free -= 1
@@ -30,20 +30,20 @@ class Slots:
         self.given.append(ticket.session_id)
         return "w"
 
-    async def give_back(self, ticket: Ticket[str]) -> None:
+    async def give_back(self, ticket: Ticket) -> None:
         self.returned.append(ticket.session_id)
         self.free += 1
 
 
-def ticket(name: str, *, deadline: float = FOREVER, browser_type: BrowserType = "chromium") -> Ticket[str]:
+def ticket(name: str, *, deadline: float = FOREVER, browser_type: BrowserType = "chromium") -> Ticket:
     return Ticket(name, browser_type, None, "client", deadline)
 
 
-def of_run(name: str, run: str, *, token: str = "", borrows: bool = False) -> Ticket[str]:
+def of_run(name: str, run: str, *, token: str = "", borrows: bool = False) -> Ticket:
     return Ticket(name, "chromium", None, "client", FOREVER, run=run, token=token, borrows=borrows)
 
 
-async def stand_in_line(queue: Queue[str], *tickets: Ticket[str]) -> list[asyncio.Task[str]]:
+async def stand_in_line(queue: Queue, *tickets: Ticket) -> list[asyncio.Task[str]]:
     tasks = []
     for each in tickets:
         waiting = queue.waiting()
@@ -53,7 +53,7 @@ async def stand_in_line(queue: Queue[str], *tickets: Ticket[str]) -> list[asynci
     return tasks
 
 
-async def until_all_are_served(queue: Queue[str]) -> None:
+async def until_all_are_served(queue: Queue) -> None:
     """Who can have a slot now has it."""
     while queue._serving:
         await asyncio.sleep(0)
@@ -81,7 +81,7 @@ async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
     slots = Slots(0)
     asked: list[str] = []
 
-    async def select(ticket: Ticket[str]) -> str | None:
+    async def select(ticket: Ticket) -> str | None:
         asked.append(ticket.session_id)
         return await slots.select(ticket)
 
@@ -140,13 +140,13 @@ async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_n
     slots = Slots(0)
     happened: list[str] = []
 
-    async def select(ticket: Ticket[str]) -> str | None:
+    async def select(ticket: Ticket) -> str | None:
         happened.append(f"asked for {ticket.session_id}")
         return await slots.select(ticket)
 
     queue = Queue(select, slots.give_back, 10)
 
-    async def client(ticket: Ticket[str]) -> None:
+    async def client(ticket: Ticket) -> None:
         await queue.acquire(ticket)
         happened.append(f"{ticket.session_id} goes on")
 
@@ -166,7 +166,7 @@ async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_n
 async def test_who_waits_for_a_cap_is_asked_for_when_a_slot_comes_free_in_any_pool() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)
-    capped = Ticket[str]("a", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
+    capped = Ticket("a", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
     tasks = await stand_in_line(queue, capped, ticket("b"))
     slots.free = 1
     queue.wake("firefox")
@@ -263,7 +263,7 @@ async def test_a_line_is_full_for_borrowers_before_it_is_for_others_and_for_one_
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 5, max_borrowing=3, max_borrowing_of_run=2)
 
-    async def refused(ticket: Ticket[str]) -> tuple[str, int, int, int]:
+    async def refused(ticket: Ticket) -> tuple[str, int, int, int]:
         with pytest.raises(QueueFull) as caught:
             await queue.acquire(ticket)
         return caught.value.limit, caught.value.most, caught.value.length, caught.value.position
@@ -383,7 +383,7 @@ async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:
 async def test_one_token_that_has_what_it_may_keeps_no_other_back() -> None:
     slots = Slots(0)
 
-    async def select(ticket: Ticket[str]) -> str | None:
+    async def select(ticket: Ticket) -> str | None:
         return None if ticket.token == "full" else await slots.select(ticket)
 
     queue = Queue(select, slots.give_back, 10)

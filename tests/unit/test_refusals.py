@@ -15,7 +15,7 @@ from tests.unit.test_connect_request import decided, headers, policy
 
 def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list[bytes], dict[str, Any]]:
     """Status line and headers, and the body."""
-    ticket: Ticket[str] = Ticket("a", "firefox", None, "client", 0.0, borrows=borrows, run=run)
+    ticket = Ticket("a", "firefox", None, "client", 0.0, borrows=borrows, run=run)
     answer = refusals.render(refusals.no_place(ticket, Settings(), why))
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.split(b"\r\n"), json.loads(body)

@@ -26,7 +26,7 @@ def roster() -> Roster:
     return made
 
 
-def ticket(pool: str) -> Ticket[Selection]:
+def ticket(pool: str) -> Ticket:
     return Ticket("s", "chromium", None, "client", 1e9, pool=pool)
 
 

@@ -39,7 +39,7 @@ from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, Queue
-from pwgrid.registry.registry import Registry, RegistrySnapshot, Selection, SessionRecord
+from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
@@ -67,7 +67,7 @@ class Grid(Protocol):
     boot: ProxyArguments
     feed: Feed
     master: AskMaster
-    queue: Queue[Selection]
+    queue: Queue
 
     async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
         """Returns why the grid cannot take a session of every pool; None when it can. `found` is the registry's

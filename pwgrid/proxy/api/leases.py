@@ -23,7 +23,7 @@ from pwgrid.proxy.policy.session_names import run_name
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.traces import attempting
 from pwgrid.registry import records
-from pwgrid.registry.registry import Registry, Selection
+from pwgrid.registry.registry import Registry
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
@@ -179,14 +179,14 @@ def _no_such_lease() -> Refusal:
     return Refusal(404, "there is no such lease (any more): GET /v1/leases lists them")
 
 
-async def _abandoned_with(request: Request, gateway: Gateway, ticket: Ticket[Selection]) -> None:
+async def _abandoned_with(request: Request, gateway: Gateway, ticket: Ticket) -> None:
     """Abandons the ticket when the client leaves."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     gateway.selector.queue.abandon(ticket)
 
 
-async def _answered(lender: Lender, lent: Lent, ticket: Ticket[Selection], watch: asyncio.Task[None]) -> None:
+async def _answered(lender: Lender, lent: Lent, ticket: Ticket, watch: asyncio.Task[None]) -> None:
     """Runs after the answer was given to the client's connection, and tells the lender whether the client was there."""
     watch.cancel()
     is_gone = ticket.abandoned

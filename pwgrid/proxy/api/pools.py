@@ -15,7 +15,7 @@ from pwgrid.proxy.connect.refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.registry.registry import Registry, RegistrySnapshot, Selection
+from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.tokens.tokens import Role
 
 
@@ -25,7 +25,7 @@ class Grid(Protocol):
     master: AskMaster
     roster: Roster
     registry: Registry
-    queue: Queue[Selection]
+    queue: Queue
 
 
 def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:

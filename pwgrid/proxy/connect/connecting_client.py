@@ -134,7 +134,7 @@ class Gateway:
         )
         return {f"{what}:{name}": most for what, name, most in known if name and most}
 
-    async def slot(self, ticket: Ticket[Selection], attempt: Attempt | None = None) -> Selection:
+    async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> Selection:
         """Waits for a slot for this ticket, and tells `attempt` of the wait. Raises Refusal or ClientGone."""
         since, waited = time.monotonic(), Waited.REFUSED
         try:
@@ -159,7 +159,7 @@ class Gateway:
                 selection_s = ticket.selection_s if waited is Waited.SERVED else None
                 loop.call_soon(attempt.waited, since, waited_s, selection_s)
 
-    def _note_wait(self, ticket: Ticket[Selection], waited_s: float, waited: Waited) -> None:
+    def _note_wait(self, ticket: Ticket, waited_s: float, waited: Waited) -> None:
         self.counts.waited(waited_s)
         if ticket.granted is not None:  # it stood in line
             self.figures.waits[_pool(ticket), waited].observe(waited_s)
@@ -204,7 +204,7 @@ class Upgrade(asyncio.Protocol):
         self._server_state = server_state
         self._loop = asyncio.get_running_loop()
         self._has_head = False
-        self._ticket: Ticket[Selection] | None = None
+        self._ticket: Ticket | None = None
         self._early = b""
         self._is_gone = False
         self._attempt: Attempt | None = None
@@ -364,7 +364,7 @@ class Upgrade(asyncio.Protocol):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
 
     async def _hand_over(
-        self, ticket: Ticket[Selection], selection: Selection, passed_on: Mapping[str, object]
+        self, ticket: Ticket, selection: Selection, passed_on: Mapping[str, object]
     ) -> HandoffFailure | None:
         """Offers the client to the worker. Returns why the worker did not take it, or None when it did."""
         if self._is_gone or self._transport.is_closing():
@@ -389,9 +389,7 @@ class Upgrade(asyncio.Protocol):
         except OfferTooLarge:
             raise refusals.too_much_before_the_answer() from None
 
-    async def _is_served_all_the_same(
-        self, ticket: Ticket[Selection], selection: Selection, failure: HandoffFailure
-    ) -> bool:
+    async def _is_served_all_the_same(self, ticket: Ticket, selection: Selection, failure: HandoffFailure) -> bool:
         """Returns whether the client of a failed handoff is served nevertheless. If not, gives the slot back, so that
         another worker can be tried."""
         selector = self._gateway.selector
@@ -418,7 +416,7 @@ class Upgrade(asyncio.Protocol):
             self._transport.close()
 
 
-def _pool(ticket: Ticket[Selection]) -> tuple[str, str]:
+def _pool(ticket: Ticket) -> tuple[str, str]:
     return ticket.browser_type, ticket.pool
 
 
@@ -433,7 +431,7 @@ def _fields(wanted: Wanted) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
-def told(ticket: Ticket[Selection]) -> dict[str, str]:
+def told(ticket: Ticket) -> dict[str, str]:
     """Returns what the worker is told of this client, to make up a record that Redis does not have."""
     return {**ticket.fields, records.CAPS: ",".join(ticket.caps)} if ticket.caps else {**ticket.fields}
 

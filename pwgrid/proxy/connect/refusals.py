@@ -1,7 +1,7 @@
 """Makes refusals, and renders them as HTTP/1.1 responses with the body `{"error": "<sentence>", …}`."""
 
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from websockets.datastructures import Headers
@@ -84,7 +84,7 @@ def too_much_before_the_answer() -> Refusal:
     )
 
 
-def no_place(ticket: Ticket[Any], settings: Settings, why: NoPlace) -> Refusal:
+def no_place(ticket: Ticket, settings: Settings, why: NoPlace) -> Refusal:
     """503: the line is full, or no slot came free in time. The body has the reason, the length of the line, and the
     position that the client had in it, or would have."""
     if isinstance(why, QueueFull):
@@ -112,7 +112,7 @@ def cap_reached(cap: str, most: int, why: NoPlace) -> Refusal:
     return refusal
 
 
-def _full(ticket: Ticket[Any], why: QueueFull) -> str:
+def _full(ticket: Ticket, why: QueueFull) -> str:
     if why.limit == "run":
         return (
             f"{why.most} clients of the run {ticket.run!r} wait for a {ticket.pool} slot already: "
@@ -126,7 +126,7 @@ def _full(ticket: Ticket[Any], why: QueueFull) -> str:
     return f"{why.most} clients wait for a slot already: come back later, or add workers"
 
 
-def _in_vain(ticket: Ticket[Any], settings: Settings, waiting: int) -> str:
+def _in_vain(ticket: Ticket, settings: Settings, waiting: int) -> str:
     waited_s = settings.borrow_queue_timeout if ticket.borrows else settings.worker_select_timeout
     others = {0: "nobody else waits", 1: "1 other client waits"}.get(waiting, f"{waiting} other clients wait")
     return (

@@ -5,13 +5,12 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import FairLine, Party
-from pwgrid.registry.records import LEASE
+from pwgrid.registry.records import LEASE, Selection
 
-Slot = TypeVar("Slot")
 Key = TypeVar("Key", bound=Hashable)
 
 UNBOUNDED: Final = 1_000_000_000
@@ -45,7 +44,7 @@ class ClientGone(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Ticket(Generic[Slot]):
+class Ticket:
     """One client's request for a slot. `excluded` are the ids of workers that have refused or lost it."""
 
     session_id: str
@@ -68,7 +67,7 @@ class Ticket(Generic[Slot]):
     """By default the pool that is named like the browser type."""
     caps: Mapping[str, int] = field(default_factory=dict)
     """How many sessions may live at once, like {"run:nightly": 5}; while a cap is reached, the client waits."""
-    granted: "asyncio.Future[Slot] | None" = None
+    granted: asyncio.Future[Selection] | None = None
     abandoned: bool = False
     selection_s: float = 0.0
     """How long the registry took for its last answer."""
@@ -88,7 +87,7 @@ class Ticket(Generic[Slot]):
         return self.playwright_version, self.worker_id, frozenset(self.excluded), frozenset(self.caps)
 
 
-class Queue(Generic[Slot]):
+class Queue:
     """A line for each pool.
 
     `select` leases a slot for a ticket or returns None; `give_back` takes back the lease of a client that has left.
@@ -98,8 +97,8 @@ class Queue(Generic[Slot]):
 
     def __init__(
         self,
-        select: Callable[[Ticket[Slot]], Awaitable[Slot | None]],
-        give_back: Callable[[Ticket[Slot]], Awaitable[None]],
+        select: Callable[[Ticket], Awaitable[Selection | None]],
+        give_back: Callable[[Ticket], Awaitable[None]],
         max_waiting: int,
         *,
         max_borrowing: int = UNBOUNDED,
@@ -112,7 +111,7 @@ class Queue(Generic[Slot]):
         self._max_borrowing = max_borrowing
         self._max_borrowing_of_run = max_borrowing_of_run
         self.on_change = on_change
-        self._lines: defaultdict[str, FairLine[Ticket[Slot]]] = defaultdict(FairLine)
+        self._lines: defaultdict[str, FairLine[Ticket]] = defaultdict(FairLine)
         self._waiting = 0
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
         """How many clients that borrow wait in a pool's line: all (None), and of each party."""
@@ -146,7 +145,7 @@ class Queue(Generic[Slot]):
         """Whether a new client may ask the registry at once: the queue is open and not paused, and nobody waits."""
         return self._refusal is None and not self._paused and not self._lines.get(pool)
 
-    async def acquire(self, ticket: Ticket[Slot]) -> Slot:
+    async def acquire(self, ticket: Ticket) -> Selection:
         """Waits for a slot. Raises QueueFull, WaitedTooLong, ClientGone, or what the queue was closed with."""
         pool, wakes = ticket.pool, -1
         # A slot may come free between the registry's answer and the place in line: then ask again.
@@ -157,7 +156,7 @@ class Queue(Generic[Slot]):
                 return slot
         return await self._wait(ticket)
 
-    def abandon(self, ticket: Ticket[Slot]) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         """Ends the wait of a client that has left. A lease that is on its way is given back."""
         ticket.abandoned = True
         self._leave(ticket)
@@ -197,13 +196,13 @@ class Queue(Generic[Slot]):
         """Undoes `close`."""
         self._refusal = None
 
-    async def _wait(self, ticket: Ticket[Slot]) -> Slot:
+    async def _wait(self, ticket: Ticket) -> Selection:
         if self._refusal is not None:
             raise self._refusal
         if ticket.abandoned:  # while the registry was asked
             raise ClientGone
         self._join(ticket)
-        granted: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        granted: asyncio.Future[Selection] = asyncio.get_running_loop().create_future()
         ticket.granted = granted
         # The registry tells of free slots only after a selection has found none: ask for this ticket, too, although
         # others wait before it.
@@ -220,7 +219,7 @@ class Queue(Generic[Slot]):
         finally:
             self._leave(ticket)
 
-    def _join(self, ticket: Ticket[Slot]) -> None:
+    def _join(self, ticket: Ticket) -> None:
         """Raises QueueFull."""
         line, pool, party = self._lines[ticket.pool], ticket.pool, ticket.party
         bounds = [("grid", self._waiting, self._max_waiting)]
@@ -234,11 +233,11 @@ class Queue(Generic[Slot]):
         line.join(ticket, party, ticket.kind())
         self._count(ticket, 1)
 
-    def _leave(self, ticket: Ticket[Slot]) -> None:
+    def _leave(self, ticket: Ticket) -> None:
         if self._lines[ticket.pool].leave(ticket):
             self._count(ticket, -1)
 
-    def _count(self, ticket: Ticket[Slot], by: int) -> None:
+    def _count(self, ticket: Ticket, by: int) -> None:
         self._waiting += by
         self.on_change()
         if ticket.caps:
@@ -259,7 +258,7 @@ class Queue(Generic[Slot]):
         finally:
             del self._serving[pool]
 
-    async def _serve_once(self, line: FairLine[Ticket[Slot]]) -> None:
+    async def _serve_once(self, line: FairLine[Ticket]) -> None:
         hopeless: set[Hashable] = set()
         while (ticket := line.first(hopeless)) is not None:
             kind = line.kind(ticket)

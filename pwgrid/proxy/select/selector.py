@@ -36,7 +36,7 @@ class Selector:
     the caller changes it."""
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
-        self.queue: Queue[Selection] = Queue(
+        self.queue = Queue(
             self.select,
             self.give_back,
             settings.max_queue,
@@ -54,7 +54,7 @@ class Selector:
         self._silent: dict[str, asyncio.TimerHandle] = {}
         self._look: asyncio.TimerHandle | None = None
 
-    async def select(self, ticket: Ticket[Selection]) -> Selection | None:
+    async def select(self, ticket: Ticket) -> Selection | None:
         """Leases a slot for the ticket. Returns None when no worker has one."""
         settings, pool = self._settings, self._roster.pools.get(ticket.pool)
         since = time.monotonic()
@@ -82,13 +82,13 @@ class Selector:
         ticket.selection_s = time.monotonic() - since
         return selection
 
-    async def caps_reached(self, ticket: Ticket[Selection]) -> list[str]:
+    async def caps_reached(self, ticket: Ticket) -> list[str]:
         """Returns which of the ticket's caps are full."""
         with contextlib.suppress(RegistryUnavailable):
             return await self._registry.reached(ticket.caps) if ticket.caps else []
         return []
 
-    async def give_back(self, ticket: Ticket[Selection]) -> None:
+    async def give_back(self, ticket: Ticket) -> None:
         """Gives back the slot of a ticket whose handoff failed."""
         try:
             await self._registry.rollback(ticket.session_id)

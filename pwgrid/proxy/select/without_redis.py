@@ -24,7 +24,7 @@ class LocalSelection:
         """Ids of full workers; `choose` removes those that are gone."""
         self._turn: deque[str] = deque()
 
-    def choose(self, ticket: Ticket[Selection], lost: Collection[str]) -> Selection | None:
+    def choose(self, ticket: Ticket, lost: Collection[str]) -> Selection | None:
         """Returns the next worker that may have a slot, or None. Gives the ticket another session id."""
         self._full &= self._roster.workers.keys()
         fit = {
