@@ -25,7 +25,6 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
-from pwgrid.proxy.api.models import WaitingRun
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.connect_figures import Figures
 from pwgrid.proxy.connect.connecting_client import Counts, Gateway
@@ -38,7 +37,6 @@ from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.dead_workers import DeadWorkers, report
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.policy.dashboard_view import Waiting
 from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
@@ -214,19 +212,6 @@ class Proxy:
         """Returns how many clients wait, for one pool or for all."""
         return self.queue.waiting(pool)
 
-    def waiting_by_run(self) -> list[WaitingRun]:
-        """Returns how many clients wait by pool, run and token, in the order of their turns, for the API."""
-        return [
-            WaitingRun(pool=pool, run=run, token=token, waiting=waiting)
-            for pool in self.queue.pools()
-            for run, token, waiting in self.queue.waiting_by_run(pool)
-        ]
-
-    def waiting_by_pool(self) -> list[Waiting]:
-        """As `waiting_by_run`, for the dashboard."""
-        queue = self.queue
-        return [Waiting(pool, *party) for pool in queue.pools() for party in queue.waiting_by_run(pool)]
-
     # Registry
 
     async def _keep_registry(self) -> None:
@@ -367,10 +352,9 @@ class Proxy:
         self.control.push_state(self._view())
 
     def _view(self) -> dict[str, Any]:
-        waiting = [each.model_dump(by_alias=True) for each in self.waiting_by_run()[:MOST_PARTIES]]
         return {
             "waiting": self.queue.waiting(),
-            "waitingByRun": waiting,
+            "waitingByRun": [each._asdict() for each in self.queue.waiting_by_run()[:MOST_PARTIES]],
             "ready": self.roster.not_ready() is None,
             "configuration": self.roster.configuration,
         }

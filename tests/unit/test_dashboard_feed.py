@@ -18,6 +18,7 @@ from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.feed import Feed, Page
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.settings.model import Settings
 
@@ -71,9 +72,10 @@ class Grid:
         self.registry = Registry()
         self.counts = Counts()
         self.settings = Settings()
+        self.queue = Queue(self._never, self._never, 0)
 
-    def waiting_by_pool(self) -> list[Any]:
-        return []
+    async def _never(self, _ticket: Ticket) -> None:
+        raise AssertionError("nobody stands in line")
 
 
 class Master:
@@ -272,10 +274,10 @@ async def test_a_fault_of_the_producer_sends_its_pages_away_and_the_next_one_sta
     grid = Grid()
     feed = made(grid)
     async with feed.page() as page:
-        grid.waiting_by_pool = None  # type: ignore[assignment,method-assign]
+        queue, grid.queue = grid.queue, None
         async with asyncio.timeout(BOUND_S):
             await page.ended.wait()
-    del grid.waiting_by_pool
+    grid.queue = queue
     async with feed.page() as page:
         assert (await told(page))["all"] is True
 

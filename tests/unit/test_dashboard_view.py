@@ -6,7 +6,8 @@ import pytest
 
 from pwgrid.proxy.dashboard.events import KEPT, Events
 from pwgrid.proxy.dashboard.history import History
-from pwgrid.proxy.policy.dashboard_view import Sources, Waiting, WorkerRow, changes, view
+from pwgrid.proxy.policy.dashboard_view import Sources, WorkerRow, changes, view
+from pwgrid.proxy.policy.fair_line import Waiting
 from pwgrid.proxy.policy.grid_events import Event, GridSeen, PoolSeen, WorkerSeen, happened, session_end
 
 STATUS: dict[str, Any] = {

@@ -250,8 +250,12 @@ async def test_runs_take_turns_however_many_clients_each_has_in_line() -> None:
     queue = Queue(slots.select, slots.give_back, 10)
     tickets = (of_run("r1", "red"), of_run("r2", "red"), of_run("r3", "red"), of_run("b1", "blue"), ticket("plain"))
     tasks = await stand_in_line(queue, *tickets)
-    assert queue.waiting_by_run("chromium") == [("red", "", 3), ("blue", "", 1), ("", "", 1)]
-    assert (queue.waiting_by_run("firefox"), queue.pools()) == ([], ["chromium"])
+    other = await stand_in_line(queue, ticket("f", browser_type="firefox"))
+    of_chromium = [("chromium", "red", "", 3), ("chromium", "blue", "", 1), ("chromium", "", "", 1)]
+    assert queue.waiting_by_run() == [*of_chromium, ("firefox", "", "", 1)]
+    other[0].cancel()
+    await asyncio.gather(*other, return_exceptions=True)
+    assert (queue.waiting_by_run(), queue.pools()) == (of_chromium, ["chromium"])
     slots.free = 4
     queue.wake("chromium")
     await asyncio.gather(*(tasks[each] for each in (0, 1, 3, 4)))

@@ -84,9 +84,6 @@ class Grid(Protocol):
     def waiting(self, pool: str | None = None) -> int:
         """Returns how many clients wait, for one pool or for all."""
 
-    def waiting_by_run(self) -> list[models.WaitingRun]:
-        """Returns how many clients wait by pool, run and token, in the order of their turns."""
-
     def ask_drain(self, worker_id: str, reason: str, *, now: bool = False) -> None:
         """Asks the master to drain a worker; with `now` its sessions end at once."""
 
@@ -251,7 +248,7 @@ def _operator_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
             reason=reason,
             active_connections=sum(found.active.values()),
             waiting=grid.waiting(),
-            waiting_by_run=grid.waiting_by_run(),
+            waiting_by_run=[models.WaitingRun(**each._asdict()) for each in grid.queue.waiting_by_run()],
             clients=models.Clients.model_validate(asdict(grid.counts)),
             outcomes=dict(found.outcomes),
             taken_back=dict(found.taken_back),

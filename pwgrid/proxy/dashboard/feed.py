@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -23,9 +23,10 @@ from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.sessions import ShownSessions
-from pwgrid.proxy.policy.dashboard_view import Sources, View, Waiting, WorkerRow, changes, view
+from pwgrid.proxy.policy.dashboard_view import Sources, View, WorkerRow, changes, view
 from pwgrid.proxy.policy.grid_events import session_end
 from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import Queue
 from pwgrid.registry.records import Activity
 from pwgrid.registry.registry import Registry, SessionRecord
 from pwgrid.settings.model import Settings
@@ -56,13 +57,11 @@ class Grid(Protocol):
     roster: Roster
     registry: Registry
     settings: Settings
+    queue: Queue
 
     @property
     def counts(self) -> Counts:
         """Upgrades by outcome."""
-
-    def waiting_by_pool(self) -> Iterable[Waiting]:
-        """Returns who waits in which line."""
 
 
 @dataclass(eq=False)
@@ -176,7 +175,7 @@ class Feed:
             await self._look_at_registry(with_sessions=True)
             await self._look_at_master()
             is_changed = self._tell()
-            is_used = any(self._activity.active.values()) or any(self._grid.waiting_by_pool())
+            is_used = any(self._activity.active.values()) or self._grid.queue.waiting() > 0
             self._is_idle = not (is_changed or is_used)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S if is_changed else IDLE_TICK_S if self._is_idle else QUIET_TICK_S):
@@ -267,7 +266,7 @@ class Feed:
             active=self._activity.active,
             lifetime=self._activity.lifetime,
             sessions=self._sessions.rows,
-            waiting=grid.waiting_by_pool(),
+            waiting=grid.queue.waiting_by_run(),
             now=time.time(),
             grid={
                 "version": __version__,
@@ -290,7 +289,7 @@ class Feed:
             self.events.add(event, record.ended_at)
 
     def _sample(self) -> Sample:
-        counts, waiting = self._grid.counts, sum(each.clients for each in self._grid.waiting_by_pool())
+        counts = self._grid.counts
         sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
         before, self._sampled = self._sampled, (counts.handed_off, counts.refused)
         is_known = "redis" not in self._problems
@@ -299,7 +298,7 @@ class Feed:
             sum(self._activity.active.values()) if is_known else None,
             counts.handed_off - before[0],
             counts.refused - before[1],
-            waiting,
+            self._grid.queue.waiting(),
             round(counts.lately_longest_wait_s, 3),
             None if "master" in self._problems else sum(sizes),
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pwgrid.common.launch_failure import without_places
+from pwgrid.proxy.policy.fair_line import Waiting
 
 Table = dict[str, Any]
 """Rows by key; the table `grid` has single values by key."""
@@ -26,16 +27,6 @@ class WorkerRow:
     pool: str
     browser_type: str
     status: str
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How many clients of one run and token wait in a pool's line; both are empty if the clients have none."""
-
-    pool: str
-    run: str
-    token: str
-    clients: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +66,10 @@ def view(sources: Sources) -> View:
             worker.worker_id: _worker(worker, details.get(worker.worker_id, {}), sources) for worker in sources.workers
         },
         "sessions": dict(sources.sessions),
-        "queue": {f"{each.pool} {each.token} {each.run}": asdict(each) for each in sources.waiting},
+        "queue": {
+            f"{pool} {token} {run}": {"pool": pool, "run": run, "token": token, "clients": waiting}
+            for pool, run, token, waiting in sources.waiting
+        },
     }
 
 

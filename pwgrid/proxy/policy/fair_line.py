@@ -22,6 +22,15 @@ class Party(NamedTuple):
     run: str
 
 
+class Waiting(NamedTuple):
+    """How many clients of one party wait in a pool's line; `run` and `token` are "" for none."""
+
+    pool: str
+    run: str
+    token: str
+    waiting: int
+
+
 class FairLine(Generic[Waiter]):
     """One line. A waiter is in it once. Waiters of the same `kind` may have the same slots.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.fair_line import FairLine, Party
+from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
 from pwgrid.registry.records import LEASE, Selection
 
 Key = TypeVar("Key", bound=Hashable)
@@ -132,10 +132,13 @@ class Queue:
             return self._waiting
         return len(self._lines[pool]) if pool in self._lines else 0
 
-    def waiting_by_run(self, pool: str) -> list[tuple[str, str, int]]:
-        """Returns who waits for a slot of this pool: run, token and how many, in the order of their turns."""
-        line = self._lines.get(pool)
-        return [(party.run, party.token, number) for party, number in line.by_party().items()] if line else []
+    def waiting_by_run(self) -> list[Waiting]:
+        """Returns how many clients wait by pool, run and token; in each line in the order of their turns."""
+        return [
+            Waiting(pool, party.run, party.token, number)
+            for pool, line in self._lines.items()
+            for party, number in line.by_party().items()
+        ]
 
     def pools(self) -> list[str]:
         """Returns the pools for which clients wait."""
