@@ -26,8 +26,7 @@ from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
-from pwgrid.proxy.connect.connect_figures import Figures
-from pwgrid.proxy.connect.connecting_client import Counts, Gateway
+from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
@@ -41,7 +40,7 @@ from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.traces import ClientTraces
-from pwgrid.registry.registry import Registry, RegistrySnapshot
+from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
@@ -195,22 +194,6 @@ class Proxy:
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Asks the master to have a worker end one of its sessions."""
         self.control.event("end_session", {"workerId": worker_id, "sessionId": session_id, "reason": reason})
-
-    async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
-        """Returns why the grid cannot take a session of every pool; None when it can."""
-        return await self.readiness.problem(found)
-
-    @property
-    def counts(self) -> Counts:
-        return self.gateway.counts
-
-    @property
-    def figures(self) -> Figures:
-        return self.gateway.figures
-
-    def waiting(self, pool: str | None = None) -> int:
-        """Returns how many clients wait, for one pool or for all."""
-        return self.queue.waiting(pool)
 
     # Registry
 

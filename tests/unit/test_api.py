@@ -15,8 +15,8 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_figures import Figures
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.policy.connect_request import Access
+from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.records import RegistrySnapshot
 from pwgrid.settings.model import Settings
 
 
@@ -36,11 +36,8 @@ class Grid:
     roster = Roster()
     registry = Silent()
     settings = Settings()
-    counts = Counts()
-    figures = Figures()
-
-    async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
-        return self.roster.not_ready()
+    gateway = SimpleNamespace(counts=Counts(), figures=Figures())
+    readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
 
 
 async def ask(

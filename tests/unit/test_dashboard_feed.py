@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -70,7 +71,7 @@ class Grid:
         self.roster = Roster()
         self.roster.replace({"pools": {"chromium": {"wanted": 1, "available": 1}}, "workers": []})
         self.registry = Registry()
-        self.counts = Counts()
+        self.gateway = SimpleNamespace(counts=Counts())
         self.settings = Settings()
         self.queue = Queue(self._never, self._never, 0)
 
@@ -171,8 +172,8 @@ async def test_the_history_is_kept_without_a_page_and_keeps_nothing_open(monkeyp
     grid = Grid()
     grid.registry.records["s"] = record("s", "running")
     feed = made(grid)
-    grid.counts.handed_off = 3
-    grid.counts.waited(1.25)
+    grid.gateway.counts.handed_off = 3
+    grid.gateway.counts.waited(1.25)
     keeping = asyncio.create_task(feed.keep_history())
     async with asyncio.timeout(BOUND_S):
         while feed.history.last < 2:

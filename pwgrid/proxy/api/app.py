@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import orjson
 import structlog
@@ -28,21 +28,16 @@ from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.pools import pool_command_routes, pool_routes
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
 from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
-from pwgrid.proxy.ask_master import AskMaster
-from pwgrid.proxy.connect.connect_figures import Figures
-from pwgrid.proxy.connect.connecting_client import Counts, Gateway
 from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
-from pwgrid.proxy.dashboard.feed import Feed
-from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import ClientGone, Queue
-from pwgrid.registry.registry import Registry, RegistrySnapshot, SessionRecord
-from pwgrid.runtime.child_arguments import ProxyArguments
-from pwgrid.settings.model import Settings
+from pwgrid.proxy.select.queue import ClientGone
+from pwgrid.registry.registry import SessionRecord
 from pwgrid.tokens.tokens import Role
+
+if TYPE_CHECKING:
+    from pwgrid.proxy.main import Proxy
 
 log = structlog.get_logger()
 
@@ -56,42 +51,7 @@ _None_if_empty = BeforeValidator(lambda given: given or None)
 _PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
 
 
-class Grid(Protocol):
-    """What the API uses of the rest of the proxy; `pwgrid.proxy.main.Proxy` is one."""
-
-    roster: Roster
-    registry: Registry
-    gateway: Gateway
-    lender: Lender
-    settings: Settings
-    boot: ProxyArguments
-    feed: Feed
-    master: AskMaster
-    queue: Queue
-
-    async def not_ready(self, found: RegistrySnapshot | None = None) -> str | None:
-        """Returns why the grid cannot take a session of every pool; None when it can. `found` is the registry's
-        snapshot, if the caller has one."""
-
-    @property
-    def counts(self) -> Counts:
-        """Upgrades by outcome."""
-
-    @property
-    def figures(self) -> Figures:
-        """Durations of upgrades, and refusals by reason."""
-
-    def waiting(self, pool: str | None = None) -> int:
-        """Returns how many clients wait, for one pool or for all."""
-
-    def ask_drain(self, worker_id: str, reason: str, *, now: bool = False) -> None:
-        """Asks the master to drain a worker; with `now` its sessions end at once."""
-
-    def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
-        """Asks the master to have a worker end one of its sessions."""
-
-
-def create_app(grid: Grid, access: Access, timeout_s: float) -> FastAPI:
+def create_app(grid: "Proxy", access: Access, timeout_s: float) -> FastAPI:
     """Makes the application that uvicorn serves. If the grid asks for a token, all routes do except health, the hints
     at / and /json, the dashboard's files, the icon and the API's own description. Redis may take `timeout_s` for an
     answer, however often it is asked for one.
@@ -156,7 +116,7 @@ async def _within(timeout_s: float, answer: Coroutine[Any, Any, Answer]) -> Answ
         raise RegistryUnavailable(f"no reply within {timeout_s:g} s") from None
 
 
-def _open_routes(grid: Grid) -> APIRouter:
+def _open_routes(grid: "Proxy") -> APIRouter:
     router = APIRouter(tags=["health"], dependencies=[open_to_all])
 
     @router.api_route("/", methods=["GET", "HEAD", "POST"], include_in_schema=False)
@@ -192,7 +152,7 @@ def _open_routes(grid: Grid) -> APIRouter:
     async def ready() -> models.Ready:
         """Every pool has an available worker that Redis would choose (all its slots may be taken); else 503 with the
         reason."""
-        reason = await grid.not_ready()
+        reason = await grid.readiness.problem()
         if reason is not None:
             retry_after_s = RETRY_AFTER_STOPPING_S if grid.roster.stopping else RETRY_AFTER_S
             raise Refusal(503, reason, headers=(("Retry-After", str(retry_after_s)),), details={"status": "not ready"})
@@ -201,7 +161,7 @@ def _open_routes(grid: Grid) -> APIRouter:
     return router
 
 
-def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRouter:
+def _metrics_route(grid: "Proxy", timeout_s: float, requests: Requests) -> APIRouter:
     router = APIRouter(dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
@@ -218,13 +178,13 @@ def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRoute
             found = await _within(timeout_s, grid.registry.snapshot())
         except RegistryUnavailable:
             found = None
-        reason = await grid.not_ready(found) if found is not None else grid.roster.not_ready()
+        reason = await grid.readiness.problem(found) if found is not None else grid.roster.not_ready()
         scrape = Scrape(
             found=found,
             roster=grid.roster,
-            counts=grid.counts,
-            figures=grid.figures,
-            waiting={name: grid.waiting(name) for name in grid.roster.pools},
+            counts=grid.gateway.counts,
+            figures=grid.gateway.figures,
+            waiting={name: grid.queue.waiting(name) for name in grid.roster.pools},
             requests=requests,
             redis=grid.registry.client.exchanges,
             is_ready=reason is None,
@@ -235,21 +195,21 @@ def _metrics_route(grid: Grid, timeout_s: float, requests: Requests) -> APIRoute
     return router
 
 
-def _operator_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
+def _operator_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
     router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:
         """Readiness and its reason, live sessions, waiting clients, outcomes."""
         found = await grid.registry.snapshot()
-        reason = await grid.not_ready(found)
+        reason = await grid.readiness.problem(found)
         return models.Status(
             ready=reason is None,
             reason=reason,
             active_connections=sum(found.active.values()),
-            waiting=grid.waiting(),
+            waiting=grid.queue.waiting(),
             waiting_by_run=[models.WaitingRun(**each._asdict()) for each in grid.queue.waiting_by_run()],
-            clients=models.Clients.model_validate(asdict(grid.counts)),
+            clients=models.Clients.model_validate(asdict(grid.gateway.counts)),
             outcomes=dict(found.outcomes),
             taken_back=dict(found.taken_back),
             counter_repairs=found.counter_repairs,
@@ -273,7 +233,7 @@ def _operator_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
     return router
 
 
-def _client_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
+def _client_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
     """Makes the routes of sessions: a client sees and ends its own, an operator all."""
     router = APIRouter(route_class=route_class, dependencies=[needs(Role.CLIENT)])
     who = Annotated[Identity, needs(Role.CLIENT)]

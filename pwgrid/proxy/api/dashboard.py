@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 import orjson
 import structlog
@@ -20,28 +20,19 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.waiting import first_of
 from pwgrid.proxy.api.roles import open_to_all
 from pwgrid.proxy.connect.refusals import body_of, no_capacity
-from pwgrid.proxy.dashboard.feed import Feed, Page
+from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.registry.registry import Registry
-from pwgrid.runtime.child_arguments import ProxyArguments
-from pwgrid.settings.model import Settings
+
+if TYPE_CHECKING:
+    from pwgrid.proxy.main import Proxy
 
 log = structlog.get_logger()
 
 SERVICE_RESTART: Final = 1012
 """The WebSocket close code that has the page connect again, to the next proxy."""
-
-
-class Grid(Protocol):
-    """What these routes use of the rest of the proxy."""
-
-    feed: Feed
-    registry: Registry
-    settings: Settings
-    boot: ProxyArguments
 
 
 def page_of(request: Request) -> Response | None:
@@ -73,7 +64,7 @@ def file_routes() -> APIRouter:
     return router
 
 
-def live_routes(grid: Grid, access: Access) -> APIRouter:
+def live_routes(grid: Proxy, access: Access) -> APIRouter:
     """Makes the page's WebSockets: its feed, only for operators, since it shows all sessions; and the live view of one
     session, for operators and the session's own token."""
     router = APIRouter()
@@ -122,7 +113,7 @@ def live_routes(grid: Grid, access: Access) -> APIRouter:
 
 
 async def _open_view(
-    grid: Grid, identity: Identity, session_id: str
+    grid: Proxy, identity: Identity, session_id: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Records that somebody looks at the session, and connects to the browser server that shows it. Raises Refusal or
     RegistryUnavailable."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
 from pydantic import BeforeValidator
@@ -23,10 +23,12 @@ from pwgrid.proxy.policy.session_names import run_name
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.traces import attempting
 from pwgrid.registry import records
-from pwgrid.registry.registry import Registry
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
+
+if TYPE_CHECKING:
+    from pwgrid.proxy.main import Proxy
 
 MAX_PAGE = 1000
 CLIENT_CLOSED = 499
@@ -37,15 +39,7 @@ _PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge
 _Cursor = Annotated[str | None, BeforeValidator(lambda given: given or None), Query()]
 
 
-class Lends(Protocol):
-    """What these routes use of the rest of the proxy."""
-
-    gateway: Gateway
-    lender: Lender
-    registry: Registry
-
-
-def lease_routes(grid: Lends) -> APIRouter:
+def lease_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes, for clients and operators."""
     router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[needs(Role.CLIENT)])
     who = Annotated[Identity, needs(Role.CLIENT)]

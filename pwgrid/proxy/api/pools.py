@@ -1,7 +1,7 @@
 """The routes of pools: what they have and how much of it is taken, how to scale and drain them, and /nodes."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path
 from fastapi.routing import APIRoute
@@ -10,25 +10,17 @@ from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.roles import needs
-from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.roster import PoolView, Roster
-from pwgrid.proxy.select.queue import Queue
-from pwgrid.registry.registry import Registry, RegistrySnapshot
+from pwgrid.proxy.roster import PoolView
+from pwgrid.registry.registry import RegistrySnapshot
 from pwgrid.tokens.tokens import Role
 
-
-class Grid(Protocol):
-    """What these routes use of the rest of the proxy."""
-
-    master: AskMaster
-    roster: Roster
-    registry: Registry
-    queue: Queue
+if TYPE_CHECKING:
+    from pwgrid.proxy.main import Proxy
 
 
-def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
+def pool_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
     """Makes the routes that read, for operators; `route_class` bounds how long Redis may take."""
     router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
 
@@ -69,7 +61,7 @@ def pool_routes(grid: Grid, route_class: type[APIRoute]) -> APIRouter:
     return router
 
 
-def pool_command_routes(grid: Grid) -> APIRouter:
+def pool_command_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes that the master answers, for operators; AskMaster bounds how long it may take."""
     router = APIRouter(prefix="/v1/pools", tags=["pools"], dependencies=[needs(Role.OPERATOR)])
 
@@ -95,7 +87,7 @@ def pool_command_routes(grid: Grid) -> APIRouter:
     return router
 
 
-def _room(grid: Grid, pool: PoolView, found: RegistrySnapshot) -> models.Room:
+def _room(grid: "Proxy", pool: PoolView, found: RegistrySnapshot) -> models.Room:
     mine = {field: worker for field, worker in found.workers.items() if worker.pool == pool.name}
     serving = [worker for worker in mine.values() if worker.status == WorkerStatus.AVAILABLE]
     return models.Room(

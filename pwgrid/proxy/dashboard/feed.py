@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
@@ -19,17 +19,16 @@ from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.ask_master import AskMaster
-from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.policy.dashboard_view import Sources, View, WorkerRow, changes, view
 from pwgrid.proxy.policy.grid_events import session_end
-from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import Queue
 from pwgrid.registry.records import Activity
-from pwgrid.registry.registry import Registry, SessionRecord
-from pwgrid.settings.model import Settings
+from pwgrid.registry.registry import SessionRecord
+
+if TYPE_CHECKING:
+    from pwgrid.proxy.main import Proxy
 
 log = structlog.get_logger()
 
@@ -51,19 +50,6 @@ _UNSENT: Final = 8
 """How many messages may wait for a page; one that falls behind further gets everything again."""
 
 
-class Grid(Protocol):
-    """What the feed uses of the rest of the proxy."""
-
-    roster: Roster
-    registry: Registry
-    settings: Settings
-    queue: Queue
-
-    @property
-    def counts(self) -> Counts:
-        """Upgrades by outcome."""
-
-
 @dataclass(eq=False)
 class Page:
     """One open page. `messages` are to be sent to it, each as one WebSocket message."""
@@ -78,7 +64,7 @@ class Page:
 class Feed:
     """The feed of all pages of one proxy."""
 
-    def __init__(self, grid: Grid, master: AskMaster, events: Events) -> None:
+    def __init__(self, grid: Proxy, master: AskMaster, events: Events) -> None:
         self.history = History()
         self.events = events
         self._grid = grid
@@ -247,7 +233,7 @@ class Feed:
 
     def _sources(self) -> Sources:
         grid = self._grid
-        roster, counts = grid.roster, grid.counts
+        roster, counts = grid.roster, grid.gateway.counts
         trouble = roster.not_ready()
         return Sources(
             status=self._status,
@@ -289,7 +275,7 @@ class Feed:
             self.events.add(event, record.ended_at)
 
     def _sample(self) -> Sample:
-        counts = self._grid.counts
+        counts = self._grid.gateway.counts
         sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
         before, self._sampled = self._sampled, (counts.handed_off, counts.refused)
         is_known = "redis" not in self._problems
