@@ -11,24 +11,23 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
-from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import dashboard, models
+from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, problems
 from pwgrid.proxy.api.docs import docs_routes
 from pwgrid.proxy.api.leases import lease_routes, on_client_gone
 from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.pools import pool_command_routes, pool_routes
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
 from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
-from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of
+from pwgrid.proxy.connect.refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of, registry_away
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
@@ -41,14 +40,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-MAX_PAGE: Final = 1000
 JSON: Final = "application/json"
 
 Answer = TypeVar("Answer")
-
-# An empty filter counts as not given.
-_None_if_empty = BeforeValidator(lambda given: given or None)
-_PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
 
 
 def create_app(grid: "Proxy", access: Access, timeout_s: float) -> FastAPI:
@@ -69,7 +63,7 @@ def create_app(grid: "Proxy", access: Access, timeout_s: float) -> FastAPI:
     app.add_middleware(RequestCounts, counted=requests)
     app.state.access = access
     route_class = _route_within(timeout_s)
-    takes_token = {"dependencies": [Depends(HTTPBearer(auto_error=False))], "responses": _problems(401, 403, 429, 503)}
+    takes_token = {"dependencies": [Depends(HTTPBearer(auto_error=False))], "responses": problems(401, 403, 429, 503)}
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (_open_routes(grid), {}),
         (dashboard.file_routes(), {}),
@@ -86,10 +80,6 @@ def create_app(grid: "Proxy", access: Access, timeout_s: float) -> FastAPI:
         app.include_router(router, **of_all)
     app.include_router(dashboard.live_routes(grid, access))  # WebSockets, which check roles themselves
     return app
-
-
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": models.Problem} for status in statuses}
 
 
 def _route_within(timeout_s: float) -> type[APIRoute]:
@@ -148,7 +138,7 @@ def _open_routes(grid: "Proxy") -> APIRouter:
         """Answers while the proxy runs, whether the grid is ready or not."""
         return models.Health(version=__version__)
 
-    @router.get("/health/ready", responses=_problems(503))
+    @router.get("/health/ready", responses=problems(503))
     async def ready() -> models.Ready:
         """Every pool has an available worker that Redis would choose (all its slots may be taken); else 503 with the
         reason."""
@@ -165,9 +155,7 @@ def _metrics_route(grid: "Proxy", timeout_s: float, requests: Requests) -> APIRo
     router = APIRouter(dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
-    async def metrics(
-        request: Request, by: Annotated[Literal["worker"] | None, _None_if_empty, Query()] = None
-    ) -> object:
+    async def metrics(request: Request, by: Annotated[Literal["worker"] | None, NoneIfEmpty, Query()] = None) -> object:
         """Metrics in the text format of Prometheus, with `by=worker` also for each worker; with `Accept:
         application/json` the number of live sessions. While Redis is away its figures are missing, and
         `pwgrid_redis_up` is 0."""
@@ -221,7 +209,7 @@ def _operator_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
         no token, since then anybody may ask."""
         return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
 
-    @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=_problems(404))
+    @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404))
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
         """Drains a worker: it takes no new session and ends when its live ones have ended; its replacement starts at
         once. With `now` its live sessions end at once, too."""
@@ -240,31 +228,30 @@ def _client_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
 
     async def find(session_id: Annotated[str, Path(alias="id")], identity: who) -> SessionRecord:
         session = await grid.registry.session(session_id)
-        if session is None or not (identity.is_operator or session.token == identity.name):
+        if session is None or not identity.may_see(session.token):
             raise Refusal(404, "there is no such session (any more)")
         return session
 
     found_session = Annotated[SessionRecord, Depends(find)]
 
-    @router.get("/v1/sessions", tags=["sessions"], responses=_problems(400))
+    @router.get("/v1/sessions", tags=["sessions"], responses=problems(400))
     async def sessions(
         identity: who,
-        status: Annotated[SessionStatus | None, _None_if_empty, Query()] = None,
-        browser_type: Annotated[BrowserType | None, _None_if_empty, Query(alias="browserType")] = None,
-        worker_id: Annotated[str | None, _None_if_empty, Query(alias="workerId")] = None,
-        limit: _PageSize = 100,
-        cursor: Annotated[str | None, _None_if_empty, Query()] = None,
+        status: Annotated[SessionStatus | None, NoneIfEmpty, Query()] = None,
+        browser_type: Annotated[BrowserType | None, NoneIfEmpty, Query(alias="browserType")] = None,
+        worker_id: Annotated[str | None, NoneIfEmpty, Query(alias="workerId")] = None,
+        limit: PageSize = 100,
+        cursor: Cursor = None,
     ) -> models.Sessions:
         """Sessions that pass all given filters, the newest first; for a client only those of its token."""
         filters = {"status": status, "browser_type": browser_type, "worker_id": worker_id}
-        token = None if identity.is_operator else identity.name
         try:
-            page = await grid.registry.sessions(**filters, token=token, limit=limit, cursor=cursor)
+            page = await grid.registry.sessions(**filters, token=identity.sees_only, limit=limit, cursor=cursor)
         except ValueError as error:
             raise Refusal(400, f"bad query: {error}") from None
         return models.Sessions(sessions=[models.Session.of(each) for each in page.sessions], cursor=page.cursor)
 
-    @router.get("/v1/sessions/{id}", tags=["sessions"], responses=_problems(404))
+    @router.get("/v1/sessions/{id}", tags=["sessions"], responses=problems(404))
     async def session(found: found_session) -> models.Session:
         """One session: status, reason, times, client, bytes."""
         return models.Session.of(found)
@@ -273,7 +260,7 @@ def _client_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
         "/v1/sessions/{id}",
         tags=["sessions"],
         status_code=202,
-        responses=_problems(404, 409),
+        responses=problems(404, 409),
     )
     async def end_session(found: found_session) -> models.Ending:
         """Ends a live session; its client hears that an operator ended it."""
@@ -300,7 +287,7 @@ async def _on_refusal(_request: Request, refusal: Exception) -> Response:
 async def _on_outage(_request: Request, error: Exception) -> Response:
     """Answers while Redis is away."""
     headers = (("Retry-After", str(RETRY_AFTER_S)),)
-    return _refused(Refusal(503, f"the registry does not answer: {without_places(str(error))}", headers=headers))
+    return _refused(Refusal(503, registry_away(error), headers=headers))
 
 
 async def _on_bad_query(_request: Request, error: Exception) -> Response:

@@ -15,11 +15,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.datastructures import Headers
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.waiting import first_of
+from pwgrid.proxy.api.common import address_of
 from pwgrid.proxy.api.roles import open_to_all
-from pwgrid.proxy.connect.refusals import body_of, no_capacity
+from pwgrid.proxy.connect.refusals import body_of, no_capacity, registry_away
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
@@ -100,7 +100,7 @@ def live_routes(grid: Proxy, access: Access) -> APIRouter:
             await _deny(socket, error)
             return
         await socket.accept()
-        log.info("session_viewed", session=session_id, by=_address(socket))
+        log.info("session_viewed", session=session_id, by=address_of(socket))
         try:
             await relay(socket, reader, writer)
         finally:
@@ -120,7 +120,7 @@ async def _open_view(
     if not grid.settings.live_view:
         raise Refusal(403, "nobody may look at sessions of this grid: LIVE_VIEW=false forbids it")
     record = await grid.registry.session(session_id)
-    if record is None or not (identity.is_operator or record.token == identity.name):
+    if record is None or not identity.may_see(record.token):
         raise Refusal(404, "there is no such session (any more)")
     if record.status != SessionStatus.RUNNING:
         raise Refusal(409, f"the session does not run: it is {record.status}")
@@ -134,13 +134,9 @@ async def _open_view(
 
 async def _deny(socket: WebSocket, error: Refusal | RegistryUnavailable) -> None:
     if isinstance(error, RegistryUnavailable):
-        error = no_capacity(f"the registry does not answer: {without_places(str(error))}")
+        error = no_capacity(registry_away(error))
     answer = Response(body_of(error), error.status, dict(error.headers), media_type="application/json")
     await socket.send_denial_response(answer)
-
-
-def _address(socket: WebSocket) -> str:
-    return f"{socket.client.host}:{socket.client.port}" if socket.client else "unknown"
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes) -> None:

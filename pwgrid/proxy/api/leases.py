@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
-from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +13,7 @@ from pwgrid.common.label_keys import LabelKeyError, parse
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bodies import BoundedBody
+from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, problems
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
@@ -30,13 +30,10 @@ from pwgrid.tokens.tokens import Role
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
 
-MAX_PAGE = 1000
 CLIENT_CLOSED = 499
 """The status that web servers log for a client that has left; nobody reads the answer."""
 
-_Status = Annotated[models.LeaseStatus | None, BeforeValidator(lambda given: given or None), Query()]
-_PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
-_Cursor = Annotated[str | None, BeforeValidator(lambda given: given or None), Query()]
+_Status = Annotated[models.LeaseStatus | None, NoneIfEmpty, Query()]
 
 
 def lease_routes(grid: "Proxy") -> APIRouter:
@@ -44,7 +41,7 @@ def lease_routes(grid: "Proxy") -> APIRouter:
     router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[needs(Role.CLIENT)])
     who = Annotated[Identity, needs(Role.CLIENT)]
 
-    @router.post("/session/borrow", responses=_problems(400, 404, 413, 503))
+    @router.post("/session/borrow", responses=problems(400, 404, 413, 503))
     async def borrow(
         request: Request, wanted: models.Borrow, identity: who, afterwards: BackgroundTasks
     ) -> models.Borrowed:
@@ -53,7 +50,7 @@ def lease_routes(grid: "Proxy") -> APIRouter:
             _refusal_told(grid.gateway, request),
             attempting(grid.gateway.traces, "borrow", request.headers.items()) as attempt,
         ):
-            wish = _wish(grid.gateway, wanted, identity, _client(request))
+            wish = _wish(grid.gateway, wanted, identity, address_of(request))
             ticket = grid.lender.ticket(wish)
             watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
             try:
@@ -70,40 +67,41 @@ def lease_routes(grid: "Proxy") -> APIRouter:
             expires_at=lent.expires_at,
         )
 
-    @router.post("/session/return", responses=_problems(400, 503))
+    @router.post("/session/return", responses=problems(400, 503))
     async def give_back(returned: models.Return, identity: who) -> models.Returned:
         """Ends a lease and frees its slot; a connected client hears why. May be repeated."""
         lease_id = LeaseId.read(returned.browser_id)
         check(returned.label_key)
-        return models.Returned(browser_id=str(lease_id), returned=await grid.lender.take_back(lease_id, _of(identity)))
+        was_live = await grid.lender.take_back(lease_id, identity.sees_only)
+        return models.Returned(browser_id=str(lease_id), returned=was_live)
 
-    @router.patch("/v1/leases/{id}", responses=_problems(400, 404, 503))
+    @router.patch("/v1/leases/{id}", responses=problems(400, 404, 503))
     async def extend(lease: Annotated[str, Path(alias="id")], wanted: models.Extend, identity: who) -> models.Extended:
         """Makes a lease last for at least `ttlSeconds` from now on."""
         lease_id = LeaseId.read(lease)
-        expires_at = await grid.lender.extend(lease_id, wanted.ttl_seconds, _of(identity))
+        expires_at = await grid.lender.extend(lease_id, wanted.ttl_seconds, identity.sees_only)
         if expires_at is None:
             raise _no_such_lease()
         return models.Extended(browser_id=str(lease_id), expires_at=expires_at)
 
-    @router.get("/v1/leases", responses=_problems(400, 503))
+    @router.get("/v1/leases", responses=problems(400, 503))
     async def leases(
-        identity: who, status: _Status = None, limit: _PageSize = 100, cursor: _Cursor = None
+        identity: who, status: _Status = None, limit: PageSize = 100, cursor: Cursor = None
     ) -> models.Leases:
         """Leases (a client's own), the newest first: those of this status, or without `status` those that live."""
         statuses = {known for known, called in models.LEASE_STATUS.items() if called == status} if status else LIVE
         try:
-            page = await grid.registry.leases(statuses, token=_of(identity), limit=limit, cursor=cursor)
+            page = await grid.registry.leases(statuses, token=identity.sees_only, limit=limit, cursor=cursor)
         except ValueError as error:
             raise Refusal(400, f"bad query: {error}") from None
         return models.Leases(leases=[models.Lease.of(each) for each in page.sessions], cursor=page.cursor)
 
-    @router.get("/v1/leases/{id}", responses=_problems(400, 404, 503))
+    @router.get("/v1/leases/{id}", responses=problems(400, 404, 503))
     async def lease(lease: Annotated[str, Path(alias="id")], identity: who) -> models.Lease:
         """One lease: status, reason, times, label key, names."""
         lease_id = LeaseId.read(lease)
         found = await grid.registry.lease(lease_id.own)
-        if found is None or found.worker_id != lease_id.worker_id or _of(identity) not in (None, found.token):
+        if found is None or found.worker_id != lease_id.worker_id or not identity.may_see(found.token):
             raise _no_such_lease()
         return models.Lease.of(found)
 
@@ -131,7 +129,7 @@ def _refusal_told(gateway: Gateway, request: Request) -> Iterator[None]:
         yield
     except Refusal as refusal:
         host = request.client.host if request.client else "unknown"
-        gateway.refusal_log.note(refusal, host, _client(request), "borrow")
+        gateway.refusal_log.note(refusal, host, address_of(request), "borrow")
         raise
 
 
@@ -160,15 +158,6 @@ def _wish(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: s
     )
 
 
-def _client(request: Request) -> str:
-    return f"{request.client.host}:{request.client.port}" if request.client else "unknown"
-
-
-def _of(identity: Identity) -> str | None:
-    """Returns the name of the token whose leases somebody may see and change; None for all leases."""
-    return None if identity.is_operator else identity.name
-
-
 def _no_such_lease() -> Refusal:
     return Refusal(404, "there is no such lease (any more): GET /v1/leases lists them")
 
@@ -194,7 +183,3 @@ def _base(request: Request, settings: Settings) -> str:
     if settings.advertised_host or not host:
         return base_url(settings)
     return f"{'wss' if request.url.scheme == 'https' else 'ws'}://{host}"
-
-
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": models.Problem} for status in statuses}

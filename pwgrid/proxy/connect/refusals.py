@@ -7,6 +7,7 @@ import orjson
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
+from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.policy.connect_request import Refusal
 from pwgrid.proxy.policy.refusal_reasons import RefusalReason
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
@@ -43,6 +44,11 @@ def no_capacity(
         details={"retryAfterS": retry_after_s},
         reason=reason,
     )
+
+
+def registry_away(error: Exception) -> str:
+    """Returns the sentence while Redis is away."""
+    return f"the registry does not answer: {without_places(str(error))}"
 
 
 def stopping() -> Refusal:

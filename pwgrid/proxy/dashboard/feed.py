@@ -17,8 +17,8 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.connect.refusals import registry_away
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.sessions import ShownSessions
@@ -175,7 +175,7 @@ class Feed:
             if with_sessions:
                 await self._sessions.refresh(self._activity)
         except RegistryUnavailable as error:
-            self._problems["redis"] = f"the registry does not answer: {without_places(str(error))}"
+            self._problems["redis"] = registry_away(error)
         else:
             self._problems.pop("redis", None)
 

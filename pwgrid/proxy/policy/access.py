@@ -47,6 +47,15 @@ class Identity:
     def is_operator(self) -> bool:
         return self.role is Role.OPERATOR
 
+    @property
+    def sees_only(self) -> str | None:
+        """The name of the token whose sessions and leases it may see and end; None for all."""
+        return None if self.is_operator else self.name
+
+    def may_see(self, token: str | None) -> bool:
+        """Whether it may see and end a session or lease of this token; None for one that came without."""
+        return self.is_operator or token == self.name
+
     def may_use(self, pool: str) -> bool:
         return not self.pools or pool in self.pools
 

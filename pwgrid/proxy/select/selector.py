@@ -9,10 +9,9 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.launch_failure import without_places
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S
-from pwgrid.proxy.connect.refusals import no_capacity
+from pwgrid.proxy.connect.refusals import no_capacity, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.proxy.select.without_redis import LocalSelection
@@ -100,7 +99,7 @@ class Selector:
         try:
             return await self._registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
-            raise no_capacity(f"the registry does not answer: {without_places(str(error))}") from None
+            raise no_capacity(registry_away(error)) from None
 
     def roster_changed(self) -> None:
         """Called when the master has sent its roster."""
