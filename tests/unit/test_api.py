@@ -101,6 +101,16 @@ async def test_answers_are_counted_by_route_and_never_by_what_a_client_writes() 
     }
 
 
+async def test_a_pool_is_shown_as_the_master_has_told_of_it() -> None:
+    grid, told = Grid(), {"browserType": "chromium", "wanted": 2, "available": 1, "reason": "no browser"}
+    told |= {"labels": ["App:chromium"], "starting": 1, "spare": 3, "draining": 4, "drainTimeouts": 6}
+    told |= {"slots": 5, "lifetime": 50}
+    grid.roster = Roster()
+    grid.roster.replace({"pools": {"fast": told}})
+    api = create_app(grid, Access(), timeout_s=5)  # type: ignore[arg-type]
+    assert await get(api, "/v1/pools") == (200, {"pools": [{"name": "fast", **told}]})
+
+
 async def test_what_needs_no_registry_needs_no_deadline() -> None:
     api = create_app(Grid(), Access(), timeout_s=0.0)  # type: ignore[arg-type]
     assert (await get(api, "/health"))[0] == 200

@@ -9,7 +9,6 @@ from pydantic.alias_generators import to_camel
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.lender import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
-from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, number
 from pwgrid.registry.registry import RegistrySnapshot, SessionRecord
 from pwgrid.settings.kinds import MAX_WORKERS
@@ -308,6 +307,8 @@ class Pool(_Model):
     """A pool. `wanted`, `available`, `starting`, `spare` and `draining` count workers; `slots` and `lifetime` are
     sessions of each worker. `reason` says why the pool is short of workers."""
 
+    # Made from a PoolView (proxy/roster.py), which has all of these.
+
     name: str
     browser_type: str
     labels: list[str]
@@ -320,23 +321,6 @@ class Pool(_Model):
     lifetime: int
     drain_timeouts: int
     reason: str | None
-
-    @classmethod
-    def of(cls, pool: PoolView) -> "Pool":
-        return cls(
-            name=pool.name,
-            browser_type=pool.browser_type,
-            labels=[*pool.labels],
-            wanted=pool.wanted,
-            available=pool.available,
-            starting=pool.starting,
-            spare=pool.spare,
-            draining=pool.draining,
-            slots=pool.slots,
-            lifetime=pool.lifetime,
-            drain_timeouts=pool.drain_timeouts,
-            reason=pool.reason,
-        )
 
 
 class Pools(_Model):

@@ -35,7 +35,8 @@ def pool_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
     @router.get("/v1/pools", tags=["pools"])
     async def pools() -> models.Pools:
         """The pools with their settings, and how many of their workers are in which state."""
-        return models.Pools(pools=[models.Pool.of(each) for each in grid.roster.pools.values()])
+        views = grid.roster.pools.values()
+        return models.Pools(pools=[models.Pool.model_validate(each, from_attributes=True) for each in views])
 
     @router.get("/nodes", tags=["workers"])
     async def nodes() -> models.Nodes:
