@@ -1,14 +1,16 @@
 """What the page is told: the tables, what has changed in them, and events as sentences."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pwgrid.proxy.dashboard.events import KEPT, Events
 from pwgrid.proxy.dashboard.history import History
-from pwgrid.proxy.policy.dashboard_view import Sources, WorkerRow, changes, view
+from pwgrid.proxy.policy.dashboard_view import Sources, changes, view
 from pwgrid.proxy.policy.fair_line import Waiting
-from pwgrid.proxy.policy.grid_events import Event, GridSeen, PoolSeen, WorkerSeen, happened, session_end
+from pwgrid.proxy.policy.grid_events import Event, happened, session_end
+from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 
 STATUS: dict[str, Any] = {
     "master": {"pid": 1, "startedAt": 100.0},
@@ -27,14 +29,19 @@ STATUS: dict[str, Any] = {
 }
 
 
+def pool(wanted: int, reason: str | None = None) -> PoolView:
+    return PoolView("chromium", "chromium", wanted, 1, reason)
+
+
+def worker(worker_id: str, status: str, reason: str | None = None) -> WorkerView:
+    return WorkerView(worker_id, "chromium", status, "1.65", "chromium", reason)
+
+
 def sources(**changed: Any) -> Sources:
     values: dict[str, Any] = {
         "status": STATUS,
-        "pools": {"chromium": {"wanted": 2, "available": 1, "reason": None}},
-        "workers": [
-            WorkerRow("a", "chromium", "chromium", "available"),
-            WorkerRow("b", "chromium", "chromium", "draining"),
-        ],
+        "pools": [pool(2)],
+        "workers": [worker("a", "available"), worker("b", "draining")],
         "active": {"chromium:a": 2, "chromium:b": 1},
         "lifetime": {"chromium:a": 8},
         "sessions": {"s": {"id": "s", "status": "running"}},
@@ -101,52 +108,65 @@ def test_changes_hold_what_differs_and_nothing_else() -> None:
     assert changes({}, after) == after
 
 
-CALM = GridSeen(None, False, {"chromium": PoolSeen(2)}, {"a": WorkerSeen("chromium", "available")})
+def roster(*workers: WorkerView, pools: tuple[PoolView, ...] = (pool(2),), **state: Any) -> Roster:
+    by_id = {each.worker_id: each for each in workers}
+    return Roster(is_started=True, pools={each.name: each for each in pools}, workers=by_id, **state)
+
+
+SERVES = worker("a", "available")
+NONE_LEFT = replace(pool(2, "no /x/y found"), available=0)
 
 
 @pytest.mark.parametrize(
     ("after", "told"),
     [
-        (CALM, []),
-        (GridSeen(None, False, CALM.pools, {}), []),  # that it was lost the master tells
+        (roster(SERVES), []),
+        (roster(), []),  # that it was lost the master tells
         (
-            GridSeen(None, False, CALM.pools, {"a": WorkerSeen("chromium", "draining", "memory limit")}),
+            roster(worker("a", "draining", "memory limit")),
             [Event("worker", "worker a of chromium drains: memory limit")],
         ),
+        (roster(SERVES, worker("b", "starting")), [Event("worker", "worker b of chromium starts")]),
         (
-            GridSeen(None, False, CALM.pools, {**CALM.workers, "b": WorkerSeen("chromium", "starting")}),
-            [Event("worker", "worker b of chromium starts")],
-        ),
-        (
-            GridSeen(
-                "no chromium worker is available", False, {"chromium": PoolSeen(2, "no /x/y found")}, CALM.workers
-            ),
+            roster(SERVES, pools=(NONE_LEFT,)),
             [
                 Event("pool", "pool chromium is short of workers: no y found", "warning"),
-                Event("grid", "the grid is not ready: no chromium worker is available", "warning"),
+                Event("grid", "the grid is not ready: no chromium worker is available: no y found", "warning"),
             ],
         ),
         (
-            GridSeen(None, False, {"chromium": PoolSeen(3)}, CALM.workers),
-            [Event("pool", "pool chromium wants 3 workers, it wanted 2")],
+            roster(SERVES, lost="the master has said nothing for 9 s"),
+            [Event("grid", "the grid is not ready: the master has said nothing for 9 s", "warning")],
         ),
-        (
-            GridSeen("the grid is shutting down", True, CALM.pools, CALM.workers),
-            [Event("grid", "the grid is shutting down", "warning")],
-        ),
+        (roster(SERVES, pools=(pool(3),)), [Event("pool", "pool chromium wants 3 workers, it wanted 2")]),
+        (roster(SERVES, stopping=True), [Event("grid", "the grid is shutting down", "warning")]),
     ],
 )
-def test_what_happens_between_two_states_is_told_with_its_reason(after: GridSeen, told: list[Event]) -> None:
-    assert list(happened(CALM, after)) == told
+def test_what_happens_between_two_states_is_told_with_its_reason(after: Roster, told: list[Event]) -> None:
+    assert list(happened(roster(SERVES), after)) == told
 
 
 def test_the_end_of_a_drained_worker_and_of_a_trouble_are_told() -> None:
-    draining = {"a": WorkerSeen("chromium", "draining", "operator")}
-    before = GridSeen("short", False, {"chromium": PoolSeen(2, "no browser")}, draining)
-    assert [event.text for event in happened(before, GridSeen(None, False, {"chromium": PoolSeen(2)}, {}))] == [
+    before = roster(worker("a", "draining", "operator"), pools=(NONE_LEFT,))
+    assert [event.text for event in happened(before, roster())] == [
         "pool chromium has its workers again",
         "worker a of chromium has ended: operator",
         "the grid is ready",
+    ]
+
+
+def test_events_compare_a_roster_with_what_it_was_before() -> None:
+    """The proxy has one roster, which takes over each state of the master."""
+    events, changing = Events(now=lambda: 5.0), Roster()
+    said = {"pools": {"chromium": {"wanted": 1, "available": 1}}}
+    for status in ("available", "available", "draining"):
+        changing.replace({**said, "workers": [{"id": "a", "browserType": "chromium", "status": status}]})
+        events.roster_changed(changing)
+    changing.stopping = True
+    events.roster_changed(changing)
+    assert [each["text"] for each in events.since(0)] == [
+        "worker a of chromium drains",
+        "the grid is shutting down",
     ]
 
 

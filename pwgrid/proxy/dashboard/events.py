@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Final
 
 from pwgrid.proxy.connect.refusal_log import Asked
-from pwgrid.proxy.policy.grid_events import Event, GridSeen, PoolSeen, WorkerSeen, happened
+from pwgrid.proxy.policy.grid_events import Event, happened
 from pwgrid.proxy.roster import Roster
 
 KEPT: Final = 300
@@ -22,7 +23,7 @@ class Events:
         """The number of the newest event."""
         self._now = now
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
-        self._seen: GridSeen | None = None
+        self._seen: Roster | None = None
 
     def add(self, event: Event, at: float | None = None) -> None:
         """Adds an event of now, or of the time `at` (Unix seconds)."""
@@ -38,16 +39,10 @@ class Events:
 
     def roster_changed(self, roster: Roster) -> None:
         """Adds events for what has changed in the roster; the first roster has none."""
-        after = GridSeen(
-            roster.not_ready(),
-            roster.stopping,
-            {name: PoolSeen(pool.wanted, pool.reason) for name, pool in roster.pools.items()},
-            {each.worker_id: WorkerSeen(each.pool, each.status, each.reason) for each in roster.workers.values()},
-        )
         if self._seen is not None:
-            for event in happened(self._seen, after):
+            for event in happened(self._seen, roster):
                 self.add(event)
-        self._seen = after
+        self._seen = copy(roster)  # the roster takes over the next state in place
 
     def worker_lost(self, worker_id: str, reason: str | None) -> None:
         """Adds the event of a worker that is gone with its browser."""

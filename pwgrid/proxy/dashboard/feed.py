@@ -22,7 +22,7 @@ from pwgrid.proxy.connect.refusals import registry_away
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.sessions import ShownSessions
-from pwgrid.proxy.policy.dashboard_view import Sources, View, WorkerRow, changes, view
+from pwgrid.proxy.policy.dashboard_view import Sources, View, changes, view
 from pwgrid.proxy.policy.grid_events import session_end
 from pwgrid.registry.records import Activity
 from pwgrid.registry.registry import SessionRecord
@@ -237,18 +237,12 @@ class Feed:
         trouble = roster.not_ready()
         return Sources(
             status=self._status,
-            pools={
-                name: {
-                    **{"browserType": pool.browser_type, "wanted": pool.wanted, "available": pool.available},
-                    **{"starting": pool.starting, "spare": pool.spare, "draining": pool.draining},
-                    **{"reason": pool.reason, "labels": list(pool.labels), "lifetimeOfWorker": pool.lifetime},
-                }
+            pools=[
+                pool
                 for name, pool in roster.pools.items()
                 if pool.wanted or any(worker.pool == name for worker in roster.workers.values())
-            },
-            workers=[
-                WorkerRow(each.worker_id, each.pool, each.browser_type, each.status) for each in roster.workers.values()
             ],
+            workers=roster.workers.values(),
             active=self._activity.active,
             lifetime=self._activity.lifetime,
             sessions=self._sessions.rows,

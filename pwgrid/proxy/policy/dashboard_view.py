@@ -8,6 +8,7 @@ from typing import Any
 
 from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.policy.fair_line import Waiting
+from pwgrid.proxy.roster import PoolView, WorkerView
 
 Table = dict[str, Any]
 """Rows by key; the table `grid` has single values by key."""
@@ -22,21 +23,13 @@ _POOL = (
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRow:
-    worker_id: str
-    pool: str
-    browser_type: str
-    status: str
-
-
-@dataclass(frozen=True, slots=True)
 class Sources:
     """What a view is made of. `status` is the master's answer to `status`, empty before the first one. Counters are by
     worker field ("{type}:{id}"). `grid` has further values of the table `grid`."""
 
     status: Mapping[str, Any]
-    pools: Mapping[str, Mapping[str, Any]]
-    workers: Iterable[WorkerRow]
+    pools: Iterable[PoolView]
+    workers: Iterable[WorkerView]
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
     sessions: Mapping[str, Mapping[str, Any]]
@@ -61,7 +54,7 @@ def view(sources: Sources) -> View:
             "problems": [without_places(problem) for problem in status.get("problems", ())],
             **sources.grid,
         },
-        "pools": {name: _pool(name, pools.get(name, {}), told) for name, told in sources.pools.items()},
+        "pools": {pool.name: _pool(pool, pools.get(pool.name, {})) for pool in sources.pools},
         "workers": {
             worker.worker_id: _worker(worker, details.get(worker.worker_id, {}), sources) for worker in sources.workers
         },
@@ -93,18 +86,20 @@ def _pool_name(pool: Mapping[str, Any]) -> str:
     return str(pool.get("name") or pool["browserType"])
 
 
-def _pool(name: str, found: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """`told` is from the roster, which is known even while the master does not answer."""
-    reason = told.get("reason") or found.get("reason")
+def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
+    """`pool` is from the roster, which is known even while the master does not answer."""
+    known = {"wanted": pool.wanted, "available": pool.available, "starting": pool.starting, "spare": pool.spare}
+    known |= {"draining": pool.draining, "lifetimeOfWorker": pool.lifetime}
+    reason = pool.reason or found.get("reason")
     return {
-        "browserType": told.get("browserType", name),
-        **{key: found.get(key, told.get(key)) for key in _POOL},
+        "browserType": pool.browser_type,
+        **{key: found.get(key, known.get(key)) for key in _POOL},
         "reason": without_places(reason) if reason else None,
-        "labels": told.get("labels") or found.get("labels") or [],
+        "labels": list(pool.labels) or found.get("labels") or [],
     }
 
 
-def _worker(worker: WorkerRow, found: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
     counter = f"{worker.browser_type}:{worker.worker_id}"
     left_s, reason = found.get("drainLeftS"), found.get("reason")
     return {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from pwgrid.common.launch_failure import without_places
+from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 
 Level = Literal["info", "warning", "error"]
 
@@ -20,37 +21,10 @@ class Event:
     level: Level = "info"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSeen:
-    """A worker in one state of the grid; `reason` says why it drains, or will."""
-
-    pool: str
-    status: str
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSeen:
-    """A pool in one state of the grid; `reason` says why it is short of workers."""
-
-    wanted: int
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GridSeen:
-    """One state of the grid. `trouble` says why it is not ready; None when it is."""
-
-    trouble: str | None = None
-    stopping: bool = False
-    pools: Mapping[str, PoolSeen] = field(default_factory=dict)
-    workers: Mapping[str, WorkerSeen] = field(default_factory=dict)
-
-
 _STATUS = {"starting": "starts", "spare": "is warm, as a spare", "available": "serves", "draining": "drains"}
 
 
-def happened(before: GridSeen, after: GridSeen) -> Iterator[Event]:
+def happened(before: Roster, after: Roster) -> Iterator[Event]:
     """Yields what has happened between two states, except lost workers, which the master reports itself."""
     for name, pool in after.pools.items():
         if (was := before.pools.get(name)) is not None:
@@ -60,11 +34,12 @@ def happened(before: GridSeen, after: GridSeen) -> Iterator[Event]:
     for worker_id, gone in before.workers.items():
         if worker_id not in after.workers and gone.status == "draining":
             yield Event("worker", f"worker {worker_id} of {gone.pool} has ended{_because(gone.reason)}")
+    was_not_ready, not_ready = before.not_ready(), after.not_ready()
     if after.stopping and not before.stopping:
         yield Event("grid", "the grid is shutting down", "warning")
-    elif after.trouble and not before.trouble:
-        yield Event("grid", f"the grid is not ready{_because(after.trouble)}", "warning")
-    elif before.trouble and not after.trouble:
+    elif not_ready and not was_not_ready:
+        yield Event("grid", f"the grid is not ready{_because(not_ready)}", "warning")
+    elif was_not_ready and not not_ready:
         yield Event("grid", "the grid is ready")
 
 
@@ -80,7 +55,7 @@ def session_end(session_id: str, name: str | None, status: str, reason: str | No
 _LEVELS: Mapping[str, Level] = {"ended": "info", "failed": "error"}
 
 
-def _of_pool(name: str, was: PoolSeen, pool: PoolSeen) -> Iterator[Event]:
+def _of_pool(name: str, was: PoolView, pool: PoolView) -> Iterator[Event]:
     if pool.wanted != was.wanted:
         yield Event("pool", f"pool {name} wants {pool.wanted} workers, it wanted {was.wanted}")
     if pool.reason and pool.reason != was.reason:
@@ -89,7 +64,7 @@ def _of_pool(name: str, was: PoolSeen, pool: PoolSeen) -> Iterator[Event]:
         yield Event("pool", f"pool {name} has its workers again")
 
 
-def _of_worker(worker_id: str, was: WorkerSeen | None, worker: WorkerSeen) -> Iterator[Event]:
+def _of_worker(worker_id: str, was: WorkerView | None, worker: WorkerView) -> Iterator[Event]:
     if was is not None and was.status == worker.status:
         return
     does = _STATUS.get(worker.status, f"is {worker.status}")
