@@ -89,5 +89,5 @@ class DeadWorkers:
 
 def report(reaped: Reaped, reason: str) -> None:
     """Logs each reaped worker with its sessions."""
-    for worker, sessions in reaped.workers.items():
+    for worker, sessions in reaped.items():
         log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)

@@ -75,11 +75,6 @@ class WorkerRecord:
     last_heartbeat: float = 0.0
     """Only the scripts write it."""
 
-    @property
-    def counter_field(self) -> str:
-        """The worker's field in the counter hashes."""
-        return f"{self.browser_type}:{self.worker_id}"
-
     def fields(self, *, renewed: bool = False) -> list[str]:
         """Returns the hash as names and values in turn, without the fields that register.lua sets itself; if `renewed`,
         also without those that heartbeat.lua sets itself."""
@@ -143,18 +138,8 @@ class HeartbeatReply:
     awaited: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Reaped:
-    """What a run of the reaper removed: each worker ("{type}:{id}") with the ids of its sessions, which failed. `ran`
-    is False when another proxy held the lock."""
-
-    workers: Mapping[str, tuple[str, ...]]
-    ran: bool = True
-
-    @property
-    def sessions(self) -> tuple[str, ...]:
-        """Ids of the sessions of all removed workers."""
-        return tuple(session for sessions in self.workers.values() for session in sessions)
+Reaped = Mapping[str, tuple[str, ...]]
+"""What a run of the reaper removed: each worker ("{type}:{id}") with the ids of its sessions, which failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -384,11 +384,10 @@ class Registry:
         arguments = (browser_type, worker_id, self._time(), self._prefix, reason, self._retention.history_ttl_s)
         return int(await self._run("unregister", *arguments))
 
-    async def reap(self, stale_threshold_s: float | None = None, *, lock_s: float = 0.0) -> Reaped:
+    async def reap(self, *, lock_s: float = 0.0) -> Reaped:
         """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only the registry that did so
         last may do so again before `lock_s` seconds are over."""
-        threshold_s = self._retention.stale_threshold_s if stale_threshold_s is None else stale_threshold_s
-        return await self._reap(threshold_s, "", "", lock_s)
+        return await self._reap(self._retention.stale_threshold_s, "", "", lock_s)
 
     async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: str) -> Reaped:
         """Removes one worker that is known to be gone; its sessions fail for `reason`."""
@@ -455,7 +454,7 @@ class Registry:
         entries = cast(
             "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         )
-        return Reaped({worker: tuple(sessions) for worker, *sessions in entries or ()}, ran=entries is not None)
+        return {worker: tuple(sessions) for worker, *sessions in entries or ()}
 
 
 def _text(unix_s: float) -> str:

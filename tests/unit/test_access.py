@@ -64,12 +64,10 @@ def test_where_no_token_was_ever_made_everybody_is_an_operator() -> None:
     grid = access(tokens=None)
     assert ask(grid) is ANYBODY
     assert ANYBODY.is_operator
-    assert not grid.asks_for_token
 
 
 def test_a_file_without_tokens_and_a_public_grid_that_lost_it_let_nobody_in() -> None:
     for grid in (access(tokens=()), access(tokens=None, is_closed=True)):
-        assert grid.asks_for_token
         assert refused(grid).error.startswith("this grid asks for a token")
         assert refused(grid, CI_TEXT).error.startswith("the token is wrong, or was revoked")
 

@@ -118,11 +118,6 @@ class Access:
         is_ours = _is_address(name) or _is_loopback_name(name) or _is_one_of(name, named)
         return frozenset({f"http://{given}", f"https://{given}"} if is_ours else ())
 
-    @property
-    def asks_for_token(self) -> bool:
-        """Whether the grid serves nobody without a token."""
-        return bool(self.token) or self.is_closed or self.tokens().are_there
-
     def _identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
         """Returns the identity of the request's token. Raises Refusal(401), or 429 after too many wrong tokens."""
         tokens = self.tokens()
