@@ -33,7 +33,7 @@ from pwgrid.proxy.policy.connect_request import (
     decide,
 )
 from pwgrid.proxy.policy.label_match import Switches
-from pwgrid.proxy.policy.refusal_reasons import RefusalReason
+from pwgrid.proxy.policy.refusal import RefusalReason
 from pwgrid.proxy.policy.session_names import Offered
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong

@@ -8,8 +8,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from pwgrid.common.launch_failure import without_places
-from pwgrid.proxy.policy.connect_request import Refusal
-from pwgrid.proxy.policy.refusal_reasons import RefusalReason
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
 from pwgrid.settings.model import Settings
 
