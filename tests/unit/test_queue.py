@@ -98,6 +98,24 @@ async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
         task.cancel()
 
 
+async def test_who_has_asked_in_vain_stands_in_line_without_another_question() -> None:
+    slots = Slots(0)
+    asked: list[str] = []
+
+    async def select(ticket: Ticket) -> str | None:
+        asked.append(ticket.session_id)
+        return await slots.select(ticket)
+
+    queue = Queue(select, slots.give_back, 10)
+    (task,) = await stand_in_line(queue, ticket("a"))
+    await until_all_are_served(queue)
+    assert asked == ["a"]
+    slots.free = 1
+    queue.wake("chromium")
+    assert await task == "w"
+    assert asked == ["a", "a"]
+
+
 async def test_a_newcomer_does_not_pass_those_who_wait() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)

@@ -157,7 +157,7 @@ class Queue:
             slot = await self._select(ticket)
             if slot is not None:
                 return slot
-        return await self._wait(ticket)
+        return await self._wait(ticket, has_asked=wakes == self._wakes_for(pool))
 
     def abandon(self, ticket: Ticket) -> None:
         """Ends the wait of a client that has left. A lease that is on its way is given back."""
@@ -199,7 +199,7 @@ class Queue:
         """Undoes `close`."""
         self._refusal = None
 
-    async def _wait(self, ticket: Ticket) -> Selection:
+    async def _wait(self, ticket: Ticket, *, has_asked: bool) -> Selection:
         if self._refusal is not None:
             raise self._refusal
         if ticket.abandoned:  # while the registry was asked
@@ -207,9 +207,10 @@ class Queue:
         self._join(ticket)
         granted: asyncio.Future[Selection] = asyncio.get_running_loop().create_future()
         ticket.granted = granted
-        # The registry tells of free slots only after a selection has found none: ask for this ticket, too, although
-        # others wait before it.
-        self.wake(ticket.pool)
+        if not has_asked:
+            # Redis tells of a free slot only after a selection that found none: ask once for this ticket, too, although
+            # others wait before it.
+            self.wake(ticket.pool)
         try:
             async with asyncio.timeout_at(ticket.deadline):
                 return await granted
