@@ -277,7 +277,7 @@ def _run_fault(program: str, host: Host) -> str | None:
     return None
 
 
-def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings | None = None) -> Trial:
+def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings) -> Trial:
     """Launches a browser server as a worker of the pool would, which opens a page to warm up.
 
     Raises BrowserLaunchError.
@@ -286,7 +286,7 @@ def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings | 
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
         temporary = Path(directory, "tmp")
         temporary.mkdir()
-        spec = LaunchSpec.of(settings, browser, Path(directory, "browser.sock"), temporary, pool=pool)
+        spec = LaunchSpec(settings, pool, browser, Path(directory, "browser.sock"), temporary)
         version = asyncio.run(_launch_once(spec, settings.launch_timeout))
     return Trial("", version, time.monotonic() - started)
 

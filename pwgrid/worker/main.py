@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,13 +135,15 @@ class Worker:
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
-        spec = LaunchSpec.of(
-            *(settings, self.browser, boot.directory / "browser.sock", self._temporary()),
-            boot.runtime / CODE_CACHE,
+        spec = LaunchSpec(
+            settings,
             boot.pool,
+            self.browser,
+            socket_path=boot.directory / "browser.sock",
+            tmpdir=self._temporary(),
+            live_view=boot.directory / "live.sock" if settings.live_view else None,
+            code_cache=boot.runtime / CODE_CACHE,
         )
-        if settings.live_view:
-            spec = replace(spec, live_view=boot.directory / "live.sock")
         self.sessions.server = server = await BrowserServer.start(
             spec,
             boot.ipc,

@@ -225,7 +225,7 @@ async def test_files_of_the_host_are_no_upload(watched: Watched, files: dict[str
 
 
 async def test_uploads_lie_in_the_sessions_own_directory_whatever_they_are_called() -> None:
-    async with browser_server(slots=SHARED) as watched, protocol_client(watched.endpoint) as other:
+    async with browser_server(max_concurrent_sessions=SHARED) as watched, protocol_client(watched.endpoint) as other:
         await other.send(await other.new_context(), "createTempFiles", items=[{"name": "secret.txt"}])
         async with protocol_client(watched.endpoint) as client:
             page = await client.new_page()
@@ -242,7 +242,7 @@ async def test_uploads_lie_in_the_sessions_own_directory_whatever_they_are_calle
 
 
 async def test_what_a_session_has_written_goes_with_it() -> None:
-    async with browser_server(slots=SHARED) as watched:
+    async with browser_server(max_concurrent_sessions=SHARED) as watched:
         async with protocol_client(watched.endpoint) as client:
             context = await client.new_context(acceptDownloads="accept")
             page = await client.new_page(context)
@@ -263,7 +263,7 @@ async def test_what_a_session_has_written_goes_with_it() -> None:
 
 async def test_two_clients_who_count_their_calls_alike_get_each_their_own_trace() -> None:
     async with (
-        browser_server(slots=SHARED) as watched,
+        browser_server(max_concurrent_sessions=SHARED) as watched,
         protocol_client(watched.endpoint) as first,
         protocol_client(watched.endpoint) as second,
     ):
@@ -306,7 +306,7 @@ TRAVERSAL = {"id": "../../../escaped", "guid": "", "method": "initialize", "para
     ],
     ids=str,
 )
-@with_shared({"slots": SHARED})
+@with_shared({"max_concurrent_sessions": SHARED})
 async def test_what_is_no_call_ends_the_connection_and_is_not_logged(watched: Watched, message: Any) -> None:
     async with protocol_client(watched.endpoint) as other:
         async with connect(watched.endpoint) as websocket:
@@ -333,7 +333,7 @@ def tunnel(session: str, method: str) -> dict[str, Any]:
 @pytest.mark.parametrize("method", ENDINGS)
 async def test_a_client_that_ends_a_shared_browser_ends_its_own_session(guard: str, method: str) -> None:
     async with (
-        browser_server(slots=SHARED, client_guard=guard) as watched,
+        browser_server(max_concurrent_sessions=SHARED, client_guard=guard) as watched,
         protocol_client(watched.endpoint) as other,
     ):
         page = await other.new_page()
@@ -350,7 +350,7 @@ async def test_a_client_that_ends_a_shared_browser_ends_its_own_session(guard: s
 
 
 @pytest.mark.parametrize("method", ENDINGS)
-@with_shared({"slots": SHARED})
+@with_shared({"max_concurrent_sessions": SHARED})
 async def test_in_compatible_also_over_the_browsers_own_session_and_through_a_tunnel(
     watched: Watched, method: str
 ) -> None:
@@ -371,7 +371,7 @@ async def test_in_compatible_also_over_the_browsers_own_session_and_through_a_tu
 
 
 async def test_in_compatible_a_session_of_the_browser_works() -> None:
-    async with browser_server(slots=SHARED) as watched, protocol_client(watched.endpoint) as client:
+    async with browser_server(max_concurrent_sessions=SHARED) as watched, protocol_client(watched.endpoint) as client:
         session = await browser_session(client)
         assert (await client.cdp(session, "Browser.getVersion"))["product"]
         await client.new_page()
@@ -381,7 +381,7 @@ async def test_in_compatible_a_session_of_the_browser_works() -> None:
 async def test_in_strict_no_session_reaches_beyond_its_own_page() -> None:
     strict = "MAX_CONCURRENT_SESSIONS=1 allows it"
     async with (
-        browser_server(slots=SHARED, client_guard="strict") as watched,
+        browser_server(max_concurrent_sessions=SHARED, client_guard="strict") as watched,
         protocol_client(watched.endpoint) as other,
         protocol_client(watched.endpoint) as client,
     ):
@@ -409,7 +409,7 @@ async def test_in_strict_no_session_reaches_beyond_its_own_page() -> None:
 
 
 async def test_who_has_a_browser_alone_may_do_all_that_with_it() -> None:
-    async with browser_server(slots=1, client_guard="strict") as watched:
+    async with browser_server(max_concurrent_sessions=1, client_guard="strict") as watched:
         async with protocol_client(watched.endpoint) as client:
             session = await browser_session(client)
             await client.send(client.one("Browser"), "startTracing")
@@ -434,7 +434,7 @@ async def starts_tracing(client: ProtocolClient) -> bool:
 
 async def test_the_record_of_a_browser_goes_to_nobody_but_who_started_it() -> None:
     async with (
-        browser_server(slots=SHARED) as watched,
+        browser_server(max_concurrent_sessions=SHARED) as watched,
         protocol_client(watched.endpoint) as first,
     ):
         async with protocol_client(watched.endpoint) as second:
@@ -449,7 +449,7 @@ async def test_the_record_of_a_browser_goes_to_nobody_but_who_started_it() -> No
 @pytest.mark.parametrize("guard", ["compatible", "strict", "off"])
 @pytest.mark.parametrize("slots", [1, SHARED])
 async def test_a_context_is_reused_by_its_own_connection_alone(guard: str, slots: int) -> None:
-    async with browser_server(slots=slots, client_guard=guard) as watched:
+    async with browser_server(max_concurrent_sessions=slots, client_guard=guard) as watched:
         async with protocol_client(watched.endpoint) as first, protocol_client(watched.endpoint) as second:
             made = []
             for client in (first, second, first):
@@ -470,7 +470,7 @@ async def test_a_context_is_reused_by_its_own_connection_alone(guard: str, slots
 
 
 async def test_contexts_and_pages_that_were_made_over_cdp_end_with_their_session() -> None:
-    async with browser_server(slots=SHARED) as watched, protocol_client(watched.endpoint) as other:
+    async with browser_server(max_concurrent_sessions=SHARED) as watched, protocol_client(watched.endpoint) as other:
         session = await browser_session(other)
         async with protocol_client(watched.endpoint) as client:
             theirs = await browser_session(client)
@@ -487,7 +487,7 @@ async def test_contexts_and_pages_that_were_made_over_cdp_end_with_their_session
 
 @pytest.mark.parametrize("slots", [1, SHARED])
 async def test_no_page_gets_the_protocol_itself_since_nobody_would_see_what_it_asks_for(slots: int) -> None:
-    async with browser_server(slots=slots) as watched, protocol_client(watched.endpoint) as client:
+    async with browser_server(max_concurrent_sessions=slots) as watched, protocol_client(watched.endpoint) as client:
         page = await client.new_page()
         session = await browser_session(client)
         (target,) = await targets(client, session)
@@ -499,7 +499,7 @@ async def test_no_page_gets_the_protocol_itself_since_nobody_would_see_what_it_a
 
 async def test_without_a_guard_a_page_may_have_the_protocol() -> None:
     async with (
-        browser_server(slots=SHARED, client_guard="off") as watched,
+        browser_server(max_concurrent_sessions=SHARED, client_guard="off") as watched,
         protocol_client(watched.endpoint) as client,
     ):
         page = await client.new_page()
@@ -526,7 +526,7 @@ async def test_without_a_guard_a_page_may_have_the_protocol() -> None:
         ),
     ],
 )
-@with_shared({"slots": 1}, {"slots": SHARED})
+@with_shared({"max_concurrent_sessions": 1}, {"max_concurrent_sessions": SHARED})
 async def test_paths_of_the_host_are_refused_over_cdp(watched: Watched, method: str, params: dict[str, Any]) -> None:
     async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
@@ -538,7 +538,7 @@ async def test_paths_of_the_host_are_refused_over_cdp(watched: Watched, method: 
 
 
 async def test_a_browser_that_is_dying_admits_nobody() -> None:
-    async with browser_server(slots=SHARED, client_guard="off") as watched:
+    async with browser_server(max_concurrent_sessions=SHARED, client_guard="off") as watched:
         async with protocol_client(watched.endpoint) as client:
             session = await browser_session(client)
             os.kill(watched.server.browser_pid, signal.SIGSTOP)  # it takes its time
@@ -555,7 +555,7 @@ async def test_a_browser_that_is_dying_admits_nobody() -> None:
 
 
 async def test_a_browser_that_does_not_do_what_it_was_told_is_ended() -> None:
-    async with browser_server(slots=1) as watched:
+    async with browser_server(max_concurrent_sessions=1) as watched:
         pidfd = os.pidfd_open(watched.server.browser_pid)
         try:
             async with protocol_client(watched.endpoint) as client:
@@ -585,8 +585,8 @@ async def test_what_a_shared_browser_has_logged_goes_to_no_client(slots: int, to
     os.mkfifo(held)
     script.write_text(KEEPS_US_WAITING.format(browser=find_browser("chromium", Settings()).executable, held=held))
     script.chmod(0o755)
-    logging = {"executable": str(script), "args": ("--enable-logging=stderr",)}
-    async with browser_server(slots=slots, client_guard="off", **logging) as watched:
+    logging = {"executable": str(script), "chromium_args": ("--enable-logging=stderr",)}
+    async with browser_server(max_concurrent_sessions=slots, client_guard="off", **logging) as watched:
         async with (
             protocol_client(watched.endpoint, initialize=False) as late,
             protocol_client(watched.endpoint) as other,
@@ -660,7 +660,7 @@ async def test_the_environment_of_node_and_browser_is_an_allow_list(monkeypatch:
     secrets = ("GITHUB_TOKEN", "PWGRID_TOKEN", "REDIS_URL", "AWS_SECRET_ACCESS_KEY", "SOMETHING")
     for name in (*secrets, "CHOSEN", "TZ"):
         monkeypatch.setenv(name, "UTC")
-    async with browser_server(environment=("CHOSEN",)) as watched:
+    async with browser_server(browser_env=("CHOSEN",)) as watched:
         for pid in (watched.server.pid, watched.server.browser_pid):
             environment = psutil.Process(pid).environ()
             assert not environment.keys() & set(secrets)

@@ -47,7 +47,7 @@ def only(name: str, heard: str | None = None) -> dict[str, object]:
 
 @pytest.mark.parametrize("guard", ["compatible", "strict"])
 async def test_neither_sees_the_other(guard: str, playwright: Playwright) -> None:
-    async with browser_server(slots=SHARED, client_guard=guard) as watched, web_server() as site:
+    async with browser_server(max_concurrent_sessions=SHARED, client_guard=guard) as watched, web_server() as site:
         first = await playwright.chromium.connect(watched.endpoint)
         second = await playwright.chromium.connect(watched.endpoint)
         await signed_in(first, site, "first")
@@ -67,7 +67,7 @@ async def test_neither_sees_the_other(guard: str, playwright: Playwright) -> Non
 @pytest.mark.parametrize("guard", ["compatible", "strict"])
 @pytest.mark.parametrize("crash", [False, True])
 async def test_neither_ends_the_other(guard: str, crash: bool, playwright: Playwright) -> None:
-    async with browser_server(slots=SHARED, client_guard=guard) as watched, web_server() as site:
+    async with browser_server(max_concurrent_sessions=SHARED, client_guard=guard) as watched, web_server() as site:
         staying = await playwright.chromium.connect(watched.endpoint)
         await signed_in(staying, site, "staying")
         for number in range(3):
@@ -90,7 +90,7 @@ async def test_neither_ends_the_other(guard: str, crash: bool, playwright: Playw
 
 async def test_the_objects_of_one_connection_are_none_to_another() -> None:
     async with (
-        browser_server(slots=SHARED) as watched,
+        browser_server(max_concurrent_sessions=SHARED) as watched,
         protocol_client(watched.endpoint) as owner,
         protocol_client(watched.endpoint) as other,
     ):
@@ -103,7 +103,7 @@ async def test_the_objects_of_one_connection_are_none_to_another() -> None:
 
 
 async def test_a_trace_has_nothing_of_the_other(playwright: Playwright, tmp_path: Path) -> None:
-    async with browser_server(slots=SHARED) as watched, web_server() as site:
+    async with browser_server(max_concurrent_sessions=SHARED) as watched, web_server() as site:
         first = await playwright.chromium.connect(watched.endpoint)
         second = await playwright.chromium.connect(watched.endpoint)
         for browser, name in ((first, "first"), (second, "second")):

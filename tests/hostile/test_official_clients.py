@@ -62,7 +62,7 @@ async def test_all_that_playwrights_node_client_does_works(guard: str, tmp_path:
     node, cli = compute_driver_executable()
     slots = 5 if guard == "compatible" else 1
     async with (
-        browser_server(slots=slots, client_guard=guard) as watched,
+        browser_server(max_concurrent_sessions=slots, client_guard=guard) as watched,
         recording_relay(watched.endpoint) as relay,
     ):
         script = str(Path(__file__).with_name("official_client.cjs"))
@@ -77,7 +77,7 @@ async def test_all_that_playwrights_node_client_does_works(guard: str, tmp_path:
 
 
 async def test_all_that_playwrights_python_client_does_works(playwright: Playwright, tmp_path: Path) -> None:
-    async with browser_server(slots=5) as watched, recording_relay(watched.endpoint) as relay:
+    async with browser_server(max_concurrent_sessions=5) as watched, recording_relay(watched.endpoint) as relay:
         async with asyncio.timeout(BOUND_S):
             await use_everything(playwright, relay.endpoint, tmp_path)
     assert relay.refusals == []

@@ -1,22 +1,30 @@
 """The settings of a grid reach its browser servers."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import short_form
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from tests.support.grid import running_grid
 from tests.support.protocol_client import Refusal, protocol_client
 
 
-def test_a_browser_server_is_launched_with_the_guard_that_is_set(tmp_path: Path) -> None:
+def test_a_browser_server_is_launched_with_the_guard_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = Settings(client_guard="strict", block_file_urls=True, browser_env=("CHOSEN",), max_concurrent_sessions=3)
-    spec = LaunchSpec.of(
-        settings, FoundBrowser("chromium", "/chromium", "", "CHROMIUM_EXECUTABLE"), tmp_path / "socket", tmp_path
-    )
-    assert (spec.client_guard, spec.block_file_urls, spec.environment, spec.slots) == ("strict", True, ("CHOSEN",), 3)
+    browser = FoundBrowser("chromium", "/chromium", "", "setting")
+    spec = LaunchSpec(settings, short_form(settings, "chromium"), browser, tmp_path / "socket", tmp_path)
+    monkeypatch.setenv("CHOSEN", "yes")
+    monkeypatch.setenv("SECRET", "no")
+    options = json.loads(spec.options(tmp_path, 1.0))
+    assert (options["clientGuard"], options["blockFileUrls"], options["slots"]) == ("strict", True, 3)
+    assert spec.environment()["CHOSEN"] == "yes"
+    assert "SECRET" not in spec.environment()
 
 
 async def test_a_grid_refuses_by_its_settings_and_says_by_which() -> None:

@@ -157,7 +157,7 @@ async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> Non
 
 
 async def test_a_client_that_answers_no_ping_is_ended() -> None:
-    async with browser_server(ping_timeout_s=0.6) as watched:
+    async with browser_server(session_ping_timeout=0.6) as watched:
         with await raw_session(watched) as client:
             sentence = b"its client gave no sign of life for SESSION_PING_TIMEOUT=0.6 s"
             assert sentence in await read_to_end(client)
@@ -166,7 +166,7 @@ async def test_a_client_that_answers_no_ping_is_ended() -> None:
 
 
 async def test_a_client_that_answers_pings_is_left_alone() -> None:
-    async with browser_server(ping_timeout_s=3) as watched:
+    async with browser_server(session_ping_timeout=3) as watched:
         async with connect(watched.endpoint, ping_interval=None) as client:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.recv(), 5.0)
@@ -176,7 +176,7 @@ async def test_a_client_that_answers_pings_is_left_alone() -> None:
 
 async def test_pings_and_pongs_do_not_keep_an_idle_session() -> None:
     async with (
-        browser_server(ping_timeout_s=6, idle_timeout_s=5) as watched,
+        browser_server(session_ping_timeout=6, session_idle_timeout=5) as watched,
         connect(watched.endpoint, ping_interval=0.2) as client,
     ):
         with pytest.raises(ConnectionClosed, match="its client asked for nothing for SESSION_IDLE_TIMEOUT="):
@@ -185,7 +185,7 @@ async def test_pings_and_pongs_do_not_keep_an_idle_session() -> None:
 
 
 async def test_a_session_ends_at_its_maximum_duration_however_busy() -> None:
-    async with browser_server(max_duration_s=3) as watched, async_playwright() as playwright:
+    async with browser_server(session_max_duration=3) as watched, async_playwright() as playwright:
 
         async def keep_busy() -> None:
             browser = await playwright.chromium.connect(watched.endpoint)
@@ -443,7 +443,7 @@ async def test_sigterm_is_a_stop() -> None:
 
 async def test_a_browser_that_is_not_there_is_an_error_that_says_so() -> None:
     with private_directory() as directory:
-        launch = replace(spec(directory, fake=True), executable="/nonexistent/chromium")
+        launch = spec(directory, fake=True, executable="/nonexistent/chromium")
         with pytest.raises(BrowserLaunchError) as caught:
             await start(launch)
     assert str(caught.value) == "chromium did not start: its executable is not there: run `pwgrid setup`"
@@ -455,7 +455,7 @@ async def test_a_browser_that_exits_is_an_error_with_what_it_said(tmp_path: Path
     broken.write_text("#!/bin/sh\necho libnothing.so is missing >&2\nexit 127\n")
     broken.chmod(0o755)
     with private_directory() as directory:
-        launch = replace(spec(directory, fake=True), executable=str(broken))
+        launch = spec(directory, fake=True, executable=str(broken))
         with pytest.raises(BrowserLaunchError) as caught:
             await start(launch)
     assert str(caught.value) == "chromium did not start: libnothing.so is missing"
@@ -503,7 +503,7 @@ from tests.support.front_door import offer, spec
 async def main():
     ours, theirs, session = (socket.socket(fileno=int(fd)) for fd in sys.argv[2:5])
     server = await BrowserServer.start(
-        replace(spec(Path(sys.argv[1])), drain_timeout_s=float(sys.argv[5])), ours, theirs,
+        spec(Path(sys.argv[1]), drain_timeout=float(sys.argv[5])), ours, theirs,
         on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=30,
     )
     await server.hand_over(replace(offer("a" * 16), told={"name": "Smoke 12"}), session.fileno())

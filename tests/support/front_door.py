@@ -15,7 +15,9 @@ from typing import Any
 import psutil
 
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.model import Settings
+from pwgrid.settings.model import SETTINGS, Settings
+from pwgrid.settings.pools import short_form
+from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LAUNCHER
 from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
 from pwgrid.worker.policy.admission import Offer
@@ -68,15 +70,32 @@ class Watched:
             await handed_over
 
 
-def spec(directory: Path, browser_type: BrowserType = "chromium", *, fake: bool = False, **changes: Any) -> LaunchSpec:
-    """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it."""
+def spec(
+    directory: Path,
+    browser_type: BrowserType = "chromium",
+    *,
+    fake: bool = False,
+    executable: str = "",
+    live_view: Path | None = None,
+    code_cache: Path | None = None,
+    **changes: Any,
+) -> LaunchSpec:
+    """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it.
+    `changes` are settings; they are not checked, so a test may set times shorter than the shortest allowed."""
+    assert changes.keys() <= SETTINGS.keys(), changes
     temporary = directory / "tmp"
     temporary.mkdir(exist_ok=True)
-    if fake:
-        launch = LaunchSpec(browser_type, directory / "browser.sock", temporary)
-    else:
-        launch = LaunchSpec.of(Settings(), fit_browser(browser_type), directory / "browser.sock", temporary)
-    return replace(launch, **changes)
+    settings = Settings().model_copy(update=changes)
+    browser = FoundBrowser(browser_type, "", "", "setting") if fake else fit_browser(browser_type)
+    return LaunchSpec(
+        settings,
+        short_form(settings, browser_type),
+        replace(browser, executable=executable) if executable else browser,
+        directory / "browser.sock",
+        temporary,
+        live_view,
+        code_cache,
+    )
 
 
 @contextlib.contextmanager

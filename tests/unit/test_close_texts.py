@@ -4,10 +4,12 @@ import pytest
 
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.settings.kinds import MAX_SECONDS
+from pwgrid.settings.model import Settings
 from pwgrid.worker.policy.close_texts import close_texts, drain_text
 
 FRAME_BYTES = 123
 LONGEST_S = MAX_SECONDS - 0.5
+LIMITS = ("session_ping_timeout", "session_idle_timeout", "session_max_duration", "drain_timeout")
 LIMIT = "DRAIN_TIMEOUT=30 s"
 
 
@@ -31,15 +33,13 @@ def test_who_is_cut_by_a_drain_hears_why_and_which_setting_would_help(
 
 def test_a_crash_is_told_as_one_also_in_a_drain() -> None:
     assert drain_text("browser ended (SIGSEGV)", EndReason.BROWSER_CRASHED, LIMIT) is None
-    texts = close_texts(ping_timeout_s=60, idle_timeout_s=0, max_duration_s=0, drain_timeout_s=30)
+    texts = close_texts(Settings())
     assert texts["browser crashed"] == "the grid closed this session: its browser crashed"
 
 
 def test_every_sentence_fits_into_a_close_frame_whatever_the_settings() -> None:
     sentences = [
-        *close_texts(
-            ping_timeout_s=LONGEST_S, idle_timeout_s=LONGEST_S, max_duration_s=LONGEST_S, drain_timeout_s=LONGEST_S
-        ).values(),
+        *close_texts(Settings().model_copy(update=dict.fromkeys(LIMITS, LONGEST_S))).values(),
         *(
             drain_text(reason, cut, f"RECYCLE_DRAIN_TIMEOUT={LONGEST_S:g} s") or ""
             for reason in ("lifetime limit", "shutdown", "operator", "scaled down", "no master for too long")

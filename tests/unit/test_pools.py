@@ -300,10 +300,10 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
     chrome.touch(0o755)
     browser = find_for_pool(mine, settings, SearchPaths(root=tmp_path))
     assert str(browser) == "chromium: channel chrome (setting)"
-    spec = LaunchSpec.of(settings.of_pool(mine), browser, tmp_path / "s", tmp_path, pool=mine)
+    spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path / "s", tmp_path)
     options = json.loads(spec.options(tmp_path, 1.0))
     assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", "", False)
-    assert (options["slots"], options["args"], spec.variables) == (2, ["--global"], {"TZ": "UTC"})
+    assert (options["slots"], options["args"], spec.environment()["TZ"]) == (2, ["--global"], "UTC")
     assert options["proxy"] == {"server": "http://proxy:1", "username": "me", "password": "p"}
 
 

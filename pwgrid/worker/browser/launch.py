@@ -8,16 +8,15 @@ import re
 import socket
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserLaunchError
-from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import PoolSettings, short_form
+from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.node_link import Message
 from pwgrid.worker.policy.close_texts import close_texts
@@ -47,104 +46,55 @@ _FIREFOX_PREFS: Final[Mapping[str, str | int | bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What to launch, and the limits of its sessions. Durations are in seconds; 0 switches a limit off."""
+    """What to launch, and for whom. `settings` are those of `pool` (`Settings.of_pool`)."""
 
-    browser_type: BrowserType
+    settings: Settings
+    pool: PoolSettings
+    browser: FoundBrowser
     socket_path: Path
     """Where the browser server listens (Unix socket, at most 107 bytes)."""
     tmpdir: Path
     """Private to this browser server: processes with this TMPDIR are killed with it."""
-    executable: str = ""
-    """Empty: Playwright looks for one itself."""
-    channel: str = ""
-    headless: bool = True
-    args: tuple[str, ...] = ()
-    chromium_sandbox: bool = False
-    ping_timeout_s: float = 60.0
-    idle_timeout_s: float = 0.0
-    max_duration_s: float = 0.0
-    drain_timeout_s: float = 30.0
-    slots: int = 1
-    """How many clients may share the browser."""
-    client_guard: str = "compatible"
-    block_file_urls: bool = False
-    environment: tuple[str, ...] = ()
-    """Names of variables of the grid that Node and the browser get beside those that they need."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Further variables, with their values."""
-    proxy: Mapping[str, str] = field(default_factory=dict)
-    """Playwright's launch option; empty: none."""
     live_view: Path | None = None
     """Where it shows the pages of sessions to the proxy (Unix socket); None: nowhere."""
     code_cache: Path | None = None
     """Where browser servers of the same grid share compiled code."""
 
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        browser: FoundBrowser,
-        socket_path: Path,
-        tmpdir: Path,
-        code_cache: Path | None = None,
-        pool: PoolSettings | None = None,
-    ) -> LaunchSpec:
-        """Makes the spec for `browser` from the settings of the worker and of `pool`."""
-        pool = pool or short_form(settings, browser.browser_type)
-        return cls(
-            browser_type=browser.browser_type,
-            socket_path=socket_path,
-            tmpdir=tmpdir,
-            executable=browser.executable,
-            channel=browser.channel,
-            headless=settings.headless,
-            args=pool.args,
-            chromium_sandbox=settings.chromium_sandbox,
-            ping_timeout_s=settings.session_ping_timeout,
-            idle_timeout_s=settings.session_idle_timeout,
-            max_duration_s=settings.session_max_duration,
-            drain_timeout_s=settings.drain_timeout,
-            slots=settings.max_concurrent_sessions,
-            client_guard=settings.client_guard,
-            block_file_urls=settings.block_file_urls,
-            environment=settings.browser_env,
-            variables={name: value.get_secret_value() for name, value in pool.env.items()},
-            proxy=pool.proxy.options() if pool.proxy else {},
-            code_cache=code_cache,
-        )
-
     def options(self, playwright_core: Path, timeout_s: float) -> str:
         """The launcher's options, as JSON."""
+        settings, pool = self.settings, self.pool
         return json.dumps(
             {
-                "browserType": self.browser_type,
-                "executablePath": self.executable,
-                "channel": self.channel,
-                "headless": self.headless,
-                "args": self.args,
-                "proxy": dict(self.proxy) or None,
-                "chromiumSandbox": self.chromium_sandbox,
+                "browserType": self.browser.browser_type,
+                "executablePath": self.browser.executable,
+                "channel": self.browser.channel,
+                "headless": settings.headless,
+                "args": pool.args,
+                "proxy": pool.proxy.options() if pool.proxy else None,
+                "chromiumSandbox": settings.chromium_sandbox,
                 "firefoxUserPrefs": _FIREFOX_PREFS,
                 "socketPath": str(self.socket_path),
                 "playwrightCore": str(playwright_core),
-                "pingTimeoutS": self.ping_timeout_s,
-                "idleTimeoutS": self.idle_timeout_s,
-                "maxDurationS": self.max_duration_s,
-                "drainTimeoutS": self.drain_timeout_s,
+                "pingTimeoutS": settings.session_ping_timeout,
+                "idleTimeoutS": settings.session_idle_timeout,
+                "maxDurationS": settings.session_max_duration,
+                "drainTimeoutS": settings.drain_timeout,
                 "launchTimeoutS": timeout_s,
-                "slots": self.slots,
-                "clientGuard": self.client_guard,
-                "blockFileUrls": self.block_file_urls,
+                "slots": settings.max_concurrent_sessions,
+                "clientGuard": settings.client_guard,
+                "blockFileUrls": settings.block_file_urls,
                 "liveView": str(self.live_view) if self.live_view else "",
                 "codeCache": str(self.code_cache) if self.code_cache else "",
-                "closeTexts": close_texts(
-                    ping_timeout_s=self.ping_timeout_s,
-                    idle_timeout_s=self.idle_timeout_s,
-                    max_duration_s=self.max_duration_s,
-                    drain_timeout_s=self.drain_timeout_s,
-                ),
+                "closeTexts": close_texts(settings),
             }
         )
+
+    def environment(self) -> dict[str, str]:
+        """The variables that Node and the browser get: those that they need, BROWSER_ENV, and the pool's own."""
+        named = self.settings.browser_env
+        kept = {name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in named}
+        own = {name: value.get_secret_value() for name, value in self.pool.env.items()}
+        return {**kept, **own, "TMPDIR": str(self.tmpdir)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +124,11 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
     if len(os.fsencode(spec.socket_path)) > _SOCKET_PATH_BYTES:
         raise BrowserLaunchError(
             f"its socket's path is longer than {_SOCKET_PATH_BYTES} bytes: set PWGRID_RUNTIME_DIR to a shorter one",
-            spec.browser_type,
+            spec.browser.browser_type,
         )
     node, cli = compute_driver_executable()
     environment = {
-        name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in spec.environment
-    }
-    environment |= {
-        **spec.variables,
-        "TMPDIR": str(spec.tmpdir),
+        **spec.environment(),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
         "NODE_CHANNEL_SERIALIZATION_MODE": "json",
         "PWGRID_LAUNCH": spec.options(Path(cli).parent, timeout_s),

@@ -142,11 +142,11 @@ class BrowserServer:
             async with asyncio.timeout(timeout_s):
                 message = await server._started
             if message["say"] == "failed":
-                raise BrowserLaunchError(message["error"], spec.browser_type)
+                raise BrowserLaunchError(message["error"], spec.browser.browser_type)
         except TimeoutError:
             await server.stop(0)
             raise BrowserLaunchError(
-                f"not ready within {timeout_s:g} s\n{server.evidence}", spec.browser_type
+                f"not ready within {timeout_s:g} s\n{server.evidence}", spec.browser.browser_type
             ) from None
         except BaseException:
             await server.stop(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.settings.model import Settings
 
 _CLOSED: Final = "the grid closed this session: "
 
@@ -20,17 +21,17 @@ _WHY_DRAINED: Final = {
 """By the drain's reason; for all other reasons another worker takes the place of the one that drains."""
 
 
-def close_texts(
-    *, ping_timeout_s: float, idle_timeout_s: float, max_duration_s: float, drain_timeout_s: float
-) -> dict[str, str]:
-    """Returns sentences by end reason, for sessions that end singly, or in a browser server without worker and
-    master."""
+def close_texts(settings: Settings) -> dict[str, str]:
+    """Returns the sentences by end reason that a browser server says by itself: to a session that ends alone (not in a
+    drain), and to all of them when it has lost its worker and the master."""
+    ping, idle = settings.session_ping_timeout, settings.session_idle_timeout
+    duration, drain = settings.session_max_duration, settings.drain_timeout
     sentences = {
-        EndReason.PING_TIMEOUT: f"its client gave no sign of life for SESSION_PING_TIMEOUT={ping_timeout_s:g} s",
-        EndReason.IDLE_TIMEOUT: f"its client asked for nothing for SESSION_IDLE_TIMEOUT={idle_timeout_s:g} s",
-        EndReason.MAXIMUM_DURATION: f"it had lasted for SESSION_MAX_DURATION={max_duration_s:g} s",
+        EndReason.PING_TIMEOUT: f"its client gave no sign of life for SESSION_PING_TIMEOUT={ping:g} s",
+        EndReason.IDLE_TIMEOUT: f"its client asked for nothing for SESSION_IDLE_TIMEOUT={idle:g} s",
+        EndReason.MAXIMUM_DURATION: f"it had lasted for SESSION_MAX_DURATION={duration:g} s",
         EndReason.ENDED_BY_OPERATOR: "an operator ended it",
-        EndReason.DRAIN_TIMEOUT: f"its worker was gone and DRAIN_TIMEOUT={drain_timeout_s:g} s was over",
+        EndReason.DRAIN_TIMEOUT: f"its worker was gone and DRAIN_TIMEOUT={drain:g} s was over",
         EndReason.RETURNED: "its lease was returned",
         EndReason.EXPIRED: "its lease ran out; extend it, or borrow with more ttlSeconds",
         EndReason.WORKER_STOPPED: "its worker had stopped; connect again",
