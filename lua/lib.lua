@@ -74,7 +74,6 @@ end
 local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
 -- [end: caps]
 
--- [shared: describe]
 -- Writes what the worker was told of the session's client into a record that is made anew: JSON of fields and values, or "".
 -- "caps" is not a field: it names the caps, comma-separated, for which the session counts.
 local function describe(prefix, id, told)
@@ -93,7 +92,6 @@ local function describe(prefix, id, told)
   end
   if #record > 0 then redis.call('HSET', key, unpack(record)) end
 end
--- [end: describe]
 
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.

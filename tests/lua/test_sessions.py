@@ -19,6 +19,7 @@ from pwgrid.common.session_lifecycle import (
 )
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.registry import records
+from pwgrid.registry.scripts import load
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 
@@ -101,20 +102,18 @@ def test_shared_lines_of_the_scripts_are_the_same() -> None:
         "record": 1,
         "note_lease": 1,
         "caps": 1,
-        "describe": 1,
         "finish": 1,
         "wake": 1,
         "take_back": 1,
     }
     assert places == {
-        "counters": 4,
-        "tally": 3,
-        "record": 4,
-        "note_lease": 3,
-        "caps": 3,
-        "describe": 2,
-        "finish": 3,
-        "wake": 3,
+        "counters": 3,
+        "tally": 2,
+        "record": 3,
+        "note_lease": 2,
+        "caps": 2,
+        "finish": 2,
+        "wake": 2,
         "take_back": 2,
     }
 
@@ -280,11 +279,11 @@ def test_a_session_that_redis_never_heard_of_is_recorded_as_its_worker_knows_it(
     assert (grid.active(), grid.outcomes()) == (1, {"completed": 1})
 
 
-def test_release_stands_alone_with_four_arguments(redis: RedisServer) -> None:
+def test_release_needs_four_arguments(redis: RedisServer) -> None:
     grid = LuaGrid(redis.client())
     grid.register()
     grid.select("s1")
-    source = (resource_dir("lua") / "release.lua").read_text()
+    source = load("release").source
     arguments = ("cluster:active_connections", "s1", "ended", "ended by operator", int(NOW))
     assert grid.client.eval(source, 1, *arguments) == 1
     assert grid.client.eval(source, 1, *arguments) == 0
