@@ -1,4 +1,7 @@
-"""A session's states, and the table of events that move it between them; the scripts in lua/ follow it."""
+"""A session's states, and the reasons why sessions end.
+
+Only the scripts in lua/ change the state of a session; tests/lua/test_sessions.py has the table that they follow.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +16,6 @@ class SessionStatus(StrEnum):
     ENDED = "ended"  # an operator ended it: neither its client nor the grid did
     FAILED = "failed"  # the grid or the browser ended it, for a recorded reason
     EXPIRED = "expired"  # its client never came, or its borrowed lease ran out
-
-
-class SessionEvent(StrEnum):
-    STARTED = "started"
-    COMPLETED = "completed"
-    ENDED = "ended"
-    FAILED = "failed"
-    EXPIRED = "expired"
-
-
-class SessionError(ValueError):
-    """An event that cannot happen in this state."""
-
-
-_S, _E = SessionStatus, SessionEvent
-
-TRANSITIONS: Final[dict[tuple[SessionStatus, SessionEvent], SessionStatus]] = {
-    (_S.PENDING, _E.STARTED): _S.RUNNING,
-    (_S.PENDING, _E.FAILED): _S.FAILED,
-    (_S.PENDING, _E.EXPIRED): _S.EXPIRED,
-    (_S.RUNNING, _E.COMPLETED): _S.COMPLETED,
-    (_S.RUNNING, _E.ENDED): _S.ENDED,
-    (_S.RUNNING, _E.FAILED): _S.FAILED,
-    (_S.RUNNING, _E.EXPIRED): _S.EXPIRED,
-}
-"""Nothing leads back to pending, or out of an end. Two things are repairs of a wrong record, not transitions: a session
-that was only presumed dead (its worker was silent) becomes running again once the worker reports it, and the record of
-a session that never started is removed when its handoff is tried on another worker."""
 
 
 class EndReason(StrEnum):
@@ -93,11 +68,3 @@ def how_ended(by: str, reason: str) -> SessionStatus:
     if by == "client":
         return SessionStatus.COMPLETED
     return _ENDS.get(reason, SessionStatus.FAILED)
-
-
-def advance(status: SessionStatus, event: SessionEvent) -> SessionStatus:
-    """The status after `event`. Raises SessionError when the pair is not in the table."""
-    try:
-        return TRANSITIONS[status, event]
-    except KeyError:
-        raise SessionError(f"the event {event} cannot happen to a session that is {status}") from None

@@ -8,57 +8,51 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.histogram import Histogram
-from pwgrid.common.session_lifecycle import (
-    LIVE,
-    TRANSITIONS,
-    EndReason,
-    SessionError,
-    SessionEvent,
-    SessionStatus,
-    advance,
-)
+from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.registry import records
 from pwgrid.registry.scripts import load
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 
+PENDING, RUNNING = SessionStatus.PENDING, SessionStatus.RUNNING
+STARTED = "started"
+"""An event, as an end is: the status of that end."""
+
+TRANSITIONS = {
+    (PENDING, STARTED): RUNNING,
+    (PENDING, "failed"): SessionStatus.FAILED,
+    (PENDING, "expired"): SessionStatus.EXPIRED,
+    (RUNNING, "completed"): SessionStatus.COMPLETED,
+    (RUNNING, "ended"): SessionStatus.ENDED,
+    (RUNNING, "failed"): SessionStatus.FAILED,
+    (RUNNING, "expired"): SessionStatus.EXPIRED,
+}
+"""Nothing leads back to pending, or out of an end. Two things are repairs of a wrong record, not transitions: a session
+that was only presumed dead (its worker was silent) becomes running again once the worker reports it, and the record of
+a session that never started is removed when its handoff is tried on another worker."""
+
+EVENTS = (STARTED, "completed", "ended", "failed", "expired")
+
 TO_STATUS = {
-    SessionStatus.PENDING: [],
-    SessionStatus.RUNNING: [SessionEvent.STARTED],
-    SessionStatus.COMPLETED: [SessionEvent.STARTED, SessionEvent.COMPLETED],
-    SessionStatus.ENDED: [SessionEvent.STARTED, SessionEvent.ENDED],
-    SessionStatus.FAILED: [SessionEvent.FAILED],
-    SessionStatus.EXPIRED: [SessionEvent.EXPIRED],
+    PENDING: [],
+    RUNNING: [STARTED],
+    SessionStatus.COMPLETED: [STARTED, "completed"],
+    SessionStatus.ENDED: [STARTED, "ended"],
+    SessionStatus.FAILED: ["failed"],
+    SessionStatus.EXPIRED: ["expired"],
 }
 
 
-def happen(grid: LuaGrid, event: SessionEvent, session: str = "s1") -> int:
-    return grid.start(session) if event is SessionEvent.STARTED else grid.release(session, event.value, "why")
+def happen(grid: LuaGrid, event: str, session: str = "s1") -> int:
+    return grid.start(session) if event == STARTED else grid.release(session, event, "why")
 
 
 # The table
 
 
-def test_the_table_is_this_one() -> None:
-    assert {(status.value, event.value): after.value for (status, event), after in TRANSITIONS.items()} == {
-        ("pending", "started"): "running",
-        ("pending", "failed"): "failed",
-        ("pending", "expired"): "expired",
-        ("running", "completed"): "completed",
-        ("running", "ended"): "ended",
-        ("running", "failed"): "failed",
-        ("running", "expired"): "expired",
-    }
-
-
-def test_a_pair_that_is_not_in_the_table_raises() -> None:
-    with pytest.raises(SessionError, match="the event started cannot happen to a session that is completed"):
-        advance(SessionStatus.COMPLETED, SessionEvent.STARTED)
-
-
-@pytest.mark.parametrize(("before", "event"), list(itertools.product(SessionStatus, SessionEvent)))
-def test_the_scripts_follow_the_table(grid: LuaGrid, before: SessionStatus, event: SessionEvent) -> None:
+@pytest.mark.parametrize(("before", "event"), list(itertools.product(SessionStatus, EVENTS)))
+def test_the_scripts_follow_the_table(grid: LuaGrid, before: SessionStatus, event: str) -> None:
     grid.register()
     grid.select("s1")
     for step in TO_STATUS[before]:
@@ -67,9 +61,9 @@ def test_the_scripts_follow_the_table(grid: LuaGrid, before: SessionStatus, even
     outcomes = grid.outcomes()
     happen(grid, event)
 
-    if before is SessionStatus.PENDING and event in (SessionEvent.COMPLETED, SessionEvent.ENDED):
+    if before is PENDING and event in ("completed", "ended"):
         # The one shortcut: its start got lost, and is made up for in the same step.
-        after = advance(advance(before, SessionEvent.STARTED), event)
+        after = TRANSITIONS[TRANSITIONS[before, STARTED], event]
         assert "startedAt" in grid.session("s1")
     else:
         after = TRANSITIONS.get((before, event), before)
