@@ -541,14 +541,14 @@ async def test_a_browser_that_is_dying_admits_nobody() -> None:
     async with browser_server(max_concurrent_sessions=SHARED, client_guard="off") as watched:
         async with protocol_client(watched.endpoint) as client:
             session = await browser_session(client)
-            os.kill(watched.server.browser_pid, signal.SIGSTOP)  # it takes its time
+            os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)  # it takes its time
             try:
                 crash = asyncio.ensure_future(client.cdp(session, "Browser.crash"))
                 await client.send(client.one("Browser"), "defaultUserAgentForTest")  # Node has read the one before, too
                 with pytest.raises(Exception, match="503"):
                     await connect(watched.endpoint)
             finally:
-                os.kill(watched.server.browser_pid, signal.SIGCONT)
+                os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
             with pytest.raises(Refusal):
                 await crash
         assert (await watched.why_gone()).startswith("browser ended (")
@@ -556,11 +556,11 @@ async def test_a_browser_that_is_dying_admits_nobody() -> None:
 
 async def test_a_browser_that_does_not_do_what_it_was_told_is_ended() -> None:
     async with browser_server(max_concurrent_sessions=1) as watched:
-        pidfd = os.pidfd_open(watched.server.browser_pid)
+        pidfd = os.pidfd_open(watched.server.ready.browser_pid)
         try:
             async with protocol_client(watched.endpoint) as client:
                 session = await browser_session(client)
-                os.kill(watched.server.browser_pid, signal.SIGSTOP)
+                os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
                 closing = asyncio.ensure_future(client.cdp(session, "Browser.close"))
                 async with asyncio.timeout(BOUND_S):
                     await readable(pidfd)
@@ -593,7 +593,7 @@ async def test_what_a_shared_browser_has_logged_goes_to_no_client(slots: int, to
         ):
             page = await other.new_page()
             await evaluate(other, page, "console.error('a secret of another session')")
-            psutil.Process(watched.server.browser_pid).children()[0].kill()
+            psutil.Process(watched.server.ready.browser_pid).children()[0].kill()
             assert "browser crashed" in await asyncio.wait_for(other.ended, BOUND_S)
             browser = await late.initialize()
             with pytest.raises(Refusal) as caught:
@@ -661,7 +661,7 @@ async def test_the_environment_of_node_and_browser_is_an_allow_list(monkeypatch:
     for name in (*secrets, "CHOSEN", "TZ"):
         monkeypatch.setenv(name, "UTC")
     async with browser_server(browser_env=("CHOSEN",)) as watched:
-        for pid in (watched.server.pid, watched.server.browser_pid):
+        for pid in (watched.server.pid, watched.server.ready.browser_pid):
             environment = psutil.Process(pid).environ()
             assert not environment.keys() & set(secrets)
             assert environment["CHOSEN"] == environment["TZ"] == "UTC"

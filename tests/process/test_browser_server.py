@@ -298,7 +298,7 @@ async def test_secrets_of_the_grid_are_not_in_the_environment_of_the_browser(mon
     for name in ("PWGRID_TOKEN", "REDIS_URL", "NOTIFY_SOCKET", "NODE_OPTIONS"):
         monkeypatch.setenv(name, "" if name == "NODE_OPTIONS" else "unix:secret")
     async with browser_server() as watched:
-        for pid in (watched.server.pid, watched.server.browser_pid):
+        for pid in (watched.server.pid, watched.server.ready.browser_pid):
             names = psutil.Process(pid).environ().keys()
             assert "TMPDIR" in names
             assert names.isdisjoint({"PWGRID_TOKEN", "REDIS_URL", "NOTIFY_SOCKET", "NODE_OPTIONS"})
@@ -310,7 +310,7 @@ async def test_secrets_of_the_grid_are_not_in_the_environment_of_the_browser(mon
 @each_browser
 async def test_after_sigkill_of_node_nothing_is_left(browser_type: BrowserType) -> None:
     async with browser_server(browser_type) as watched:
-        browser_pid = watched.server.browser_pid
+        browser_pid = watched.server.ready.browser_pid
         os.kill(watched.server.pid, signal.SIGKILL)
         async with asyncio.timeout(BOUND_S):
             assert await watched.server.exited == -signal.SIGKILL
@@ -342,7 +342,7 @@ def set_nonblocking(sock: socket.socket) -> socket.socket:
 @each_browser
 async def test_a_crashed_browser_ends_every_session_with_that_reason(browser_type: BrowserType) -> None:
     async with browser_server(browser_type) as watched, connect(watched.endpoint) as client:
-        os.kill(watched.server.browser_pid, signal.SIGKILL)
+        os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
         with pytest.raises(ConnectionClosed, match="the grid closed this session: its browser crashed"):
             await client.recv()
         closed = await watched.next_closed()
@@ -355,7 +355,7 @@ async def test_a_playwright_client_of_a_crashed_browser_hears_of_it() -> None:
     async with browser_server() as watched, async_playwright() as playwright:
         browser = await playwright.chromium.connect(watched.endpoint)
         page = await browser.new_page()
-        os.kill(watched.server.browser_pid, signal.SIGKILL)
+        os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
         with pytest.raises(PlaywrightError, match=r"closed|crashed"):
             await page.wait_for_event("never", timeout=BOUND_S * 1000)
         assert (await watched.next_closed()).reason == "browser crashed"
@@ -367,8 +367,8 @@ async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
         client, handed = socket.socketpair()
         future = watched.server.hand_over(offer("0" * 16), handed.fileno())
         handed.close()
-        os.kill(watched.server.browser_pid, signal.SIGKILL)
-        await ended(watched.server.browser_pid)
+        os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
+        await ended(watched.server.ready.browser_pid)
         os.kill(watched.server.pid, signal.SIGCONT)
         await future
         answer = await read_to_end(set_nonblocking(client))
@@ -381,11 +381,11 @@ async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
 async def test_a_canary_sings_only_while_the_browser_works() -> None:
     async with browser_server() as watched:
         assert (await watched.server.canary(BOUND_S)).ok
-        os.kill(watched.server.browser_pid, signal.SIGSTOP)
+        os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
         sick = await watched.server.canary(0.5)
         assert not sick.ok
         assert "0.5 s" in sick.error
-        os.kill(watched.server.browser_pid, signal.SIGCONT)
+        os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
         assert (await watched.server.canary(BOUND_S)).ok
 
 
@@ -399,7 +399,7 @@ async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:
 @each_browser
 async def test_stop_cuts_off_a_browser_that_hangs(browser_type: BrowserType) -> None:
     async with browser_server(browser_type) as watched:
-        os.kill(watched.server.browser_pid, signal.SIGSTOP)
+        os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
         await watched.server.stop(1.0)
         assert processes_of(watched.directory) == []
 
@@ -508,7 +508,7 @@ async def main():
     )
     await server.hand_over(replace(offer("a" * 16), told={"name": "Smoke 12"}), session.fileno())
     session.close()
-    print(server.pid, server.browser_pid, flush=True)
+    print(server.pid, server.ready.browser_pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -551,7 +551,7 @@ async def test_a_successor_adopts_the_browser_server_and_its_sessions() -> None:
             timeout_s=BOUND_S,
         )
         assert live == {"a" * 16: {"name": "Smoke 12"}}
-        assert server.browser_pid == orphan.browser_pid
+        assert server.ready.browser_pid == orphan.browser_pid
         assert (await server.canary(BOUND_S)).ok
         watched = Watched(server, directory, closed)
         async with front_door(watched), connect(watched.endpoint):

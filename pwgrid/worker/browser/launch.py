@@ -101,21 +101,13 @@ class LaunchSpec:
 class Ready:
     """What a browser server reports when it is ready."""
 
-    pid: int
     browser_pid: int
     browser_version: str
     playwright_version: str
-    ws_path: str
 
     @classmethod
     def of(cls, message: Message) -> Ready:
-        return cls(
-            message["pid"],
-            message["browserPid"],
-            message["browserVersion"],
-            message["playwrightVersion"],
-            message["wsPath"],
-        )
+        return cls(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
 
 
 def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subprocess.Popen[bytes]:

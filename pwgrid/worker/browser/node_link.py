@@ -43,7 +43,6 @@ class NodeLink:
         self._barred_until: asyncio.Future[None] | None = None
         self._plain_bytes = 0
         self._closed = False
-        self.skipped_lines = 0
         sock.setblocking(False)
         self._loop.add_reader(sock, self._read)
 
@@ -227,8 +226,8 @@ class NodeLink:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            self.skipped_lines += 1
-        elif message.get("cmd") in _ANSWERS:
+            return
+        if message.get("cmd") in _ANSWERS:
             self._answered(message["cmd"] == "NODE_HANDLE_ACK")
         elif not self._closed:
             self._on_message(message)

@@ -97,11 +97,6 @@ class BrowserServer:
         return f"<BrowserServer pid={self.pid} {state} {self._link!r}>"
 
     @property
-    def browser_pid(self) -> int:
-        """The browser's main process."""
-        return self.ready.browser_pid
-
-    @property
     def is_gone(self) -> bool:
         """Whether the browser or its server has ended by itself."""
         return self._gone or self.exited.done()
