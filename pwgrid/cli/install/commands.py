@@ -4,36 +4,26 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pwgrid.cli.commands.options import with_options
 from pwgrid.common.errors import GridError
 
 if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
     from pwgrid.cli.install.installation import Asked, Installation
     from pwgrid.cli.install.plan import Record
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 _MANAGERS: Final = ("systemd", "supervisor")
 
 
-def _with(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    def decorate(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-_asking = _with(
+_ASKING: Final = (
     click.option("--user", is_flag=True, help="In your own directories, as yourself, without root."),
     click.option("--dry-run", is_flag=True, help="Only show what would be done, with the texts of all files."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask."),
 )
-_listening = _with(
+_LISTENING: Final = (
     click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [8080]"),
     click.option("--host", help="Address to listen on; 0.0.0.0 means all. [127.0.0.1]"),
     click.option("--token/--no-token", default=None, help="Whether clients need a token, which is made. [they do]"),
@@ -51,8 +41,7 @@ def install() -> None:
 
 
 @install.command("systemd")
-@_asking
-@_listening
+@with_options((*_ASKING, *_LISTENING))
 def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
     """Makes unit, socket, system user, settings and token for systemd, and starts the grid.
 
@@ -66,8 +55,7 @@ def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> N
 
 
 @install.command("supervisor")
-@_asking
-@_listening
+@with_options((*_ASKING, *_LISTENING))
 @click.option(
     "--conf", type=click.Path(path_type=Path), help="supervisord's own configuration, if not in a usual place."
 )
@@ -82,7 +70,7 @@ def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -
 @click.command()
 @click.argument("manager", type=click.Choice(_MANAGERS))
 @click.option("--purge", is_flag=True, help="Also remove files that were changed since, and what the grid has written.")
-@_asking
+@with_options(_ASKING)
 def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -> None:
     """Ends the grid and removes exactly what `pwgrid install` has made.
 
