@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pwgrid.cli.grid_queries import watch
+from pwgrid.cli.pool_names import pool_name
 from pwgrid.cli.progress import Display
 from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.common.errors import GridError
@@ -95,7 +96,7 @@ class VersionChange:
 def workers_left(total: int, left: int, old: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:
     """The progress of a version change: `left` of `total` workers are still to be replaced, `old` are the workers (as
     the status has them) of the old version that still exist."""
-    short = [f"{pool.get('name', pool['browserType'])}: {pool['reason']}" for pool in pools if pool["reason"]]
+    short = [f"{pool_name(pool)}: {pool['reason']}" for pool in pools if pool["reason"]]
     return "; ".join([f"{total - left} of {total} workers replaced", *_lingering(old), *short])
 
 

@@ -127,7 +127,7 @@ def complete_session(context: click.Context, _parameter: click.Parameter, incomp
 
 
 def _pools(found: dict[str, Any]) -> list[str]:
-    from pwgrid.cli.top.picture import pool_name
+    from pwgrid.cli.pool_names import pool_name
 
     return [pool_name(pool) for pool in found["pools"]]
 

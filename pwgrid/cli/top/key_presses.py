@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pwgrid.cli.top.picture import Event, Found, Picture, pool_name, pool_of
+from pwgrid.cli.pool_names import pool_name, pool_of
+from pwgrid.cli.top.picture import Event, Found, Picture
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pwgrid.cli.drain import describe_end, is_good
+from pwgrid.cli.pool_names import pool_name, pool_of
 from pwgrid.common.session_lifecycle import SessionStatus
 
 Found = Mapping[str, Any]
@@ -93,13 +94,3 @@ def _of_session(session: Found) -> Event:
     lasted_s = session["endedAt"] - session["createdAt"]
     text = f"session {session['id']}{name} {session['status']} after {lasted_s:.1f} s: {session['reason']}"
     return Event(at, text, session["status"] not in _GOOD)
-
-
-def pool_name(pool: Found) -> str:
-    """The pool's name; that of its browser type where it has none of its own."""
-    return str(pool.get("name") or pool["browserType"])
-
-
-def pool_of(found: Found) -> str:
-    """The pool of a worker or a session."""
-    return str(found.get("pool") or found["browserType"])
