@@ -19,7 +19,8 @@ from pwgrid.cli.start_news import StartNews, say
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing, GridError
-from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
+from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.main import Master
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
 from pwgrid.master.restart.earlier_children import Leftovers, finding
@@ -107,7 +108,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         config = MasterConfig(
             settings=settings,
             redis_url=redis_url,
-            redis=_redis(settings, runtime),
+            redis=None if settings.redis_url else embedded.prepare(runtime.directory / "redis"),
             runtime=runtime,
             listeners=listeners,
             open_listeners=partial(_open, settings, held),
@@ -216,10 +217,3 @@ def _installed(settings: Settings) -> str:
 
 def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:
     return settings.redis_url.get_secret_value() or embedded.url_of(runtime.directory / "redis")
-
-
-def _redis(settings: Settings, runtime: RuntimeDir) -> RedisSpec | None:
-    if settings.redis_url:
-        return None
-    server = embedded.prepare(runtime.directory / "redis")
-    return RedisSpec(server.argv, server.socket_path)

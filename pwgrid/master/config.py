@@ -10,18 +10,11 @@ from typing import Any
 
 from pwgrid.master.restart.earlier_children import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen
+from pwgrid.registry.embedded import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-
-
-@dataclass(frozen=True, slots=True)
-class RedisSpec:
-    """The embedded Redis: the command, and the Unix socket on which it answers."""
-
-    argv: Sequence[str]
-    socket_path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +52,7 @@ class MasterConfig:
 
     settings: Settings
     redis_url: str
-    redis: RedisSpec | None
+    redis: EmbeddedRedis | None
     runtime: RuntimeDir
     listeners: tuple[socket, ...]
     roles: Roles

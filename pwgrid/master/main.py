@@ -14,7 +14,7 @@ import structlog
 from pwgrid.common import sd_notify
 from pwgrid.common.loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
-from pwgrid.master.config import MasterConfig, RedisSpec, Roles
+from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
@@ -35,8 +35,6 @@ from pwgrid.master.stop_report import StopReport
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_processes import reap_orphans
-
-__all__ = ["Master", "MasterConfig", "RedisSpec", "Roles"]
 
 log = structlog.get_logger()
 

@@ -10,10 +10,10 @@ import structlog
 
 from pwgrid.common.loop import Loop
 from pwgrid.master.child import Child, Exit
-from pwgrid.master.config import RedisSpec
 from pwgrid.master.fork import fork_command
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.single_child import SingleChild
+from pwgrid.registry.embedded import EmbeddedRedis
 from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()
@@ -25,12 +25,12 @@ STOP_GRACE_S: Final = 10.0
 class RedisChild(SingleChild):
     """`ready`: whether it accepts connections."""
 
-    def __init__(self, loop: Loop, spec: RedisSpec, files: ChildFileWriter) -> None:
+    def __init__(self, loop: Loop, server: EmbeddedRedis, files: ChildFileWriter) -> None:
         super().__init__("redis", loop)
         self.ready = False
-        self._spec = spec
+        self._server = server
         self._files = files
-        self._output = spec.socket_path.parent / "output.log"
+        self._output = server.socket_path.parent / "output.log"
         self._probe = loop.timer(self._look)
 
     @property
@@ -54,8 +54,8 @@ class RedisChild(SingleChild):
         directory = self._output.parent
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A killed predecessor leaves its socket file, but only this one's may show that it listens.
-        self._spec.socket_path.unlink(missing_ok=True)
-        child = fork_command(self._loop, self._spec.argv, directory, self._output)
+        self._server.socket_path.unlink(missing_ok=True)
+        child = fork_command(self._loop, self._server.argv, directory, self._output)
         self._probe.arm(self._loop.now())
         self._files.service("redis", child)
         return child
@@ -72,7 +72,7 @@ class RedisChild(SingleChild):
     def _look(self) -> None:
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as probe:  # no descriptor may be free now
-            self.ready = probe.connect_ex(str(self._spec.socket_path)) == 0
+            self.ready = probe.connect_ex(str(self._server.socket_path)) == 0
         if self.ready:
             log.info("redis_ready", pid=self.pid)
         else:

@@ -27,11 +27,13 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.control.server import Deferred
-from pwgrid.master.main import Master, MasterConfig, RedisSpec, Roles
+from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.main import Master
 from pwgrid.master.proxy.listener import open_listener
 from pwgrid.master.requests import Requests
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
+from pwgrid.registry.embedded import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings
@@ -296,8 +298,8 @@ def main(spec: dict[str, Any]) -> int:
     with runtime.locked(f"ws://127.0.0.1:{port}"):
         if "redis" in spec:
             path = runtime.directory / "redis" / "redis.sock"
-            argv = [spec["redis"], "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
-            redis = RedisSpec(argv, path)
+            argv = (spec["redis"], "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no")
+            redis = EmbeddedRedis(argv, path)
         config = MasterConfig(
             settings=settings,
             redis_url=spec.get("redis_url", "redis://:secret@127.0.0.1:1/0"),
