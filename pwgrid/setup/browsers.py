@@ -24,7 +24,8 @@ from pwgrid.setup.ffmpeg import ensure_ffmpeg
 from pwgrid.setup.packages import Host, Steps, install_package
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates_from, find_for_pool, made_for
-from pwgrid.worker.browser.server import BrowserServer, LaunchSpec
+from pwgrid.worker.browser.launch import LaunchSpec
+from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.browser.setup_trials import Trial, Trials
 
 _VERSION_TIMEOUT_S: Final = 20.0

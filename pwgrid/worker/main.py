@@ -21,15 +21,16 @@ from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.waiting import first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
 from pwgrid.control.child_end import ChildEnd
-from pwgrid.registry.records import lease_of
-from pwgrid.registry.registry import Registry, WorkerRecord
+from pwgrid.registry.records import WorkerRecord, lease_of
+from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.settings.endpoint import base_url
 from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
-from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, ending
+from pwgrid.worker.browser.launch import LaunchSpec
+from pwgrid.worker.browser.server import BrowserServer, ending
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.policy.close_texts import drain_text
 from pwgrid.worker.policy.lifetime import is_used_up, is_worth_telling

@@ -10,7 +10,8 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry import kept_while_redis_is_away
-from pwgrid.registry.registry import HeartbeatReply, Registry, WorkerRecord
+from pwgrid.registry.records import HeartbeatReply, WorkerRecord
+from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from pwgrid.registry.session_writer import SessionWriter
 from pwgrid.runtime.child_arguments import WorkerArguments

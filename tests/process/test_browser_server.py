@@ -24,7 +24,8 @@ from websockets.exceptions import ConnectionClosed
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import clear_marks, is_served
-from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, SessionClosed
+from pwgrid.worker.browser.launch import LaunchSpec
+from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.front_door import (
     BOUND_S,

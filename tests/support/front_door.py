@@ -18,8 +18,8 @@ from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.pools import short_form
 from pwgrid.worker.browser.find import FoundBrowser
-from pwgrid.worker.browser.launch import LAUNCHER
-from pwgrid.worker.browser.server import BrowserServer, LaunchSpec, OnClosed, SessionClosed
+from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
+from pwgrid.worker.browser.server import BrowserServer, OnClosed, SessionClosed
 from pwgrid.worker.policy.admission import Offer
 from tests.support.browsers import fit_browser
 from tests.support.fake_grid import FAKE_LAUNCHER, launching

@@ -372,6 +372,3 @@ def ending(code: int | None) -> str:
     if code is None:
         return "exit status unknown"
     return f"exit {code}" if code >= 0 else signal.Signals(-code).name
-
-
-__all__ = ["BrowserServer", "CanaryResult", "LaunchSpec", "OnClosed", "OnGone", "Ready", "SessionClosed", "ending"]
