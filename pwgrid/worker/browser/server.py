@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -76,10 +76,9 @@ class BrowserServer:
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
         self._started: asyncio.Future[Message] = self._loop.create_future()
-        self._canaries: dict[int, asyncio.Future[CanaryResult]] = {}
-        self._canary_id = 0
-        self._pings: dict[int, asyncio.Future[None]] = {}
-        self._ping_id = 0
+        self._asked: dict[tuple[str, int], asyncio.Future[Message]] = {}
+        """The answers that are awaited, by their kind and number."""
+        self._last_asked = 0
         self._untold: list[Callable[[], None]] | None = []
         self._stderr: deque[str] = deque(maxlen=_EVIDENCE_LINES)
         self._stopping = False
@@ -210,32 +209,24 @@ class BrowserServer:
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""
-        self._canary_id += 1
-        number = self._canary_id
-        future: asyncio.Future[CanaryResult] = self._loop.create_future()
         if self.is_gone:
             return CanaryResult(False, "the browser server is gone", 0)
-        self._canaries[number] = future
-        self._link.send({"do": "canary", "id": number, "timeoutS": timeout_s})
-        try:
-            # The launcher's own deadline comes first; this one is for a launcher that hangs.
-            async with asyncio.timeout(timeout_s + max(1.0, timeout_s / 10)):
-                return await future
-        except TimeoutError:
-            return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
-        finally:
-            self._canaries.pop(number, None)
+        # The launcher's own deadline comes first; this one is for a launcher that hangs.
+        limit_s = timeout_s + max(1.0, timeout_s / 10)
+        with self._ask({"do": "canary", "timeoutS": timeout_s}, "canary") as answer:
+            either: list[asyncio.Future[Any]] = [answer, self.exited]
+            await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                said = answer.result()
+                return CanaryResult(said["ok"], said["error"] or "", said["ms"])
+        if self.exited.done():
+            return CanaryResult(False, f"the browser server ended ({ending(self.exited.result())})", 0)
+        return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
 
     async def ping(self) -> None:
         """Returns when the launcher has answered. Has no timeout of its own, even if the launcher is gone."""
-        self._ping_id += 1
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._pings[self._ping_id] = future
-        self._link.send({"do": "ping", "id": self._ping_id})
-        try:
-            await future
-        finally:
-            self._pings.pop(self._ping_id, None)
+        with self._ask({"do": "ping"}, "pong") as answer:
+            await answer
 
     async def stop(self, timeout_s: float) -> None:
         """Asks the browser server to end, and after `timeout_s` kills what is left of its process tree. Idempotent."""
@@ -264,16 +255,24 @@ class BrowserServer:
             case "ready" | "failed" | "live":
                 if not self._started.done():
                     self._started.set_result(message)
-            case "canary":
-                future = self._canaries.get(message["id"])
-                if future is not None and not future.done():
-                    future.set_result(CanaryResult(message["ok"], message["error"] or "", message["ms"]))
-            case "pong":
-                pinged = self._pings.pop(message["id"], None)
-                if pinged is not None and not pinged.done():
-                    pinged.set_result(None)
+            case "canary" | "pong" as kind:
+                answer = self._asked.get((kind, message["id"]))
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
             case "gone":
                 self._when_ready(partial(self._tell_gone, message["reason"]))
+
+    @contextlib.contextmanager
+    def _ask(self, question: Message, answer_kind: str) -> Iterator[asyncio.Future[Message]]:
+        """Sends a question. The future gets the answer; nobody waits for it after the block."""
+        self._last_asked += 1
+        key = answer_kind, self._last_asked
+        self._asked[key] = answer = self._loop.create_future()
+        self._link.send({**question, "id": self._last_asked})
+        try:
+            yield answer
+        finally:
+            del self._asked[key]
 
     def _when_ready(self, callback: Callable[[], None]) -> None:
         """Calls back soon, but not before the caller of `start` or `adopt` has this object."""
@@ -351,9 +350,6 @@ class BrowserServer:
         if not self._started.done():
             self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
             self._started.exception()  # perhaps nobody waits for it any more
-        for future in self._canaries.values():
-            if not future.done():
-                future.set_result(CanaryResult(False, ended, 0))
         self.exited.set_result(code)
         self._when_ready(partial(self._tell_gone, ended))
 
