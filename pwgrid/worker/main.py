@@ -32,8 +32,8 @@ from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, ending
 from pwgrid.worker.drain import Drain, DrainRequest
+from pwgrid.worker.policy.admission import is_used_up, is_worth_telling
 from pwgrid.worker.policy.close_texts import drain_text
-from pwgrid.worker.policy.lifetime import is_used_up, is_worth_telling
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import CLOSE_GRACE_S, Sessions
 from pwgrid.worker.slots import Slots

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.worker.policy.lifetime import is_used_up, is_worth_telling
+from pwgrid.worker.policy.admission import is_used_up, is_worth_telling
 
 
 @pytest.mark.parametrize(("lifetime", "used_up"), [(0, False), (9, False), (10, True), (11, True)])

@@ -1,14 +1,19 @@
-"""Decides whether a worker takes an offered session. The worker is the authority for its slots, not Redis."""
+"""Decides whether a worker takes an offered session, and when it has had all its sessions.
+
+The worker is the authority for its slots, not Redis.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.worker.policy.lifetime import is_used_up
 
 RefusalReason = Literal["draining", "full", "late", "used up"]
 LeaseRefusal = Literal["no such lease", "in use", "late", "gone"]
+
+REPORTS_PER_LIFE: Final = 10
+"""Reports at equal steps of a worker's life: together they cost far less than the start of its browser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +67,14 @@ def refusal(
     if room.live >= room.slots:
         return "full"
     return None
+
+
+def is_used_up(lifetime: int, max_lifetime: float) -> bool:
+    """Whether the worker has admitted its last session; live ones go on."""
+    return lifetime >= max_lifetime
+
+
+def is_worth_telling(lifetime: int, max_lifetime: int) -> bool:
+    """Whether the master should hear this count at once: at each tenth of a life, and at every session of the last."""
+    step = max(1, max_lifetime // REPORTS_PER_LIFE)
+    return lifetime % step == 0 or max_lifetime - lifetime < step
