@@ -1,10 +1,12 @@
 """The hooks that pytest calls: the option --pwgrid, the fixtures, the header of the report."""
 
+import os
+from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
 
-from pwgrid.pytest_plugin.endpoint import ENDPOINT_VARIABLE, endpoint, is_url
+ENDPOINT_VARIABLE: Final = "PWGRID_WS_ENDPOINT"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if url := endpoint(config):
         from pwgrid.pytest_plugin import fixtures
 
-        if not is_url(url):
+        if not _is_url(url):
             where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
             shown = url.partition("?")[0]  # behind that there may be a token
             raise pytest.UsageError(f"{where}: {shown!r} is no URL of a grid: use ws://host:8080")
@@ -34,3 +36,18 @@ def pytest_report_header(config: pytest.Config) -> str | None:
         return None
     url = urlsplit(endpoint(config))
     return f"pwgrid: {url.scheme}://{url.netloc}"
+
+
+def endpoint(config: pytest.Config) -> str:
+    """The grid's URL, from --pwgrid or else the environment; empty when the tests use none."""
+    given: str | None = config.getoption("--pwgrid")
+    return os.environ.get(ENDPOINT_VARIABLE, "") if given is None else given
+
+
+def _is_url(text: str) -> bool:
+    """Whether a grid may be at this URL."""
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("ws", "wss", "http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port that is none, or half an IPv6 address
+        return False
