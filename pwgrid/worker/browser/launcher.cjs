@@ -12,6 +12,7 @@
 //           too late · the reason in a `close` message
 'use strict';
 
+const http = require('node:http');
 const nodeModule = require('node:module');
 const path = require('node:path');
 const { randomBytes } = require('node:crypto');
@@ -26,7 +27,6 @@ const { Clients } = require('./session_files.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { shimBidi, wrapListening } = require('./patches.cjs');
 const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
-const { requestOf } = require('./connect_request.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
@@ -113,6 +113,17 @@ function takeSession({ session: id, deadline, headers, early, told }, socket) {
   }
   if (!session.ws)
     session.end('grid', 'handshake refused');
+}
+
+// The request of a client's upgrade, for Playwright's HTTP server. The proxy has parsed the head, so that no second parser is
+// needed here. `headers` are those of the client that the proxy passes on, with names in lower case.
+function requestOf(url, headers, socket) {
+  const request = new http.IncomingMessage(socket);
+  request.method = 'GET';
+  request.url = url;
+  request.httpVersion = '1.1';
+  Object.assign(request.headers, headers);
+  return request;
 }
 
 function onClosed(session, report) {
