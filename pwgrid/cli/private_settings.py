@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pwgrid.master.memory.host import CGROUPS, MEMBERSHIP, available_mib, own_cgroups, text_of
+from pwgrid.master.memory.memory_readings import CGROUPS, MEMBERSHIP, available_mib, own_cgroups, text_of
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import DEFAULT, SETTINGS, Settings
 

@@ -22,7 +22,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common import traces
 from pwgrid.common.errors import GridError
 from pwgrid.common.redis_url import shown
-from pwgrid.master.memory.host import available_mib, own_cgroups, text_of
+from pwgrid.master.memory.memory_readings import available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir

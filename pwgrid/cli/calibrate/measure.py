@@ -19,7 +19,7 @@ from pwgrid.cli.run import PrivateGrid, Ready
 from pwgrid.cli.running_grid import ask
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BrowserType
-from pwgrid.master.memory.host import MIB, available_mib, memory_bytes
+from pwgrid.master.memory.memory_readings import MIB, available_mib, memory_bytes
 from pwgrid.settings.model import Settings
 
 TOGETHER: Final = 3

@@ -12,7 +12,7 @@ import structlog
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.memory.host import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
+from pwgrid.master.memory.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
 from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.recycle import (
     MEMORY_LIMIT,

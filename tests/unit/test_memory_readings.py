@@ -10,7 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pwgrid.master.memory.host import MIB, available_mib, cgroup_problem, memory_bytes, own_cgroups, rss_bytes
+from pwgrid.master.memory.memory_readings import (
+    MIB,
+    available_mib,
+    cgroup_problem,
+    memory_bytes,
+    own_cgroups,
+    rss_bytes,
+)
 
 HERE = psutil.Process()
 
