@@ -17,6 +17,7 @@ from fastapi.routing import iter_route_contexts
 
 from pwgrid.cli import token as tokens
 from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.api.bodies import MAX_BODY_BYTES
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.failed_logins import MOST
 from pwgrid.runtime.find_grids import find_running
@@ -190,6 +191,29 @@ def test_every_endpoint_answers_every_role_as_the_table_says(guarded: Guarded, w
             assert status == expected, (who, method, path)
             assert json.loads(body)["error"]
             assert ("www-authenticate" in headers) == (expected == 401)
+
+
+def with_a_body() -> list[tuple[str, str]]:
+    """Method and path of each route that reads a body."""
+    paths = create_app(None, Access(), timeout_s=1).openapi()["paths"]  # type: ignore[arg-type] # no route is called
+    return [
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method, told in methods.items()
+        if "requestBody" in told
+    ]
+
+
+@pytest.mark.parametrize(("method", "path"), with_a_body())
+def test_nobody_has_the_proxy_take_more_of_a_body_than_it_may_have(guarded: Guarded, method: str, path: str) -> None:
+    """Without a token: a body is read before anything of its request is checked."""
+    target, announced = re.sub(r"\{\w+\}", "none", path), {"Content-Length": "1000000000"}
+    with socket.create_connection(("127.0.0.1", guarded.grid.port), 30, (new_peer(), 0)) as sock:
+        sock.sendall(raw.head(method, target, Upgrade=None, Connection=None, **announced))
+        sock.sendall(b"[" * (MAX_BODY_BYTES + 1))  # it would wait for the rest
+        answer = raw.read_all(sock)
+    assert answer.startswith(b"HTTP/1.1 413 "), answer
+    assert f"the body is longer than {MAX_BODY_BYTES} bytes".encode() in answer
 
 
 @pytest.mark.parametrize("target", ["/", "/?browser=chromium", "/?token={token}"])

@@ -3,14 +3,16 @@
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from structlog.testing import capture_logs
 
 from pwgrid.common.histogram import Histogram
+from pwgrid.proxy.api import bodies
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_figures import Figures
 from pwgrid.proxy.connect.connecting_client import Counts
@@ -40,16 +42,25 @@ class Grid:
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
 
 
+Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+
+
+async def has_come() -> dict[str, Any]:
+    """A request without a body."""
+    return {"type": "http.request"}
+
+
 async def ask(
-    api: FastAPI, path: str, method: str = "GET", headers: Sequence[tuple[bytes, bytes]] = ((b"host", b"grid"),)
+    api: FastAPI,
+    path: str,
+    method: str = "GET",
+    headers: Sequence[tuple[bytes, bytes]] = ((b"host", b"grid"),),
+    receive: Receive = has_come,
 ) -> tuple[int, bytes]:
     """One request without a network: status and body."""
     said: list[dict[str, Any]] = []
     path, _, query = path.partition("?")
     scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": list(headers)}
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request"}
 
     async def send(message: Any) -> None:
         said.append(message)
@@ -109,6 +120,41 @@ async def test_a_pool_is_shown_as_the_master_has_told_of_it() -> None:
     grid.roster.replace({"pools": {"fast": told}})
     api = create_app(grid, Access(), timeout_s=5)  # type: ignore[arg-type]
     assert await get(api, "/v1/pools") == (200, {"pools": [{"name": "fast", **told}]})
+
+
+WITH_A_BODY = [
+    ("POST", "/session/borrow"),
+    ("POST", "/session/return"),
+    ("PATCH", "/v1/leases/a"),
+    ("POST", "/v1/pools/chromium/scale"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), WITH_A_BODY)
+async def test_a_body_that_does_not_arrive_is_not_waited_for(
+    method: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_S", 0.05)
+
+    async def never() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    api = create_app(Grid(), Access("s3cret"), timeout_s=5)  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        answer = await get(api, path, method=method, receive=never)
+    assert answer == (408, {"error": "the body did not arrive within 0.05 s"})
+
+
+@pytest.mark.parametrize(("method", "path"), WITH_A_BODY)
+async def test_a_client_that_leaves_within_its_body_is_no_failure_of_the_grid(method: str, path: str) -> None:
+    async def leaves() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    api = create_app(Grid(), Access(), timeout_s=5)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        assert (await ask(api, path, method=method, receive=leaves))[0] == 499
+    assert logs == []
 
 
 async def test_what_needs_no_registry_needs_no_deadline() -> None:

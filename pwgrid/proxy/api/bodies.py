@@ -5,11 +5,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message
 
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.select.queue import ClientGone
 
 MAX_BODY_BYTES: Final = 16 * 1024
 BODY_S: Final = 10.0
@@ -17,7 +18,8 @@ BODY_S: Final = 10.0
 
 
 class BoundedBody(APIRoute):
-    """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S."""
+    """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S. Every route with a body is
+    one: FastAPI reads the body before it checks who asks."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -30,6 +32,8 @@ class BoundedBody(APIRoute):
                         body += part
                         if len(body) > MAX_BODY_BYTES:
                             raise Refusal(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+            except ClientDisconnect:
+                raise ClientGone from None
             except TimeoutError:
                 raise Refusal(408, f"the body did not arrive within {BODY_S:g} s") from None
             is_read = False

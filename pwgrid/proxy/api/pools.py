@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
+from pwgrid.proxy.api.bodies import BoundedBody
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
@@ -64,7 +65,7 @@ def pool_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
 
 def pool_command_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes that the master answers, for operators; AskMaster bounds how long it may take."""
-    router = APIRouter(prefix="/v1/pools", tags=["pools"], dependencies=[needs(Role.OPERATOR)])
+    router = APIRouter(prefix="/v1/pools", tags=["pools"], route_class=BoundedBody, dependencies=[needs(Role.OPERATOR)])
 
     async def ask(name: str, data: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -74,7 +75,7 @@ def pool_command_routes(grid: "Proxy") -> APIRouter:
         except GridError as gone:
             raise no_capacity(str(gone)) from None
 
-    @router.post("/{name}/scale")
+    @router.post("/{name}/scale", responses={413: {"model": models.Problem}})
     async def scale(pool: Annotated[str, Path(alias="name")], wanted: models.Scale) -> models.Scaled:
         """Sets a pool's number of workers until the next reload that changes it; surplus workers drain."""
         return models.Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
