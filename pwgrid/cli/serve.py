@@ -199,7 +199,8 @@ def _prepare_pool(browsers: dict[str, FoundBrowser], settings: Settings, pool: P
 
 
 def _worker_role(browsers: dict[str, FoundBrowser], arguments: WorkerArguments) -> int:
-    return run_worker(arguments, browsers[arguments.pool.name])
+    # A successor may be of a pool that is in no configuration any more, and needs no browser.
+    return run_worker(arguments, browsers.get(arguments.pool.name))
 
 
 def _browsers(settings: Settings) -> dict[str, FoundBrowser]:

@@ -47,9 +47,10 @@ EXIT_FAILED: Final = 1
 
 
 class Worker:
-    """One worker. `run` goes through the phases start, serve, drain, stop."""
+    """One worker. `run` goes through the phases start, serve, drain, stop. A successor launches no browser: it may have
+    None."""
 
-    def __init__(self, boot: WorkerArguments, browser: FoundBrowser) -> None:
+    def __init__(self, boot: WorkerArguments, browser: FoundBrowser | None) -> None:
         self.boot = boot
         self.browser = browser
         self.settings = boot.settings
@@ -109,7 +110,8 @@ class Worker:
             await self._start()
         except (BrowserLaunchError, RegistryUnavailable) as error:
             if isinstance(error, BrowserLaunchError):
-                log.debug("browser_did_not_start", executable=self.browser.executable, said=error.evidence)
+                executable = self.browser and self.browser.executable
+                log.debug("browser_did_not_start", executable=executable, said=error.evidence)
             self._step(WorkerEvent.FAILS)
             self.control.event("failed", {"reason": str(error)})
             await self._stop()
@@ -136,6 +138,7 @@ class Worker:
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
+        assert self.browser is not None
         spec = LaunchSpec(
             settings,
             boot.pool,
@@ -406,7 +409,7 @@ class Worker:
         }
 
 
-def run_worker(boot: WorkerArguments, browser: FoundBrowser) -> int:
+def run_worker(boot: WorkerArguments, browser: FoundBrowser | None) -> int:
     """Runs the worker role in the forked child. Returns the exit code."""
     logging.configure(
         boot.settings.log_level,

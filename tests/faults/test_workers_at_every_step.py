@@ -1,7 +1,9 @@
 """SIGKILL and SIGSTOP of workers and browsers at each step of their life: counters stay right, nothing is left."""
 
 import os
+import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,43 @@ def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_thei
             assert goes_on(sock)
         eventually(lambda: serves_without(grid, victim["id"]), "it is gone")
         eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+
+
+def reload(grid: Grid) -> None:
+    assert grid.command("reload").returncode == 0
+
+
+def restart(grid: Grid) -> None:
+    grid.kill_master()
+    grid.start_again()
+
+
+def upgrade(grid: Grid) -> None:
+    assert grid.command("upgrade", "--force").returncode == 0
+
+
+@pytest.mark.parametrize("take_in", [reload, restart, upgrade])
+def test_a_worker_whose_pool_the_configuration_has_no_more_is_succeeded_all_the_same(
+    tmp_path: Path, take_in: Callable[[Grid], None]
+) -> None:
+    config, name = tmp_path / "grid.toml", '[[pools]]\nname = "%s"\nbrowser = "chromium"\n'
+    config.write_text(name % "stays" + name % "goes" + 'labels = ["AppA:Chromium"]\n')
+    environment = {**WITHOUT_SPARES, "PWGRID_CONFIG": str(config)}
+    with running_grid(environment=environment, fake=True) as grid:
+        victim = next(each for each in workers(grid).values() if each["pool"] == "goes")
+        with session(grid.port, "/?labels=AppA:Chromium") as sock:
+            config.write_text(name % "stays")
+            take_in(grid)
+            said = re.compile(rf"worker_draining .*worker={victim['id']}")
+            eventually(lambda: said.search(grid.output()), "the master has told it to drain")
+            os.kill(victim["pid"], signal.SIGKILL)
+            eventually(lambda: workers(grid)[victim["id"]]["pid"] != victim["pid"], "it is succeeded")
+            eventually(lambda: "browser_server_taken_over" in grid.output(), "its session is taken over")
+            assert goes_on(sock)
+        eventually(lambda: victim["id"] not in workers(grid), "it is gone")
+        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it")
+        counters_are_exact(grid)
+        assert failures(grid).total() == 0
 
 
 def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_successor() -> None:
