@@ -1,4 +1,5 @@
-"""The fingerprint of what a grid runs with: its code, the packages beside it, Python and browsers. Loads none of it."""
+"""What a grid runs with: its code, the packages beside it, Python and browsers, each by a fingerprint. Loads none of
+it."""
 
 import hashlib
 import os
@@ -14,11 +15,28 @@ from pwgrid.common.shipped_files import resource_dir
 _PARTS: Final = ("lua", "config")
 
 
-def fingerprint(executables: Iterable[str]) -> str:
-    """A hash that changes with a file of the code, with the installed version of a package, with Python, and with each
-    of these executables. Takes some milliseconds."""
+class WhatRuns:
+    """The code that a grid runs, and the executables of its browsers, as they were when it took them."""
+
+    def __init__(self, executables: Iterable[str]) -> None:
+        self._code = fingerprint(_files_of_code())
+        self._browsers: dict[str, str] = {}
+        self.takes(executables)
+
+    def takes(self, executables: Iterable[str]) -> None:
+        """From now on the grid runs with these executables. Those that it had stay as they were then."""
+        self._browsers = {each: self._browsers.get(each) or _of_file(each) for each in executables}
+
+    def is_installed(self, executables: Iterable[str]) -> bool:
+        """Whether just this code is installed now, and just these executables. Takes some milliseconds."""
+        are_same = all(self._browsers.get(each) == _of_file(each) for each in executables)
+        return are_same and fingerprint(_files_of_code()) == self._code
+
+
+def fingerprint(paths: Iterable[str]) -> str:
+    """A hash that changes with each of these files."""
     known = hashlib.sha256()
-    for path in _files(executables):
+    for path in paths:
         try:
             status = os.stat(path)
         except OSError:
@@ -27,9 +45,13 @@ def fingerprint(executables: Iterable[str]) -> str:
     return known.hexdigest()
 
 
-def _files(executables: Iterable[str]) -> Iterator[str]:
+def _of_file(executable: str) -> str:
+    return fingerprint([os.path.realpath(executable)])
+
+
+def _files_of_code() -> Iterator[str]:
+    """Also those that are there for each installed version of a package, and Python."""
     yield os.path.realpath(sys.executable)
-    yield from map(os.path.realpath, executables)
     for root in (Path(pwgrid.__file__).parent, *map(resource_dir, _PARTS)):
         for directory, names, files in os.walk(root):
             names[:] = sorted(set(names) - {"__pycache__"})

@@ -5,7 +5,7 @@ import logging as std_logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid import __version__
-from pwgrid.cli.code_fingerprint import fingerprint
+from pwgrid.cli.code_fingerprint import WhatRuns
 from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.start_news import StartNews, say
 from pwgrid.cli.welcome import is_by_hand
@@ -83,6 +83,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     if extras.check_only:
         say("the code and the configuration load")
         return 0
+    runs = WhatRuns(_executables(browsers.values()))
     with contextlib.ExitStack() as held:
         listeners = _inherited(loaded, kept, held)
         if settings.port == 0 and not listeners:
@@ -124,10 +125,10 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             count_down=news.count_down,
             leftovers=leftovers,
             kept_open=kept,
-            prepare_pool=partial(_prepare_pool, browsers, settings),
-            reload=partial(_reload, loaded, settings.port, browsers, sources := dict(loaded.sources)),
+            prepare_pool=partial(_prepare_pool, browsers),
+            reload=partial(_reload, loaded, settings.port, browsers, runs, sources := dict(loaded.sources)),
             describe_settings=lambda settings: described(settings, sources),
-            installed=partial(_installed, settings),
+            is_up_to_date=partial(_is_up_to_date, runs),
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
@@ -171,7 +172,12 @@ def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
 
 
 def _reload(
-    loaded: Loaded, port: int, browsers: dict[str, FoundBrowser], sources: dict[str, str]
+    loaded: Loaded,
+    port: int,
+    browsers: dict[str, FoundBrowser],
+    runs: WhatRuns,
+    sources: dict[str, str],
+    scaled_up: Collection[str],
 ) -> tuple[Settings, Callable[[], None]]:
     """Reads the configuration again; the settings, and a function to call once they are accepted.
 
@@ -182,10 +188,11 @@ def _reload(
     if settings.port == loaded.settings.port:
         # The real port: 0 means any, and systemd may have opened another one.
         settings = settings.model_copy(update={"port": port})
-    found = _browsers(settings)
+    found = _browsers(settings, scaled_up)
 
     def accept() -> None:
         browsers.update(found)
+        runs.takes(_executables(found.values()))
         logging.configure(settings.log_level, settings.log_format, "master")
         sources.update(loaded_again.sources)
         _warn(loaded_again)
@@ -195,7 +202,7 @@ def _reload(
 
 def _prepare_pool(browsers: dict[str, FoundBrowser], settings: Settings, pool: PoolSettings) -> None:
     """Finds the browser of a pool that gets its first workers while the grid runs. Raises BrowserMissing."""
-    browsers.setdefault(pool.name, find_for_pool(pool, settings))
+    browsers[pool.name] = find_for_pool(pool, settings)
 
 
 def _worker_role(browsers: dict[str, FoundBrowser], arguments: WorkerArguments) -> int:
@@ -203,17 +210,21 @@ def _worker_role(browsers: dict[str, FoundBrowser], arguments: WorkerArguments) 
     return run_worker(arguments, browsers.get(arguments.pool.name))
 
 
-def _browsers(settings: Settings) -> dict[str, FoundBrowser]:
-    """The browser of each pool that wants workers."""
+def _browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[str, FoundBrowser]:
+    """The browser of each pool that wants workers, also of those in `scaled_up`. Raises BrowserMissing."""
     pools = settings.pools_wanted().values()
-    return {pool.name: find_for_pool(pool, settings) for pool in pools if pool.workers > 0}
+    return {pool.name: find_for_pool(pool, settings) for pool in pools if pool.workers > 0 or pool.name in scaled_up}
 
 
-def _installed(settings: Settings) -> str:
+def _executables(browsers: Iterable[FoundBrowser]) -> list[str]:
+    return [each.executable for each in browsers if each.executable]
+
+
+def _is_up_to_date(runs: WhatRuns, settings: Settings) -> bool:
     try:
-        return fingerprint(filter(None, (each.executable for each in _browsers(settings).values())))
-    except BrowserMissing as missing:
-        return str(missing)
+        return runs.is_installed(_executables(_browsers(settings).values()))
+    except BrowserMissing:
+        return False
 
 
 def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
@@ -28,6 +28,10 @@ class Roles:
 def _do_nothing(*_arguments: object) -> None: ...
 
 
+def _is_always(_settings: Settings) -> bool:
+    return True
+
+
 def _no_sources(_settings: Settings) -> dict[str, Any]:
     return {}
 
@@ -38,12 +42,13 @@ class MasterConfig:
 
     Only `settings` changes while the grid runs, by a reload. `listeners` is empty where a proxy that another master
     forked has them; `open_listeners` makes new ones if that proxy does not hand them over. `leftovers` are the children
-    to adopt, and `kept_open` is what this process kept when it executed itself. `reload` reads the configuration again
-    and returns it with a function to call if it is accepted; `describe_settings` adds the source of each setting.
-    `installed()` is the fingerprint of what is installed now; `check_argv` tries the code that `exec_argv` would run.
-    The proxy finds the tokens of `pwgrid token` in `tokens_file`.
+    to adopt, and `kept_open` is what this process kept when it executed itself. `reload(scaled_up)` reads the
+    configuration again, whose pools in `scaled_up` have workers although it asks for none, and returns it with a
+    function to call if it is accepted; `describe_settings` adds the source of each setting. `is_up_to_date(settings)`
+    says whether the code and the browsers that are installed now are those that run; `check_argv` tries the code that
+    `exec_argv` would run. The proxy finds the tokens of `pwgrid token` in `tokens_file`.
 
-    `prepare_pool(pool)` raises GridError when a pool that is scaled up from 0 cannot have workers.
+    `prepare_pool(settings, pool)` raises GridError when a pool that is scaled up from 0 cannot have workers.
     `on_progress(text)` is called while the grid starts, `on_ready(status)` once, when it is ready, and before that at
     most once `on_not_ready(status)`, when the start is over and the grid is not ready (status["reason"] says why).
     `on_stopping(text)` says what a stop waits for, and `count_down(text)`, on a terminal, how long it may still take.
@@ -63,12 +68,12 @@ class MasterConfig:
     open_listeners: Callable[[], tuple[socket, ...]] = tuple
     leftovers: Leftovers = field(default_factory=Leftovers)
     kept_open: KeptOpen | None = None
-    reload: Callable[[], tuple[Settings, Callable[[], None]]] | None = None
+    reload: Callable[[Collection[str]], tuple[Settings, Callable[[], None]]] | None = None
     describe_settings: Callable[[Settings], dict[str, Any]] = _no_sources
-    installed: Callable[[], str] = str
+    is_up_to_date: Callable[[Settings], bool] = _is_always
     check_argv: Sequence[str] = ()
     exec_argv: Sequence[str] = ()
-    prepare_pool: Callable[[PoolSettings], None] = _do_nothing
+    prepare_pool: Callable[[Settings, PoolSettings], None] = _do_nothing
     on_progress: Callable[[str], None] = _do_nothing
     on_ready: Callable[[dict[str, Any]], None] = _do_nothing
     on_not_ready: Callable[[dict[str, Any]], None] = _do_nothing

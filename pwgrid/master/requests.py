@@ -105,7 +105,7 @@ class Requests:
                 raise ValueError(f"{name}: {workers!r:.40} is not a number of workers from 0 to {MAX_WORKERS}")
             if workers > pool.workers == 0:
                 try:
-                    self.config.prepare_pool(pool.settings)
+                    self.config.prepare_pool(self.config.settings, pool.settings)
                 except GridError as error:
                     raise ValueError(str(error)) from None
             figures[name] = workers

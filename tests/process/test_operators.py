@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pwgrid import __version__
-from pwgrid.cli.code_fingerprint import fingerprint
+from pwgrid.cli import code_fingerprint
 from pwgrid.settings.model import NO_POOL
 from tests.support import raw
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, processes_marked, running_grid
@@ -82,14 +82,79 @@ def test_an_upgrade_takes_settings_and_browsers_that_have_changed(tmp_path: Path
         assert "run the new code" in grid.command("upgrade").stdout
 
 
-def test_another_file_of_the_code_is_another_fingerprint(tmp_path: Path) -> None:
-    (tmp_path / "chromium").write_text("1")
-    executables = [str(tmp_path / "chromium")]
-    before = fingerprint(executables)
-    assert fingerprint(executables) == before
-    (tmp_path / "chromium").write_text("22")
-    assert fingerprint(executables) != before
-    assert fingerprint([]) not in (before, fingerprint(executables))
+def executable(path: Path) -> Path:
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def configure(file: Path, chromium: int, chromium_executable: Path, firefox: int, firefox_executable: Path) -> None:
+    file.write_text(
+        f"[pools]\nchromium_workers = {chromium}\nfirefox_workers = {firefox}\n[browsers]\n"
+        f"chromium_executable = '{chromium_executable}'\nfirefox_executable = '{firefox_executable}'\n"
+    )
+
+
+def launches(grid: Grid, pool: str) -> list[str]:
+    """What the workers of a pool that serve were told to launch."""
+    found = []
+    for each in grid.status()["workers"]:
+        if (each["pool"], each["status"]) == (pool, "available"):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+                told = psutil.Process(each["nodePid"]).environ()["PWGRID_LAUNCH"]
+                found.append(json.loads(told)["executablePath"])
+    return found
+
+
+def test_a_pool_that_is_scaled_up_from_0_launches_the_browser_of_the_last_reload(tmp_path: Path) -> None:
+    file, fox = tmp_path / "grid.toml", executable(tmp_path / "fox")
+    first, second, third = (executable(tmp_path / name) for name in ("first", "second", "third"))
+    configure(file, 1, first, 1, fox)
+    with running_grid("--config", str(file), environment=WITHOUT_SPARES, fake=True) as grid:
+        assert launches(grid, "chromium") == [str(first)]
+        configure(file, 0, second, 1, fox)
+        assert grid.command("reload").returncode == 0
+        assert grid.command("scale", "chromium=1").returncode == 0
+        eventually(lambda: launches(grid, "chromium") == [str(second)], "the second one is launched")
+        configure(file, 0, third, 1, fox)
+        assert "recycling 1 workers" in grid.command("reload").stdout
+        eventually(lambda: launches(grid, "chromium") == [str(third)], "the third one is launched")
+        third.unlink()
+        configure(file, 0, third, 2, fox)
+        refused = grid.command("reload")
+        assert (refused.returncode, "CHROMIUM_EXECUTABLE is" in refused.stderr) == (2, True), refused
+        configure(file, 0, third, 1, fox)
+        assert grid.command("scale", "chromium=0").returncode == 0
+        assert grid.command("reload").returncode == 0  # nobody launches it
+
+
+def test_an_upgrade_takes_a_newer_browser_of_a_pool_that_a_reload_has_added(tmp_path: Path) -> None:
+    file, chromium, fox = tmp_path / "grid.toml", executable(tmp_path / "chromium"), executable(tmp_path / "fox")
+    configure(file, 1, chromium, 0, fox)
+    with running_grid("--config", str(file), environment=WITHOUT_SPARES, fake=True) as grid:
+        configure(file, 1, chromium, 1, fox)
+        assert "scaled: firefox=1" in grid.command("reload").stdout
+        eventually(lambda: launches(grid, "firefox") == [str(fox)], "it is launched")
+        assert "nothing to do" in grid.command("upgrade").stdout
+        fox.write_text("#!/bin/sh\n# newer\n")
+        assert "run the new code" in grid.command("upgrade").stdout
+        assert "nothing to do" in grid.command("upgrade").stdout
+
+
+def test_what_runs_is_installed_until_one_of_its_files_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, code = (str(executable(tmp_path / name)) for name in ("first", "second", "code"))
+    monkeypatch.setattr(code_fingerprint, "_files_of_code", lambda: [code])
+    runs = code_fingerprint.WhatRuns([first])
+    assert runs.is_installed([first])
+    assert not runs.is_installed([first, second])  # which has come since
+    Path(first).write_text("newer")
+    runs.takes([first, second])
+    assert runs.is_installed([second])
+    assert not runs.is_installed([first, second])  # the grid has taken the first one long ago
+    Path(code).write_text("newer")
+    assert not runs.is_installed([second])
 
 
 def test_logs_shows_the_file_that_the_log_goes_to(grid: Grid) -> None:

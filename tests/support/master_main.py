@@ -313,7 +313,7 @@ def main(spec: dict[str, Any]) -> int:
             version="0",
             endpoint=f"ws://127.0.0.1:{port}",
             lifeline_fd=spec.get("lifeline_fd"),
-            reload=lambda: (settings, lambda: None),
+            reload=lambda _scaled_up: (settings, lambda: None),
             check_argv=spec.get("check_argv", ()),
             on_progress=lambda text: say("progress", text=text),
             on_ready=lambda status: say("ready", status=status),

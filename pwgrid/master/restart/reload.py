@@ -131,8 +131,9 @@ class Reload:
         config = self._config
         if config.reload is None:
             raise ValueError("this master does not know where its configuration came from")
+        scaled_up = {name for name, pool in self._pools.items() if pool.workers and not pool.settings.workers}
         try:
-            settings, accept_browsers = config.reload()
+            settings, accept_browsers = config.reload(scaled_up)
         except GridError as error:
             log.error("configuration_refused", reason=str(error))
             raise ValueError(str(error)) from None

@@ -40,7 +40,6 @@ class VersionChange:
         self._output = config.runtime.directory / "check.log"
         self._check: Child | None = None
         self._answer = Deferred()
-        self._running = config.installed()
 
     def pids(self) -> set[int]:
         """The pid of the child that tries the new code; empty if there is none."""
@@ -56,7 +55,7 @@ class VersionChange:
         if not self._config.check_argv:
             raise ValueError("this master does not know how it was started")
         change, _ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more
-        if not force and not change.changed and self._config.installed() == self._running:
+        if not force and not change.changed and self._config.is_up_to_date(self._config.settings):
             log.info("upgrade_not_needed")
             answer = Deferred()
             answer.reply({"unchanged": True})

@@ -18,8 +18,8 @@ BODY_S: Final = 10.0
 
 
 class BoundedBody(APIRoute):
-    """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S. Every route with a body is
-    one: FastAPI reads the body before it checks who asks."""
+    """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S. Each route with a body
+    is one: FastAPI reads the body before it checks who asks."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
