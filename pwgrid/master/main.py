@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
 
 from pwgrid.common import sd_notify
+from pwgrid.common.errors import GridError
 from pwgrid.common.loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.config import MasterConfig
@@ -306,9 +308,7 @@ class Master:
         for state in leftovers.workers:
             self._workers.adopt(state)
         if self._config.kept_open is not None:
-            for name, workers in self._config.kept_open.pools.items():
-                if name in self._pools:
-                    self._pools[name].scale(workers)
+            self._scale_again(self._config.kept_open.pools)
             self._version_change.replace_children()
         else:
             self._reload.recycle_outdated()
@@ -317,6 +317,19 @@ class Master:
         for worker_id, browser_type in leftovers.dead:
             about = {"workerId": worker_id, "browserType": browser_type, "reason": _BEFORE_US}
             self._proxies.send("worker_lost", about)
+
+    def _scale_again(self, scaled: Mapping[str, int]) -> None:
+        """Scale the pools as they were before this process executed itself."""
+        for name, workers in scaled.items():
+            pool = self._pools.get(name)
+            if pool is None:
+                continue
+            try:
+                if workers > pool.workers == 0:
+                    self._config.prepare_pool(self._config.settings, pool.settings)
+                pool.scale(workers)
+            except GridError as error:  # its browser has just been removed
+                log.error("pool_not_scaled", pool=name, reason=str(error))
 
     def _execute(self) -> None:
         """Become the new code. Children reconnect to it: they wait in the control socket's queue until it accepts."""

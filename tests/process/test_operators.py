@@ -119,6 +119,8 @@ def test_a_pool_that_is_scaled_up_from_0_launches_the_browser_of_the_last_reload
         configure(file, 0, third, 1, fox)
         assert "recycling 1 workers" in grid.command("reload").stdout
         eventually(lambda: launches(grid, "chromium") == [str(third)], "the third one is launched")
+        assert "run the new code" in grid.command("upgrade", "--force").stdout
+        assert launches(grid, "chromium") == [str(third)]  # in the next master, too
         third.unlink()
         configure(file, 0, third, 2, fox)
         refused = grid.command("reload")
