@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.loop import Loop
-from pwgrid.common.packets import despite_reset
+from pwgrid.common.packets import receive
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode, to_json
 
 log = structlog.get_logger()
@@ -156,13 +156,12 @@ class ControlServer:
 
     def _on_packet(self, sock: socket.socket) -> None:
         try:
-            packet, fds, _, _ = despite_reset(
-                socket.recv_fds, sock, MAX_FRAME_BYTES + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC
-            )
+            packet, fds = receive(sock, bytearray(MAX_FRAME_BYTES + 1), MAX_FDS)
         except BlockingIOError:
             return
         except OSError:
-            packet, fds = b"", []
+            self._disconnect(sock)
+            return
         sockets = _sockets(fds)
         try:
             if not packet:

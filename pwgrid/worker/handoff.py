@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from pwgrid.common.packets import MAX_OFFER_BYTES, despite_reset
+from pwgrid.common.packets import MAX_OFFER_BYTES, receive
 from pwgrid.worker.policy.admission import Offer
 
 log = structlog.get_logger()
 
-_CONTROL_BYTES: Final = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+_MOST_FDS: Final = 4
 _BACKLOG: Final = 64
 _READ_BYTES: Final = 4096
 """What a proxy reads of a packet."""
@@ -143,22 +143,16 @@ class HandoffServer:
         """Takes one packet. Returns False when there was none, or the link is closed."""
         try:
             # One buffer for all packets: a new one of this size would take fresh pages for each.
-            size, ancillary, _, _ = despite_reset(
-                link.recvmsg_into, [self._buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC
-            )
+            packet, fds = receive(link, self._buffer, _MOST_FDS)
         except BlockingIOError:
             return False
         except OSError:
             self._drop(link)
             return False
-        if not size:
+        if not packet and not fds:
             self._drop(link)
             return False
-        fds = array.array("i")
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        self._take(link, bytes(self._buffer[:size]), fds)
+        self._take(link, packet, fds)
         return link in self._links
 
     def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:

@@ -1,5 +1,6 @@
 """The master's control socket, over real sockets and a real loop."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.loop import Callback, Loop
 from pwgrid.control.frames import Frame, decode, encode
-from pwgrid.control.server import ControlServer
+from pwgrid.control.server import ControlServer, Reconnect
 from tests.support.descriptors import no_descriptor_is_free
 
 PATIENCE_S = 10.0
@@ -80,6 +81,35 @@ def test_a_server_that_is_closed_while_it_waits_for_descriptors_accepts_no_more(
         server.close()
     assert loop.turns == {fd: 1}
     assert loop.scheduler.empty()
+
+
+def test_what_a_child_sends_along_is_kept_from_all_that_the_master_executes(tmp_path: Path) -> None:
+    came: list[Reconnect] = []
+
+    def takes(reconnect: Reconnect) -> bool:
+        came.append(reconnect)
+        return True
+
+    loop = Loop()
+    server = ControlServer(loop, tmp_path / "s", {}, takes)
+    server.open()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as child, socket.socket() as first:
+            child.connect(str(tmp_path / "s"))
+            init = encode({"t": "init", "name": "a1b2c3d4", "lastCommandIdx": 0, "lastEventIdx": 0})
+            with socket.socket() as second:
+                socket.send_fds(child, [init], [first.fileno(), second.fileno()])
+            deadline = loop.now() + PATIENCE_S
+            loop.call_at(deadline, lambda: None)
+            while not came and loop.now() < deadline:
+                loop.wait()
+            (reconnect,) = came
+            with reconnect.sock, reconnect.sockets[0] as one, reconnect.sockets[1] as other:
+                assert os.path.sameopenfile(one.fileno(), first.fileno())
+                assert not one.get_inheritable()
+                assert not other.get_inheritable()
+    finally:
+        server.close()
 
 
 def test_a_bug_in_a_request_is_answered_and_logged_with_its_traceback(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ async def test_a_packet_with_a_socket_is_an_offer_and_its_answer_goes_back(worke
             offer, sock, answer = await worker.offers.get()
             assert offer == TAKEN
             assert os.path.sameopenfile(sock.fileno(), handed.fileno())
+            assert not sock.get_inheritable()
             assert copies_of(handed) == 2
             answer(reason)
             assert json.loads(await worker.said()) == {"session": "0123456789abcdef", "refused": reason}
@@ -127,6 +128,7 @@ async def test_offers_that_are_there_when_it_closes_are_answered(worker: Worker)
         (GOOD, 0),
         (GOOD, 2),
         (GOOD, 4),
+        (b"", 1),
         (b"{}", 1),
         (b"[]", 1),
         (b"\xff\xfe", 1),
