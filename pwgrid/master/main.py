@@ -120,7 +120,7 @@ class Master:
             self._control.open()
             self._adopt(self._config.leftovers)
             # So that a collection in a child does not copy the pages that it shares with the master. None comes before:
-            # the objects of children would fill the gaps that it leaves, and copy these pages, too (Python's gc.freeze).
+            # children's objects would fill the gaps that it leaves, and copy these pages, too (docs of gc.freeze).
             gc.freeze()
             gc.enable()
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)

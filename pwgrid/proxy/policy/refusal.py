@@ -1,4 +1,4 @@
-"""The exception that becomes an HTTP error, for upgrades and for the API, and the reasons by which refusals are counted."""
+"""The exception that becomes an HTTP error, for upgrades and the API, and the reasons by which refusals are counted."""
 
 from enum import StrEnum
 from typing import Final
