@@ -10,7 +10,7 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
-from pwgrid.registry import kept_while_redis_is_away
+from pwgrid.registry import spool_files
 from pwgrid.registry.registry import Reaped, Registry
 from pwgrid.registry.session_writer import SessionWriter
 
@@ -44,7 +44,7 @@ class DeadWorkers:
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:
-                for spooled in kept_while_redis_is_away.read_all(self._runtime):
+                for spooled in spool_files.read_all(self._runtime):
                     await self._write(spooled)
                 for worker_id, (browser_type, reason) in list(self.lost.items()):
                     report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
@@ -67,15 +67,15 @@ class DeadWorkers:
         """Waits LAST_S for Redis: when the grid ends, no other proxy comes that could write the spool files."""
         try:
             async with asyncio.timeout(LAST_S):
-                while any(kept_while_redis_is_away.read_all(self._runtime)):
+                while any(spool_files.read_all(self._runtime)):
                     await self._registry.client.wait_connected()
                     await self.clear()
                     await asyncio.sleep(_LOOK_S)  # Redis may refuse for now; no event tells when it serves
         except TimeoutError:
-            unwritten = sum(len(spooled.updates) for spooled in kept_while_redis_is_away.read_all(self._runtime))
+            unwritten = sum(len(spooled.updates) for spooled in spool_files.read_all(self._runtime))
             log.error("session_updates_lost", sessions=unwritten)
 
-    async def _write(self, spooled: kept_while_redis_is_away.SpoolFile) -> None:
+    async def _write(self, spooled: spool_files.SpoolFile) -> None:
         worker = (spooled.browser_type, spooled.worker_id)
         writer = SessionWriter(lambda update: self._registry.write(update, worker))
         for update in spooled.updates:

@@ -9,7 +9,7 @@ import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
-from pwgrid.registry import kept_while_redis_is_away
+from pwgrid.registry import spool_files
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
@@ -172,7 +172,7 @@ class RegistrySync:
             unwritten = self._writer.unwritten()
             log.warning("stopped_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))
             try:
-                kept_while_redis_is_away.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
+                spool_files.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
             except OSError as problem:
                 log.error("session_updates_lost", sessions=len(unwritten), error=str(problem))
 

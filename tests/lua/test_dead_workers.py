@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.proxy import dead_workers
 from pwgrid.proxy.dead_workers import DeadWorkers
-from pwgrid.registry import kept_while_redis_is_away
+from pwgrid.registry import spool_files
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from tests.lua.test_registry import WORKER, select
@@ -30,7 +30,7 @@ async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
 def left_by_the_worker(runtime: Path) -> None:
     end = SessionEnd("completed", "client disconnected", AT, 7, 9)
     updates = [SessionUpdate("s1", AT, "c:1", end), SessionUpdate("local", AT, "c:2", end)]
-    kept_while_redis_is_away.write(runtime, "chromium", "aabbccdd", updates)
+    spool_files.write(runtime, "chromium", "aabbccdd", updates)
 
 
 async def test_what_a_worker_left_is_written_before_the_worker_is_removed(registry: Registry, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ async def test_a_file_that_cannot_be_removed_ends_nothing(
     dead = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
     with monkeypatch.context() as patch:
 
-        def read_only(_file: kept_while_redis_is_away.SpoolFile) -> None:
+        def read_only(_file: spool_files.SpoolFile) -> None:
             raise OSError(errno.EROFS, "Read-only file system")
 
-        patch.setattr(kept_while_redis_is_away.SpoolFile, "remove", read_only)
+        patch.setattr(spool_files.SpoolFile, "remove", read_only)
         await dead.clear()
     assert cleared == []
     await dead.clear()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.registry.kept_while_redis_is_away import read_all, write
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.spool_files import read_all, write
 
 END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)
 UPDATES = (SessionUpdate("a", 1.0, "client", END, {"token": "ci"}), SessionUpdate("b"))
