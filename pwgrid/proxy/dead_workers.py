@@ -11,8 +11,8 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.registry import spool_files
+from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
 from pwgrid.registry.registry import Reaped, Registry
-from pwgrid.registry.session_writer import SessionWriter
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class DeadWorkers:
 
     async def _write(self, spooled: spool_files.SpoolFile) -> None:
         worker = (spooled.browser_type, spooled.worker_id)
-        writer = SessionWriter(lambda update: self._registry.write(update, worker))
+        writer = BufferedSessionWriter(lambda update: self._registry.write(update, worker))
         for update in spooled.updates:
             writer.keep(update)
         if not await writer.flush():

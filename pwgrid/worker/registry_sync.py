@@ -13,7 +13,6 @@ from pwgrid.registry import spool_files
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
-from pwgrid.registry.session_writer import SessionWriter
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.leases import End, Lease
@@ -47,7 +46,7 @@ class RegistrySync:
         self._slots = slots
         self._record = record
         self._leases = leases
-        self._writer = SessionWriter(registry.write)
+        self._writer = BufferedSessionWriter(registry.write)
         self._is_due = asyncio.Event()
         self._is_known = False
         self._drain_at: float | None = None

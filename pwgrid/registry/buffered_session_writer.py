@@ -35,7 +35,7 @@ class _Kept:
             tell()
 
 
-class SessionWriter:
+class BufferedSessionWriter:
     """Writes session updates in their order. While `write` raises RegistryUnavailable, keeps one for each session, and
     writes it before anything newer. Drops what Redis refuses for good, with an error in the log.
 
@@ -51,7 +51,7 @@ class SessionWriter:
         self._replaying = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<SessionWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
+        return f"<BufferedSessionWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
 
     def note(self, update: SessionUpdate, on_record: Callable[[], None] | None = None) -> None:
         """Starts the write now, or keeps the update behind others that are kept. Calls `on_record` once Redis has the
