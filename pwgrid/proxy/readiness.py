@@ -6,7 +6,7 @@ import asyncio
 import math
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.policy.why_no_worker import Candidate, Rule, why_none
+from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, Rule, why_cannot_serve
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.settings.model import Settings
@@ -26,7 +26,7 @@ class Readiness:
         snapshot, if the caller has one."""
         reason = self._roster.not_ready()
         if reason is None and (found := found or await self._look()) is not None:
-            reasons = [self._why_none(found, pool) for pool in self._roster.offered()]
+            reasons = [self._why_cannot_serve(found, pool) for pool in self._roster.offered()]
             reason = "; ".join(each for each in reasons if each) or None
         return reason
 
@@ -34,7 +34,7 @@ class Readiness:
         """Returns why this pool can take no session at all; None when it can once a slot is free."""
         reason = self._roster.host_guard or self._roster.shortage(pool)
         if reason is None and (found := await self._look()) is not None:
-            reason = self._why_none(found, pool)
+            reason = self._why_cannot_serve(found, pool)
         return reason
 
     async def _look(self) -> RegistrySnapshot | None:
@@ -44,7 +44,7 @@ class Readiness:
         except (TimeoutError, RegistryUnavailable):
             return None
 
-    def _why_none(self, found: RegistrySnapshot, name: str) -> str | None:
+    def _why_cannot_serve(self, found: RegistrySnapshot, name: str) -> str | None:
         pool = self._roster.pools.get(name)
         if pool is None:  # removed during the look at Redis
             return None
@@ -59,4 +59,4 @@ class Readiness:
             for field, worker in found.workers.items()
             if (worker.pool, worker.browser_type) == (name, pool.browser_type)
         ]
-        return why_none(name, candidates, Rule(pool.lifetime, self._stale_s))
+        return why_cannot_serve(name, candidates, Rule(pool.lifetime, self._stale_s))

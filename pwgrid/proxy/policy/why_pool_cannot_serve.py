@@ -28,7 +28,7 @@ class Rule:
     stale_s: float
 
 
-def why_none(pool: str, candidates: Iterable[Candidate], rule: Rule) -> str | None:
+def why_cannot_serve(pool: str, candidates: Iterable[Candidate], rule: Rule) -> str | None:
     """Returns why no worker of this pool can be chosen; None when one can, now or once a slot is free."""
     obstacles = [_obstacle(each, rule) for each in candidates]
     if None in obstacles:
