@@ -5,7 +5,7 @@ import json
 import pytest
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.policy.launch_options import MAX_NAMES, not_heeded
+from pwgrid.proxy.policy.ignored_launch_options import MAX_NAMES, not_heeded
 
 GRID: dict[str, object] = {"headless": True, "chromiumSandbox": False, "args": []}
 
