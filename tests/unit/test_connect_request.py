@@ -25,7 +25,7 @@ from pwgrid.proxy.policy.connect_request import (
     decide,
     is_usual_handshake,
 )
-from pwgrid.proxy.policy.session_names import Offered
+from pwgrid.proxy.policy.labels_and_run_names import Offered
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [

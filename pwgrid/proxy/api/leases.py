@@ -18,8 +18,8 @@ from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
 from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.labels_and_run_names import run_name
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.session_names import run_name
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.traces import attempting
 from pwgrid.registry import records

@@ -33,8 +33,8 @@ from pwgrid.proxy.policy.connect_request import (
     decide,
 )
 from pwgrid.proxy.policy.label_match import Switches
+from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import RefusalReason
-from pwgrid.proxy.policy.session_names import Offered
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector

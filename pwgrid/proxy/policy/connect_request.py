@@ -15,8 +15,8 @@ from pwgrid.common.label_keys import LabelKey
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
 from pwgrid.proxy.policy.ignored_launch_options import not_heeded
+from pwgrid.proxy.policy.labels_and_run_names import Offered, run_name
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
-from pwgrid.proxy.policy.session_names import Offered, run_name
 
 __all__ = [
     "CONNECT_HINT",

@@ -4,8 +4,8 @@ import pytest
 
 from pwgrid.common.label_keys import RULE, parse
 from pwgrid.proxy.policy.label_match import Switches
+from pwgrid.proxy.policy.labels_and_run_names import NAME_RULE, Offered, run_name
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.session_names import NAME_RULE, Offered, run_name
 
 KEYS = dict.fromkeys(map(parse, ("AppB:Firefox:UAT", "AppA:Chromium:UAT", "appA:Firefox:UAT")), "pool")
 
