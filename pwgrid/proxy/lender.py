@@ -14,9 +14,9 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.connect import refusals
 from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
+from pwgrid.proxy.connect.refusal_responses import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.proxy.traces import Attempt
@@ -194,5 +194,5 @@ class Lender:
                     continue
                 if lease_id.worker_id not in self._gateway.roster.workers:
                     return None
-                raise refusals.no_capacity(f"the worker of this lease does not answer: {error}") from None
+                raise no_capacity(f"the worker of this lease does not answer: {error}") from None
             return answer if answer["refused"] is None else None

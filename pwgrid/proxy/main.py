@@ -30,7 +30,7 @@ from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.refusals import no_capacity, stopping
+from pwgrid.proxy.connect.refusal_responses import no_capacity, stopping
 from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.dead_workers import DeadWorkers, report

@@ -11,7 +11,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bodies import BoundedBody
 from pwgrid.proxy.api.roles import needs
-from pwgrid.proxy.connect.refusals import no_capacity
+from pwgrid.proxy.connect.refusal_responses import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.registry import RegistrySnapshot

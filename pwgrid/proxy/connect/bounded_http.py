@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.page_sockets import PageSocketProtocol, is_own
-from pwgrid.proxy.connect.refusals import render
+from pwgrid.proxy.connect.refusal_responses import render
 from pwgrid.proxy.policy.connect_request import Refusal
 
 MAX_HEAD_BYTES: Final = 32 * 1024

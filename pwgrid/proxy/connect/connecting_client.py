@@ -17,7 +17,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.connect import connect_head, refusals
+from pwgrid.proxy.connect import connect_head
+from pwgrid.proxy.connect import refusal_responses as refusals
 from pwgrid.proxy.connect.connect_figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
