@@ -13,17 +13,16 @@ import structlog
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.memory.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
+from pwgrid.master.policy.host_guard import HostGuard, room_for
 from pwgrid.master.policy.plan import Limits
-from pwgrid.master.policy.recycle import (
+from pwgrid.master.policy.recycle_reasons import (
     MEMORY_LIMIT,
-    HostGuard,
     RecycleLimits,
     WorkerFigures,
     expires_at,
     over_hard,
     recycle_reason,
     renewed_after,
-    room_for,
 )
 from pwgrid.master.workers.record import WorkerRecord
 from pwgrid.master.workers.workers import Workers

@@ -14,7 +14,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.control.master_end import MasterEnd
 from pwgrid.master.child import Child
 from pwgrid.master.policy.plan import WorkerView
-from pwgrid.master.policy.recycle import Footprint
+from pwgrid.master.policy.recycle_reasons import Footprint
 from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
 from pwgrid.runtime.browser_processes import Tree
 
