@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pwgrid.cli import changes
-from pwgrid.cli.changes import VersionChange, read_scale, reload_text
+from pwgrid.cli import reload_scale_upgrade
 from pwgrid.cli.drain import describe_end, is_good, progress
+from pwgrid.cli.reload_scale_upgrade import VersionChange, read_scale, reload_text
 from pwgrid.cli.running_grid import ask, find_grid
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
@@ -110,8 +110,8 @@ MARKED = {"reason": "upgrade"}
 def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str, list[str]]:
     """What `pwgrid upgrade` shows at last, and before that, when the grid looks like this one time after the other."""
     shown = Recorded()
-    monkeypatch.setattr(changes, "ask", lambda *_, **__: looks_like(A, B, proxy=10))
-    monkeypatch.setattr(changes, "watch", lambda *_: iter(looks))
+    monkeypatch.setattr(reload_scale_upgrade, "ask", lambda *_, **__: looks_like(A, B, proxy=10))
+    monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter(looks))
     return VersionChange(GRID, force=True).wait(shown), shown.lines
 
 
@@ -156,8 +156,8 @@ def test_a_version_change_waits_for_no_session_and_says_how_many_go_on(monkeypat
 
 
 def test_workers_that_lingered_before_the_version_change_are_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "ask", lambda *_, **__: looks_like(A, B | LINGERS, proxy=10))
-    monkeypatch.setattr(changes, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
+    monkeypatch.setattr(reload_scale_upgrade, "ask", lambda *_, **__: looks_like(A, B | LINGERS, proxy=10))
+    monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
     done = VersionChange(GRID, force=True).wait(Recorded())
     assert done == "the master, the proxy and 1 workers run the new code (version 2)"
 

@@ -61,16 +61,16 @@ def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     Flags and environment stay those of its start. If the new configuration has faults, the command prints all of them
     and exits 2, and nothing changes.
     """
-    from pwgrid.cli import changes, exit_codes
+    from pwgrid.cli import exit_codes, reload_scale_upgrade
     from pwgrid.cli.running_grid import find_grid
     from pwgrid.common.errors import Refused
 
     try:
-        done = changes.reload(find_grid(port, runtime_dir))
+        done = reload_scale_upgrade.reload(find_grid(port, runtime_dir))
     except Refused as refused:
         refused.exit_code = exit_codes.REFUSED
         raise
-    say(done, changes.reload_text(done), as_json)
+    say(done, reload_scale_upgrade.reload_text(done), as_json)
 
 
 @click.command()
@@ -83,11 +83,11 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_
     \b
     pwgrid scale chromium=4 firefox=1
     """
-    from pwgrid.cli import changes
+    from pwgrid.cli import reload_scale_upgrade
     from pwgrid.cli.running_grid import find_grid
 
-    figures = changes.read_scale(pools)
-    wanted = changes.scale(find_grid(port, runtime_dir), figures)
+    figures = reload_scale_upgrade.read_scale(pools)
+    wanted = reload_scale_upgrade.scale(find_grid(port, runtime_dir), figures)
     say({"wanted": wanted}, ", ".join(f"{name} {workers}" for name, workers in wanted.items()), as_json)
 
 
@@ -121,8 +121,8 @@ def restart(port: int | None, runtime_dir: str | None, **options: bool) -> None:
 def _replace_everything(
     port: int | None, runtime_dir: str | None, *, force: bool, no_wait: bool, as_json: bool
 ) -> None:
-    from pwgrid.cli.changes import VersionChange
     from pwgrid.cli.progress import watching
+    from pwgrid.cli.reload_scale_upgrade import VersionChange
     from pwgrid.cli.running_grid import find_grid
 
     change = VersionChange(find_grid(port, runtime_dir), force=force)
