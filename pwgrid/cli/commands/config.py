@@ -23,7 +23,7 @@ def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """
     from dataclasses import asdict
 
-    from pwgrid.cli import capacity, output
+    from pwgrid.cli import config_summary, output
     from pwgrid.common.errors import ConfigError
 
     try:
@@ -35,14 +35,14 @@ def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
             click.echo(output.as_json({"good": False, "violations": [asdict(each) for each in error.violations]}))
             sys.exit(error.exit_code)
         raise
-    found = capacity.capacity(loaded.settings)
-    warnings = [*loaded.warnings, *capacity.missing_browsers(loaded.settings)]
+    found = config_summary.summary(loaded.settings)
+    warnings = [*loaded.warnings, *config_summary.missing_browsers(loaded.settings)]
     if as_json:
         click.echo(output.as_json({"good": True, **found, "warnings": warnings}))
         return
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"the configuration is good\n\n{capacity.capacity_text(found)}")
+    click.echo(f"the configuration is good\n\n{config_summary.summary_text(found)}")
 
 
 @config.command("show", cls=Configured)

@@ -10,7 +10,7 @@ from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import find_for_pool
 
 
-def capacity(settings: Settings) -> dict[str, Any]:
+def summary(settings: Settings) -> dict[str, Any]:
     """The JSON of `pwgrid config check`; `slots` are those of each worker, `capacity` are sessions at once."""
     pools = settings.pools_wanted().values()
     workers: Counter[str] = Counter()
@@ -39,7 +39,7 @@ def missing_browsers(settings: Settings) -> list[str]:
     return missing
 
 
-def capacity_text(found: dict[str, Any]) -> str:
+def summary_text(found: dict[str, Any]) -> str:
     """The same as tables, without pools that have no worker."""
     columns = ("name", "browserType", "workers", "slots", "capacity", "lifetime", "labels")
     rows = [
