@@ -15,7 +15,7 @@ from pwgrid.cli.top import app, watcher
 from pwgrid.cli.top.draw import _age, draw
 from pwgrid.cli.top.key_bytes import Keys
 from pwgrid.cli.top.key_presses import Mode, Pane, Quit, Request, State, press, rows
-from pwgrid.cli.top.picture import Event, Picture, events
+from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.cli.top.terminal import Terminal
 from pwgrid.runtime.find_grids import RunningGrid
 
@@ -78,18 +78,18 @@ def status(**other: Any) -> dict[str, Any]:
 
 LIMITS = {"max_lifetime_sessions": 250.0, "max_worker_memory_mib": 900.0, "min_host_available_mib": 256.0}
 SESSIONS = [session("0123456789abcdef", name="checkout"), session("fedcba9876543210", status="pending")]
-PICTURE = Picture(1000.0, status(), SESSIONS, LIMITS)
+SNAPSHOT = Snapshot(1000.0, status(), SESSIONS, LIMITS)
 
 
 def drawn(
-    picture: Picture, state: State | None = None, news: tuple[Event, ...] = (), size: tuple[int, int] = (80, 24)
+    snapshot: Snapshot, state: State | None = None, news: tuple[Event, ...] = (), size: tuple[int, int] = (80, 24)
 ) -> list[str]:
     state = state or State()
-    return [line.plain for line in draw(picture, rows(picture, news, state.filter), state, *size)]
+    return [line.plain for line in draw(snapshot, rows(snapshot, news, state.filter), state, *size)]
 
 
 def test_eighty_columns_hold_every_figure() -> None:
-    lines = [line.rstrip() for line in drawn(PICTURE, news=(Event(999.0, "something has happened"),))]
+    lines = [line.rstrip() for line in drawn(SNAPSHOT, news=(Event(999.0, "something has happened"),))]
     assert len(lines) == 24
     assert lines[0].startswith("ws://127.0.0.1:8080  serving  up 1h01m")
     assert lines[1] == "sessions 3/10 [|||.....]  waiting 3  memory 1024 MiB, free 4000 (min 256)"
@@ -107,7 +107,7 @@ def test_eighty_columns_hold_every_figure() -> None:
         "127.0.0.1:500",
         "checkout",
     ]
-    nameless = drawn(replace(PICTURE, sessions=[session("a" * 16, client="192.168.100.200:54321")]))
+    nameless = drawn(replace(SNAPSHOT, sessions=[session("a" * 16, client="192.168.100.200:54321")]))
     assert nameless[8].rstrip().endswith(" 192.168.100.200:54321")
     assert lines[10:12] == ["EVENTS", lines[11]]
     assert lines[11].endswith(" something has happened")
@@ -117,7 +117,7 @@ def test_eighty_columns_hold_every_figure() -> None:
 def test_a_pool_s_own_limits_are_those_of_its_workers() -> None:
     pools = [pool(name="small", lifetimeOfWorker=10, memoryLimitMib=0), pool(name="chromium")]
     workers = [worker("aaaaaaaa", pool="small"), worker("bbbbbbbb")]
-    lines = drawn(replace(PICTURE, status=status(pools=pools, workers=workers)))
+    lines = drawn(replace(SNAPSHOT, status=status(pools=pools, workers=workers)))
     assert lines[6].split()[:6] == ["aaaaaaaa", "small", "available", "1/5", "49/10", "512"]
     assert lines[7].split()[:6] == ["bbbbbbbb", "chromium", "available", "1/5", "49/250", "512/900"]
 
@@ -136,41 +136,41 @@ def test_any_grid_fits_any_terminal(
     found = status(
         pools=[pool(name=f"pool-{n}") for n in range(pools)], workers=[worker(f"w{n:07}") for n in range(workers)]
     )
-    picture = Picture(1000.0, found, [session(f"{n:016}") for n in range(sessions)], LIMITS)
+    snapshot = Snapshot(1000.0, found, [session(f"{n:016}") for n in range(sessions)], LIMITS)
     asked = Request("drain", {}, "drain it?")
-    lines = draw(picture, rows(picture, [], ""), State(pane=pane, mode=mode, asked=asked), width, height)
+    lines = draw(snapshot, rows(snapshot, [], ""), State(pane=pane, mode=mode, asked=asked), width, height)
     assert len(lines) == height
     assert all(line.cell_len <= width for line in lines)
 
 
 def test_the_chosen_row_is_on_the_screen_also_of_many() -> None:
-    picture = Picture(1000.0, status(), [session(f"{n:016}") for n in range(500)], LIMITS)
-    state, _ = press(State(), "G", rows(picture, [], ""))
-    assert any(line.startswith(f"{499:016}") for line in drawn(picture, state))
+    snapshot = Snapshot(1000.0, status(), [session(f"{n:016}") for n in range(500)], LIMITS)
+    state, _ = press(State(), "G", rows(snapshot, [], ""))
+    assert any(line.startswith(f"{499:016}") for line in drawn(snapshot, state))
 
 
 def test_nothing_that_others_say_steers_the_terminal() -> None:
     hostile = [session("0123456789abcdef", name=HOSTILE, client=HOSTILE)]
     found = status(reason=HOSTILE, ready=False, problems=[HOSTILE], workers=[worker("aaaaaaaa", reason=HOSTILE)])
-    picture = Picture(1000.0, found, hostile, LIMITS, problem=HOSTILE)
+    snapshot = Snapshot(1000.0, found, hostile, LIMITS, problem=HOSTILE)
     for state in (State(message=HOSTILE), State(mode=Mode.CONFIRM, asked=Request("x", {}, HOSTILE)), State(filter="")):
-        for line in drawn(picture, state, (Event(1.0, HOSTILE),), (200, 40)):
+        for line in drawn(snapshot, state, (Event(1.0, HOSTILE),), (200, 40)):
             assert line.isprintable(), line
 
 
 def test_who_waits_is_shown_by_pool_and_run_in_the_order_of_turns() -> None:
     said = [("chromium", "checkout", "ci", 4), ("chromium", "nightly", "", 2), ("firefox", "", "", 1)]
     line = [dict(zip(("pool", "run", "token", "waiting"), each, strict=True)) for each in said]
-    lines = drawn(replace(PICTURE, status=status(waiting=7, waitingByRun=line)))
+    lines = drawn(replace(SNAPSHOT, status=status(waiting=7, waitingByRun=line)))
     assert lines[2].rstrip() == "waiting by run: checkout (ci) 4, nightly 2"
     assert lines[4].split()[:8] == ["chromium", "2", "2", "1", "0", "0", "6", "3/10"]
 
 
 def test_a_grid_that_does_not_answer_is_shown_as_it_was_with_the_reason() -> None:
-    lines = drawn(Picture(1000.0, status(), SESSIONS, LIMITS, problem="the master (pid 1) does not answer"))
+    lines = drawn(Snapshot(1000.0, status(), SESSIONS, LIMITS, problem="the master (pid 1) does not answer"))
     assert lines[0] == "the master (pid 1) does not answer"
     assert lines[1].startswith("ws://127.0.0.1:8080")
-    assert drawn(Picture(1000.0, {}, problem="there is none"))[0] == "there is none"
+    assert drawn(Snapshot(1000.0, {}, problem="there is none"))[0] == "there is none"
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,12 @@ def test_an_age_has_at_most_six_characters(seconds: float, text: str) -> None:
 # Keys
 
 
-def pressed(*keys: str, state: State | None = None, picture: Picture = PICTURE) -> tuple[State, Request | Quit | None]:
+def pressed(
+    *keys: str, state: State | None = None, snapshot: Snapshot = SNAPSHOT
+) -> tuple[State, Request | Quit | None]:
     state, wanted = state or State(), None
     for key in keys:
-        state, wanted = press(state, key, rows(picture, [], state.filter))
+        state, wanted = press(state, key, rows(snapshot, [], state.filter))
     return state, wanted
 
 
@@ -203,26 +205,26 @@ def test_only_a_yes_ends_a_session() -> None:
 
 
 def test_what_a_drain_means_depends_on_the_table() -> None:
-    def asked(*keys: str, picture: Picture = PICTURE) -> dict[str, Any]:
-        _, wanted = pressed(*keys, "d", "y", picture=picture)
+    def asked(*keys: str, snapshot: Snapshot = SNAPSHOT) -> dict[str, Any]:
+        _, wanted = pressed(*keys, "d", "y", snapshot=snapshot)
         assert isinstance(wanted, Request)
         assert wanted.name == "drain"
         return dict(wanted.data)
 
     assert asked("backtab", "end") == {"worker": "bbbbbbbb"}
     assert asked("tab") == {"pool": "chromium"}
-    draining = Picture(1.0, status(workers=[worker("cccccccc", status="draining")]))
-    assert asked("left", picture=draining) == {"worker": "cccccccc", "now": True}
+    draining = Snapshot(1.0, status(workers=[worker("cccccccc", status="draining")]))
+    assert asked("left", snapshot=draining) == {"worker": "cccccccc", "now": True}
     state, wanted = pressed("d")
     assert (state.mode, wanted) == (Mode.TABLES, None)
     assert "Tab" in state.message
 
 
 def test_keys_do_no_harm_where_there_is_nothing() -> None:
-    empty = Picture(1.0, status(pools=[], workers=[]))
+    empty = Snapshot(1.0, status(pools=[], workers=[]))
     for pane in ("", "tab", "backtab"):
         for key in ("d", "e", "up", "down", "end", "x"):
-            state, wanted = pressed(*filter(None, (pane, key)), picture=empty)
+            state, wanted = pressed(*filter(None, (pane, key)), snapshot=empty)
             assert (state.mode, wanted) == (Mode.TABLES, None)
 
 
@@ -233,7 +235,7 @@ def test_a_filter_takes_every_character_and_keeps_the_choice_in_sight() -> None:
     assert (state.mode, state.filter) == (Mode.TABLES, "qe?")
     assert pressed("escape", state=state)[0].filter == ""
     state, _ = pressed("down", "/", *"CHECKout", "enter")
-    there = rows(PICTURE, [], state.filter)
+    there = rows(SNAPSHOT, [], state.filter)
     assert [each["id"] for each in there.sessions] == ["0123456789abcdef"]
     _, wanted = pressed("e", "y", state=state)
     assert isinstance(wanted, Request)
@@ -244,7 +246,7 @@ def test_q_quits_and_help_goes_back_with_any_key() -> None:
     assert isinstance(pressed("q")[1], Quit)
     state, _ = pressed("?")
     assert state.mode is Mode.HELP
-    assert any("drain the chosen worker" in line for line in drawn(PICTURE, state))
+    assert any("drain the chosen worker" in line for line in drawn(SNAPSHOT, state))
     assert pressed("q", state=state) == (State(), None)
 
 
@@ -294,11 +296,11 @@ class WithoutKeys:
         raise AssertionError("there is nothing to show")
 
 
-def texts(before: Picture, now: Picture, *ended: dict[str, Any]) -> list[str]:
+def texts(before: Snapshot, now: Snapshot, *ended: dict[str, Any]) -> list[str]:
     return [event.text for event in events(before, now, ended)]
 
 
-def test_two_pictures_tell_what_has_happened() -> None:
+def test_two_snapshots_tell_what_has_happened() -> None:
     drained = {"id": "bbbbbbbb", "cut": 2, "timedOut": True, "lost": None}
     now = status(
         ready=False,
@@ -309,7 +311,7 @@ def test_two_pictures_tell_what_has_happened() -> None:
         workers=[worker("aaaaaaaa", status="draining", reason="memory"), worker("cccccccc", status="starting")],
         drained=[drained],
     )
-    assert texts(PICTURE, Picture(1001.0, now)) == [
+    assert texts(SNAPSHOT, Snapshot(1001.0, now)) == [
         "not ready: no chromium worker is available",
         "another proxy: 2 → 22",
         "host guard: the host is short of memory",
@@ -318,15 +320,15 @@ def test_two_pictures_tell_what_has_happened() -> None:
         "worker aaaaaaaa: available → draining: memory",
         "worker cccccccc of chromium: starting",
     ]
-    assert texts(Picture(1001.0, now), Picture(1002.0, now)) == []
-    assert "the grid is ready" in texts(Picture(1001.0, now), PICTURE)
-    assert texts(PICTURE, Picture(1001.0, PICTURE.status, problem="gone")) == ["gone"]
+    assert texts(Snapshot(1001.0, now), Snapshot(1002.0, now)) == []
+    assert "the grid is ready" in texts(Snapshot(1001.0, now), SNAPSHOT)
+    assert texts(SNAPSHOT, Snapshot(1001.0, SNAPSHOT.status, problem="gone")) == ["gone"]
 
 
 def test_sessions_tell_of_their_begin_and_their_end_at_their_own_time() -> None:
     begun = session("b" * 16)
     failed = session("f" * 16, status="failed", reason="memory limit", endedAt=1000.0, name="checkout")
-    found = events(PICTURE, PICTURE, [failed, begun])
+    found = events(SNAPSHOT, SNAPSHOT, [failed, begun])
     assert [(event.at, event.is_bad) for event in found] == [(990.5, False), (1000.0, True)]
     assert found[0].text == f"session {'b' * 16} running in aaaaaaaa"
     assert found[1].text == f"session {'f' * 16} (checkout) failed after 10.0 s: memory limit"

@@ -14,7 +14,7 @@ from rich.console import Console
 from pwgrid.cli import exit_codes
 from pwgrid.cli.top.draw import draw
 from pwgrid.cli.top.key_presses import Quit, State, press, rows
-from pwgrid.cli.top.picture import Event, Picture
+from pwgrid.cli.top.snapshot import Event, Snapshot
 from pwgrid.cli.top.terminal import Ended, Terminal, open_terminal
 from pwgrid.cli.top.watcher import Watcher
 from pwgrid.common.errors import GridError
@@ -40,7 +40,7 @@ def top(port: int | None, runtime_dir: str | None, every_s: float) -> int:
 class _Screen:
     def __init__(self, watcher: Watcher, terminal: Terminal) -> None:
         self._watcher, self._terminal = watcher, terminal
-        self._picture: Picture | None = None
+        self._snapshot: Snapshot | None = None
         self._events: deque[Event] = deque(maxlen=_EVENTS_KEPT)
         self._state = State()
 
@@ -51,17 +51,17 @@ class _Screen:
             if is_news:
                 os.read(self._watcher.readable, 64)
                 self._take_news()
-            if self._picture is None:
+            if self._snapshot is None:
                 if "q" in keys:
                     return
                 continue
             for key in keys:
-                self._state, wanted = press(self._state, key, rows(self._picture, self._events, self._state.filter))
+                self._state, wanted = press(self._state, key, rows(self._snapshot, self._events, self._state.filter))
                 if isinstance(wanted, Quit):
                     return
                 if wanted is not None:
                     self._watcher.ask(wanted)
-            self._draw(self._picture)
+            self._draw(self._snapshot)
 
     def _take_news(self) -> None:
         while True:
@@ -74,9 +74,9 @@ class _Screen:
             if isinstance(news, str):
                 self._state = replace(self._state, message=news)
             else:
-                self._picture = news[0]
+                self._snapshot = news[0]
                 self._events.extend(news[1])
 
-    def _draw(self, picture: Picture) -> None:
-        there = rows(picture, self._events, self._state.filter)
-        self._terminal.show(draw(picture, there, self._state, *self._terminal.size))
+    def _draw(self, snapshot: Snapshot) -> None:
+        there = rows(snapshot, self._events, self._state.filter)
+        self._terminal.show(draw(snapshot, there, self._state, *self._terminal.size))

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pwgrid.cli.pool_names import pool_name, pool_of
 from pwgrid.cli.top.key_presses import Mode, Pane, Rows, State, chosen
-from pwgrid.cli.top.picture import Event, Found, Picture
+from pwgrid.cli.top.snapshot import Event, Found, Snapshot
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 HELP: Final = """\
@@ -61,15 +61,15 @@ _SESSION: Final = (
 _NAMELESS: Final = _SESSION[:-1]
 
 
-def draw(picture: Picture, there: Rows, state: State, width: int, height: int) -> list[Text]:
+def draw(snapshot: Snapshot, there: Rows, state: State, width: int, height: int) -> list[Text]:
     """Exactly `height` lines, none wider than `width`."""
     if state.mode is Mode.HELP:
         return _fitted([Text(line) for line in HELP.splitlines()], Text("any key goes back", "dim"), width, height)
-    head = list(_head(picture, there, width))
+    head = list(_head(snapshot, there, width))
     room = height - len(head) - 1
     sizes = _sizes(room, {pane: len(there.ids(pane)) for pane in Pane})
     lines = head
-    for table in _tables(picture, there):
+    for table in _tables(snapshot, there):
         if sizes[table.pane]:
             at = chosen(state, there, table.pane)
             lines += _table(table, at, width, sizes[table.pane], is_current=state.pane is table.pane)
@@ -77,23 +77,23 @@ def draw(picture: Picture, there: Rows, state: State, width: int, height: int) -
     return _fitted(lines, _foot(state), width, height)
 
 
-def _head(picture: Picture, there: Rows, width: int) -> Iterator[Text]:
-    status = picture.status
-    clock = f"{datetime.fromtimestamp(picture.at).astimezone():%H:%M:%S}"
-    if picture.problem:
-        yield Text(_line(picture.problem), "bold red")
+def _head(snapshot: Snapshot, there: Rows, width: int) -> Iterator[Text]:
+    status = snapshot.status
+    clock = f"{datetime.fromtimestamp(snapshot.at).astimezone():%H:%M:%S}"
+    if snapshot.problem:
+        yield Text(_line(snapshot.problem), "bold red")
     if not status:
         return
     is_ready = status.get("ready", True)
     what = "stopping" if status.get("stopping") else "serving" if is_ready else "not ready"
-    left = _line(f"{status['endpoint']}  {what}  up {_age(picture.at - status['master']['startedAt'])}")
+    left = _line(f"{status['endpoint']}  {what}  up {_age(snapshot.at - status['master']['startedAt'])}")
     yield Text(set_cell_size(left, max(0, width - len(clock) - 1)) + " " + clock, "bold" if is_ready else "bold red")
     slots = sum(pool["slots"] for pool in there.pools)
     busy = sum(worker["active"] or 0 for worker in status["workers"])
     waiting = status.get("waiting", 0)
     memory = sum(worker["memoryMib"] or 0 for worker in status["workers"])
     host = status["host"]
-    floor = picture.settings.get("min_host_available_mib", 0)
+    floor = snapshot.settings.get("min_host_available_mib", 0)
     least = f" (min {floor:g})" if floor else ""
     yield Text(
         f"sessions {busy}/{slots} {_bar(busy, slots, 8)}  waiting {waiting}  "
@@ -122,14 +122,14 @@ class _Table:
     styles: Sequence[str]
 
 
-def _tables(picture: Picture, there: Rows) -> Iterator[_Table]:
-    pools = [_pool(pool, picture.status) for pool in there.pools]
+def _tables(snapshot: Snapshot, there: Rows) -> Iterator[_Table]:
+    pools = [_pool(pool, snapshot.status) for pool in there.pools]
     yield _Table(Pane.POOLS, _POOL, pools, ["red" if pool["reason"] else "" for pool in there.pools])
-    workers = [_worker(worker, picture) for worker in there.workers]
+    workers = [_worker(worker, snapshot) for worker in there.workers]
     yield _Table(Pane.WORKERS, _WORKER, workers, [_STYLES.get(worker["status"], "") for worker in there.workers])
     # Without names the column is left out, for longer addresses of clients.
     columns = _SESSION if any(session.get("name") for session in there.sessions) else _NAMELESS
-    sessions = [_session(session, picture.at)[: len(columns)] for session in there.sessions]
+    sessions = [_session(session, snapshot.at)[: len(columns)] for session in there.sessions]
     yield _Table(Pane.SESSIONS, columns, sessions, [""] * len(sessions))
 
 
@@ -145,9 +145,9 @@ def _pool(pool: Found, status: Found) -> tuple[object, ...]:
     return (name, *figures, waiting, pool["reason"] or f"{share:>9} {_bar(active, pool['slots'], 12)}")
 
 
-def _worker(worker: Found, picture: Picture) -> tuple[object, ...]:
+def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
     left = "" if worker["drainLeftS"] is None else f"{_age(worker['drainLeftS'])} left "
-    limits = _limits(pool_of(worker), picture)
+    limits = _limits(pool_of(worker), snapshot)
     return (
         worker["id"],
         pool_of(worker),
@@ -155,19 +155,19 @@ def _worker(worker: Found, picture: Picture) -> tuple[object, ...]:
         f"{worker['active'] or 0}/{worker['slots']}",
         _of(worker["lifetime"] or 0, limits["lifetimeOfWorker"]),
         "-" if worker["memoryMib"] is None else _of(worker["memoryMib"], limits["memoryLimitMib"]),
-        _age(picture.at - worker["startedAt"]),
+        _age(snapshot.at - worker["startedAt"]),
         left + (worker["reason"] or ""),
     )
 
 
-def _limits(name: str, picture: Picture) -> Mapping[str, float | None]:
+def _limits(name: str, snapshot: Snapshot) -> Mapping[str, float | None]:
     """The limits of a pool's workers: its own, or else the global settings."""
-    settings = picture.settings
+    settings = snapshot.settings
     of_all = {
         "lifetimeOfWorker": settings.get("max_lifetime_sessions"),
         "memoryLimitMib": settings.get("max_worker_memory_mib"),
     }
-    pool: Found = next((pool for pool in picture.status["pools"] if pool_name(pool) == name), {})
+    pool: Found = next((pool for pool in snapshot.status["pools"] if pool_name(pool) == name), {})
     return {limit: pool.get(limit, value) for limit, value in of_all.items()}
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pwgrid.cli.pool_names import pool_name, pool_of
-from pwgrid.cli.top.picture import Event, Found, Picture
+from pwgrid.cli.top.snapshot import Event, Found, Snapshot
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 
@@ -74,14 +74,14 @@ class State:
 Pressed = tuple[State, Request | Quit | None]
 
 
-def rows(picture: Picture, events: Sequence[Event], wanted: str) -> Rows:
+def rows(snapshot: Snapshot, events: Sequence[Event], wanted: str) -> Rows:
     """Every pool, and the workers, sessions and events that contain the text `wanted`, whatever its case."""
     needle = wanted.casefold()
-    status = picture.status
+    status = snapshot.status
     return Rows(
         pools=status.get("pools", ()),
         workers=[each for each in status.get("workers", ()) if _has(each, needle)],
-        sessions=[each for each in picture.sessions if _has(each, needle)],
+        sessions=[each for each in snapshot.sessions if _has(each, needle)],
         events=[each for each in events if needle in each.text.casefold()],
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 from pwgrid.cli import grid_queries
 from pwgrid.cli.running_grid import ask, find_grid
 from pwgrid.cli.top.key_presses import Request
-from pwgrid.cli.top.picture import Event, Picture, events
+from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch
 from pwgrid.runtime.find_grids import RunningGrid
@@ -20,13 +20,13 @@ LIMITS: Final = ("max_lifetime_sessions", "max_worker_memory_mib", "min_host_ava
 LIMITS_EVERY_S: Final = 10.0
 """How often the limits are read: a reload may change them."""
 
-News = tuple[Picture, list[Event]]
+News = tuple[Snapshot, list[Event]]
 
 
 class Watcher(threading.Thread):
-    """Puts a picture with the events since the last one into `news` every `every_s` seconds, and the answer to a
-    request, which a picture follows. An error that is no GridError ends the thread, and is its last news. `readable` is
-    a descriptor that can be read when there is news."""
+    """Puts a snapshot with the events since the last one into `news` every `every_s` seconds, and the answer to a
+    request, which a snapshot follows. An error that is no GridError ends the thread, and is its last news. `readable`
+    is a descriptor that can be read when there is news."""
 
     def __init__(self, port: int | None, runtime_dir: str | None, every_s: float) -> None:
         """Raises GridError where there is no grid to begin with."""
@@ -37,7 +37,7 @@ class Watcher(threading.Thread):
         self._where, self._every_s = (port, runtime_dir), every_s
         self._grid = find_grid(port, runtime_dir)
         self._sessions: SessionWatch | None = None
-        self._last = Picture(time.time(), {})
+        self._last = Snapshot(time.time(), {})
         self._limits: dict[str, float] = {}
         self._limits_at = 0.0
 
@@ -78,13 +78,13 @@ class Watcher(threading.Thread):
         try:
             self._last, changed = self._take(now)
         except GridError as error:
-            self._last, changed = Picture(now, before.status, before.sessions, before.settings, str(error)), []
+            self._last, changed = Snapshot(now, before.status, before.sessions, before.settings, str(error)), []
             self._find_again()
         return self._last, events(before, self._last, changed)
 
-    def _take(self, now: float) -> tuple[Picture, list[dict[str, Any]]]:
-        """A new picture, and the sessions that have begun or ended. Without Redis it has the master's own counters and
-        the sessions of the last picture. Raises GridError when the master does not answer."""
+    def _take(self, now: float) -> tuple[Snapshot, list[dict[str, Any]]]:
+        """A new snapshot, and the sessions that have begun or ended. Without Redis it has the master's own counters and
+        the sessions of the last snapshot. Raises GridError when the master does not answer."""
         status = ask(self._grid, "status")
         if not self._limits or now >= self._limits_at + LIMITS_EVERY_S:
             self._limits, self._limits_at = self._ask_limits(), now
@@ -94,11 +94,11 @@ class Watcher(threading.Thread):
             seen = self._sessions.look(now)
         except RegistryUnavailable as error:
             status["redis"]["error"] = str(error)
-            return Picture(now, status, self._last.sessions, self._limits), []
+            return Snapshot(now, status, self._last.sessions, self._limits), []
         grid_queries.take_counters(status, seen.snapshot)
         live = [session.as_json() for session in seen.live]
         news = seen.news if self._last.status else []  # what was there before top began is no news
-        return Picture(now, status, live, self._limits), [session.as_json() for session in news]
+        return Snapshot(now, status, live, self._limits), [session.as_json() for session in news]
 
     def _ask_limits(self) -> dict[str, float]:
         settings = grid_queries.settings(self._grid)

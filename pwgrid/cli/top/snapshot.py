@@ -24,7 +24,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Snapshot:
     """A grid at `at` (Unix seconds). `status` is that of `pwgrid status`, `sessions` are the live ones as the API shows
     them, the oldest first, `settings` are limits by name. `problem` says why the grid does not answer; then all else is
     old."""
@@ -36,7 +36,7 @@ class Picture:
     problem: str = ""
 
 
-def events(before: Picture, now: Picture, changed: Iterable[Found]) -> list[Event]:
+def events(before: Snapshot, now: Snapshot, changed: Iterable[Found]) -> list[Event]:
     """What has happened since `before`, the oldest first. `changed` are sessions that have begun or ended."""
     found = [Event(now.at, text, is_bad) for text, is_bad in _of_the_grid(before, now)]
     if before.status and now.status:
@@ -45,7 +45,7 @@ def events(before: Picture, now: Picture, changed: Iterable[Found]) -> list[Even
     return sorted(found, key=lambda event: event.at)
 
 
-def _of_the_grid(before: Picture, now: Picture) -> Iterator[tuple[str, bool]]:
+def _of_the_grid(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, bool]]:
     if now.problem != before.problem:
         yield (now.problem, True) if now.problem else ("the grid answers again", False)
     was, found = before.status, now.status
