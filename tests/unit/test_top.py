@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pwgrid.cli.top import app, watcher
 from pwgrid.cli.top.draw import _age, draw
-from pwgrid.cli.top.key_bytes import Keys
-from pwgrid.cli.top.key_presses import Mode, Pane, Quit, Request, State, press, rows
+from pwgrid.cli.top.key_actions import Mode, Pane, Quit, Request, State, press, rows
+from pwgrid.cli.top.key_parser import Keys
 from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.cli.top.terminal import Terminal
 from pwgrid.runtime.find_grids import RunningGrid

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pwgrid.cli import exit_codes
 from pwgrid.cli.top.draw import draw
-from pwgrid.cli.top.key_presses import Quit, State, press, rows
+from pwgrid.cli.top.key_actions import Quit, State, press, rows
 from pwgrid.cli.top.snapshot import Event, Snapshot
 from pwgrid.cli.top.terminal import Ended, Terminal, open_terminal
 from pwgrid.cli.top.watcher import Watcher

@@ -13,7 +13,7 @@ from rich.cells import set_cell_size
 from rich.text import Text
 
 from pwgrid.cli.pool_names import pool_name, pool_of
-from pwgrid.cli.top.key_presses import Mode, Pane, Rows, State, chosen
+from pwgrid.cli.top.key_actions import Mode, Pane, Rows, State, chosen
 from pwgrid.cli.top.snapshot import Event, Found, Snapshot
 from pwgrid.common.worker_lifecycle import WorkerStatus
 

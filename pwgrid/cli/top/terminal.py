@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pwgrid.cli.top.key_bytes import Keys
+from pwgrid.cli.top.key_parser import Keys
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HANDLED: Final = (*_ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
