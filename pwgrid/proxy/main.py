@@ -16,9 +16,9 @@ from uvicorn.server import ServerState
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
+from pwgrid.common.background_tasks import SideTasks
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.traces import Traces
 from pwgrid.common.traces import start as start_traces
 from pwgrid.common.types import BrowserType

@@ -14,10 +14,10 @@ import uvloop
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
+from pwgrid.common.background_tasks import SideTasks
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import why
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.side_tasks import SideTasks
 from pwgrid.common.waiting import first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
 from pwgrid.control.child_end import ChildEnd

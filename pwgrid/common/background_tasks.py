@@ -1,4 +1,4 @@
-"""Runs tasks beside the main one of a process, and tells it when one fails."""
+"""Runs background tasks beside the main task of a process, and tells the process when one fails."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
