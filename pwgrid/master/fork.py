@@ -15,7 +15,7 @@ import structlog
 
 from pwgrid.common.loop import Loop
 from pwgrid.master.child import Child
-from pwgrid.master.signals import HANDLED
+from pwgrid.master.signal_queue import HANDLED
 
 log = structlog.get_logger()
 

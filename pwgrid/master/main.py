@@ -30,7 +30,7 @@ from pwgrid.master.restart.reexec import KeptOpen, execute
 from pwgrid.master.restart.reload import CONFIGURATION, Reload
 from pwgrid.master.restart.version_change import VersionChange
 from pwgrid.master.shutdown import Phase, Shutdown, Step
-from pwgrid.master.signals import Signals, has_terminal
+from pwgrid.master.signal_queue import SignalQueue, has_terminal
 from pwgrid.master.start_report import StartReport
 from pwgrid.master.status import Reporter
 from pwgrid.master.stop_report import StopReport
@@ -68,7 +68,7 @@ class Master:
         self._config = config
         self._loop = loop = Loop()
         self._shutdown = Shutdown()
-        self._signals = Signals()
+        self._signals = SignalQueue()
         self._files = ChildFileWriter(loop, config)
         self._pools = {name: Pool(pool, loop.now()) for name, pool in config.settings.pools_wanted().items()}
         self._redis = RedisChild(loop, config.redis, self._files) if config.redis else None

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import orjson
 
-from pwgrid.master.signals import HANDLED
+from pwgrid.master.signal_queue import HANDLED
 
 VARIABLE: Final = "PWGRID_KEPT_OPEN"
 

@@ -21,7 +21,7 @@ def _queued(_signum: int, _frame: FrameType | None) -> None:
     """Does nothing: Python's C handler has written the byte (set_wakeup_fd) already."""
 
 
-class Signals:
+class SignalQueue:
     """The handled signals, queued on `fd`."""
 
     def __init__(self) -> None:
