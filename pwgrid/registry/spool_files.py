@@ -4,7 +4,6 @@ Redis."""
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import orjson
 import structlog
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.whole_file import write_whole
 from pwgrid.registry.session_updates import SessionUpdate
 from pwgrid.runtime.directory import UNWRITTEN
 
@@ -39,12 +39,10 @@ def write(runtime: Path, browser_type: BrowserType, worker_id: str, updates: Ite
     """Writes a worker's spool file, whole or not at all. Raises OSError."""
     directory = runtime / UNWRITTEN
     content = {"browserType": browser_type, "workerId": worker_id, "entries": [each.as_json() for each in updates]}
-    unfinished = directory / f"{worker_id}.part"
     while True:
         directory.mkdir(mode=0o700, exist_ok=True)
         try:
-            unfinished.write_bytes(orjson.dumps(content))
-            os.replace(unfinished, directory / f"{worker_id}.json")
+            write_whole(directory / f"{worker_id}.json", orjson.dumps(content))
         except FileNotFoundError:
             continue  # a proxy has just removed the directory with its last file
         return

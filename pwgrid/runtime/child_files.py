@@ -17,6 +17,7 @@ import orjson
 import psutil
 
 from pwgrid.common.types import ChildKind
+from pwgrid.common.whole_file import write_whole
 from pwgrid.runtime.processes import find_process
 from pwgrid.runtime.untrusted_files import read_plain
 
@@ -65,14 +66,7 @@ class ChildState:
             self.kind != "worker"
         ):  # a worker's directory is made when it is forked, and must not come back after its end
             path.parent.mkdir(mode=0o700, exist_ok=True)
-        draft = path.with_suffix(".new")
-        try:
-            draft.write_bytes(orjson.dumps(self))
-            draft.replace(path)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink()
-            raise
+        write_whole(path, orjson.dumps(self))
 
     def remove(self, runtime: Path) -> None:
         """Remove its file. Idempotent."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ import orjson
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.whole_file import write_whole
 from pwgrid.tokens.tokens import NO_TOKENS, Token, Tokens
 
 log = structlog.get_logger()
@@ -99,22 +99,11 @@ def load(path: Path) -> Tokens:
 
 def _replace(path: Path, directory: int, tokens: dict[str, Token], owner: int | None) -> None:
     content = orjson.dumps({"tokens": [each.as_json() for each in tokens.values()]}, option=orjson.OPT_INDENT_2)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            if os.geteuid() == 0:
-                os.fchown(file.fileno(), _owner(path) if owner is None else owner, -1)
-            os.fchmod(file.fileno(), MODE)
-            file.write(content + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        os.fsync(directory)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
+    uid = -1
+    if os.geteuid() == 0:
+        uid = _owner(path) if owner is None else owner
+    write_whole(path, content + b"\n", mode=MODE, uid=uid, durable=True)
+    os.fsync(directory)
 
 
 def _owner(path: Path) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ import orjson
 import structlog
 
 from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.whole_file import write_whole
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import CAPS, EXPIRES_AT, LEASE, TOKEN, lease_of
 from pwgrid.worker.handoff import Answer
@@ -366,17 +366,10 @@ class Leases:
     def _write(self) -> None:
         """Writes the kept leases for a successor, but not `over`: the same cause, or `expires_at`, ends them there."""
         content = orjson.dumps([each.as_json() for each in self.by_id.values() if each.is_kept])
-        unfinished = self.path.with_suffix(".part")
         try:
-            with open(unfinished, "wb", opener=_private) as file:
-                file.write(content)
-            os.replace(unfinished, self.path)
+            write_whole(self.path, content)
         except OSError as error:
             log.warning("leases_not_written", error=str(error))
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _is_same(secret: str, given: str) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Playwright
 
+from pwgrid.registry.kept_while_redis_is_away import write
+from pwgrid.registry.session_updates import SessionUpdate
 from tests.support import disk
 from tests.support.disk import fill
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
@@ -79,6 +81,20 @@ def test_on_a_full_disk_a_killed_worker_is_succeeded_and_replaced(small_disk: Pa
             lambda: {file.parent.name for file in grid.runtime.glob("w/*/worker.json")} == set(workers_of(grid)),
             "the next master would know all of them",
         )
+
+
+def test_what_finds_no_room_gives_back_what_it_took(small_disk: Path) -> None:
+    filler = fill(small_disk)
+    os.truncate(filler, filler.stat().st_size - 3 * 4096)  # some room, and not enough
+    before = os.statvfs(small_disk).f_bfree
+    assert before > 0
+    entries = [SessionUpdate(f"{number:016x}") for number in range(10_000)]
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            write(small_disk, "chromium", "0000000a", entries)
+        assert list((small_disk / "unwritten").iterdir()) == []
+        (small_disk / "unwritten").rmdir()
+        assert os.statvfs(small_disk).f_bfree == before
 
 
 def test_a_full_disk_at_the_start_is_told_in_a_sentence_and_nothing_of_it_stays(small_disk: Path) -> None:

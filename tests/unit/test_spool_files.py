@@ -31,7 +31,7 @@ def test_in_a_grid_that_nobody_has_left_nothing_is_found(tmp_path: Path) -> None
 def test_what_is_not_finished_is_not_found(tmp_path: Path) -> None:
     write(tmp_path, "chromium", "0000000a", UPDATES)
     (found,) = read_all(tmp_path)
-    found.path.rename(found.path.with_suffix(".part"))
+    found.path.rename(found.path.with_name(f".{found.path.name}.x1y2z3"))
     assert list(read_all(tmp_path)) == []
 
 

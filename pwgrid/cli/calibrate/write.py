@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.whole_file import write_whole
 from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
 
 
@@ -42,16 +40,7 @@ def write(path: Path, settings: Mapping[str, int]) -> None:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         changed = with_settings(text, settings)
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        fd, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(changed)
-                os.fchmod(file.fileno(), mode)
-            os.replace(draft, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(draft)
-            raise
+        write_whole(path, changed.encode(), mode=mode)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise GridError(f"{path} cannot be written: {reason}") from None

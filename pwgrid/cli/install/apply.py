@@ -13,6 +13,7 @@ from typing import Final
 
 from pwgrid.cli.install.plan import Command, Directory, Present, Record, Removal, Step, TextFile, User, Wanted
 from pwgrid.common.errors import GridError
+from pwgrid.common.whole_file import write_whole
 
 RECORD: Final = "installed.json"
 """In the configuration's directory, which belongs to the user who installs: no other user may say what is removed."""
@@ -34,7 +35,7 @@ def contents(paths: Iterable[Path]) -> dict[Path, str]:
     found = {}
     for path in paths:
         try:
-            found[path] = path.read_text(errors="surrogateescape")
+            found[path] = path.read_text(encoding="utf-8", errors="surrogateescape")
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -137,18 +138,9 @@ def remove_rest(removal: Removal, *, purge: bool, say: Say) -> None:
 
 
 def _write(path: Path, text: str, mode: int, owner: str = "", group: str = "") -> None:
-    """Writes the whole file or nothing; at no time can more users read it than `mode` says."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w", errors="surrogateescape") as file:
-        file.write(text)
-        uid = pwd.getpwnam(owner).pw_uid if owner else -1
-        os.fchown(fd, uid, grp.getgrnam(group).gr_gid if group else -1)
-        os.fchmod(fd, mode)
-        file.flush()
-        os.fsync(fd)
-    draft.replace(path)
+    uid = pwd.getpwnam(owner).pw_uid if owner else -1
+    gid = grp.getgrnam(group).gr_gid if group else -1
+    write_whole(path, text.encode(errors="surrogateescape"), mode=mode, uid=uid, gid=gid, durable=True)
 
 
 def _has_user(name: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from importlib.metadata import version as version_of_package
 from pathlib import Path
 from typing import Any
 
+from pwgrid.common.whole_file import write_whole
 from pwgrid.settings.model import Settings
 
 
@@ -97,12 +97,4 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
 def _write(file: Path, entries: dict[str, dict[str, Any]]) -> None:
     """Writes the file whole or not at all, readable for all users: a service may run as another one."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, unfinished = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    try:
-        with os.fdopen(descriptor, "w") as out:
-            json.dump(entries, out, indent=1)
-        os.chmod(unfinished, 0o644)
-        os.replace(unfinished, file)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
+    write_whole(file, json.dumps(entries, indent=1).encode(), mode=0o644)

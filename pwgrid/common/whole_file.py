@@ -1,0 +1,36 @@
+"""Writes a file whole or not at all: nobody reads half of it, and where there is no room nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+PRIVATE: Final = 0o600
+
+
+def write_whole(
+    path: Path, content: bytes, *, mode: int = PRIVATE, uid: int = -1, gid: int = -1, durable: bool = False
+) -> None:
+    """Puts a file with this content in place of the one at `path`, if there is one. Raises OSError.
+
+    At no time can more users read it than `mode` says. It belongs to this process's user, or to `uid` and `gid` (-1: as
+    it is). `durable`: once the file is there its content is on the disk, also after a power cut; that takes its time.
+    """
+    fd, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # private; several may write the same file
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            if (uid, gid) != (-1, -1):
+                os.fchown(fd, uid, gid)
+            os.fchmod(fd, mode)
+            if durable:
+                os.fsync(fd)
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
