@@ -107,20 +107,26 @@ def ask(
     grid: RunningGrid, name: str, data: dict[str, Any] | None = None, timeout_s: float = REPLY_TIMEOUT_S
 ) -> dict[str, Any]:
     """Sends one request to the grid's master and returns its answer. Raises Refused with the master's sentence,
-    GridError where it does not answer, or another user than the owner of the grid's directory would."""
+    GridError where it does not answer, where its answer makes no sense, or where another user than the owner of the
+    grid's directory would answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
         control.settimeout(timeout_s)
         try:
             control.connect(str(grid.directory / "control.sock"))
             _check_peer(control, grid.directory)
             control.send(orjson.dumps({"t": "request", "name": name, "data": data or {}}))
-            answer: dict[str, Any] = orjson.loads(control.recv(_REPLY_BYTES) or b"{}")
+            packet = control.recv(_REPLY_BYTES)
         except OSError as error:
             raise GridError(f"the master (pid {grid.pid}) does not answer: {error}") from None
-    if answer.get("t") != "reply":
-        raise Refused(answer.get("error") or f"the master (pid {grid.pid}) gave no answer")
-    reply: dict[str, Any] = answer["data"]
-    return reply
+    try:
+        answer = orjson.loads(packet or b"{}")
+        if answer.get("t") == "reply":
+            reply: dict[str, Any] = answer["data"]
+            return reply
+        refusal = answer.get("error")
+    except (ValueError, KeyError, AttributeError) as error:  # it is cut, or of something else
+        raise GridError(f"the answer of the master (pid {grid.pid}) makes no sense: {error!r:.200}") from None
+    raise Refused(refusal or f"the master (pid {grid.pid}) gave no answer")
 
 
 def _check_peer(control: socket.socket, directory: Path) -> None:

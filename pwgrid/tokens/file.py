@@ -60,9 +60,10 @@ class TokenFile:
 
 def read(path: Path) -> Tokens:
     """Reads the tokens of a file. Raises OSError, or ValueError for content of another form."""
-    content = path.read_bytes()
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES)
     try:
-        return Tokens(Token.read(entry) for entry in orjson.loads(content[:_MOST_BYTES])["tokens"])
+        return Tokens(Token.read(entry) for entry in orjson.loads(content)["tokens"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"is no file of tokens: {error!r:.200}") from None
 

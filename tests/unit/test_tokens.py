@@ -194,6 +194,13 @@ def test_a_file_that_is_none_lets_nobody_in_and_says_so_once(
         cli.listed(cli.Place(path))
 
 
+def test_a_file_that_is_larger_than_all_memory_lets_nobody_in(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+    tokens = TokenFile(path).tokens()
+    assert (tokens.are_there, tokens.all) == (True, ())
+
+
 def test_a_change_leaves_a_broken_file_alone(path: Path) -> None:
     path.write_bytes(b"{")
     with pytest.raises(GridError, match="is no file of tokens"):
