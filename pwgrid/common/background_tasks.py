@@ -9,7 +9,7 @@ import structlog
 log = structlog.get_logger()
 
 
-class SideTasks:
+class BackgroundTasks:
     """Keeps each task until it ends. When one fails, logs that and calls `on_failure(name, error)`."""
 
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
@@ -35,5 +35,5 @@ class SideTasks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("side_task_failed", task=task.get_name(), error=repr(error))
+            log.error("background_task_failed", task=task.get_name(), error=repr(error))
             self._on_failure(task.get_name(), error)

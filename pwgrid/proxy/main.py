@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
-from pwgrid.common.background_tasks import SideTasks
+from pwgrid.common.background_tasks import BackgroundTasks
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.traces import Traces
@@ -119,7 +119,7 @@ class Proxy:
         self._goes_last = False
         """Whether it was told by a signal to end, and waits for the last worker."""
         self._server: GridServer | None = None
-        self._side_tasks = SideTasks(self._side_task_failed)
+        self._background_tasks = BackgroundTasks(self._background_task_failed)
         self.control = ChildEnd(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
@@ -159,10 +159,10 @@ class Proxy:
         for listener in self.boot.listeners:
             tune(listener, settings.session_ping_timeout)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
-        self._side_tasks.start(self.control.run(), "control link")
-        self._side_tasks.start(self._keep_registry(), "registry")
-        self._side_tasks.start(self.dead_workers.keep_trying(), "dead workers")
-        self._side_tasks.start(self.feed.keep_history(), "dashboard history")
+        self._background_tasks.start(self.control.run(), "control link")
+        self._background_tasks.start(self._keep_registry(), "registry")
+        self._background_tasks.start(self.dead_workers.keep_trying(), "dead workers")
+        self._background_tasks.start(self.feed.keep_history(), "dashboard history")
         # Before the master's first state the proxy knows no pool, and would refuse clients from the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
@@ -178,7 +178,7 @@ class Proxy:
         self.handoffs.close()
         self.gateway.refusal_log.flush()
         await self.dead_workers.last_try()
-        self._side_tasks.cancel_all_but("control link")
+        self._background_tasks.cancel_all_but("control link")
         await self.registry.close()
         await self.control.close("stopped")
         if self.control.is_lost:
@@ -212,14 +212,14 @@ class Proxy:
     def _on_slots(self, pool: str | None) -> None:
         self.queue.wake(pool)
         if pool is None:  # Redis is back: workers that ended meanwhile may still be in it
-            self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
+            self._background_tasks.start(self.dead_workers.clear(), "clear dead workers")
 
     # Master
 
     def _on_state(self, state: dict[str, Any]) -> None:
         before = self._view()
         self.roster.replace(state)
-        self._side_tasks.cancel_named(GO_LAST)  # there is a master again
+        self._background_tasks.cancel_named(GO_LAST)  # there is a master again
         self._told.set()
         self.feed.roster_changed()
         self.gateway.roster_changed()
@@ -258,7 +258,7 @@ class Proxy:
             self.roster.lost = f"the master has said nothing for {after_s:g} s, as if it were frozen"
         else:
             self.roster.stopping = True
-            self._side_tasks.start(self._go_last(), GO_LAST)
+            self._background_tasks.start(self._go_last(), GO_LAST)
         self._open_or_close()
 
     def _on_found(self) -> None:
@@ -277,18 +277,18 @@ class Proxy:
         if name in ("worker_lost", "worker_gone"):
             self.dead_workers.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._side_tasks.start(self.dead_workers.clear(), "clear dead workers")
+            self._background_tasks.start(self.dead_workers.clear(), "clear dead workers")
             if name == "worker_lost":
                 self.feed.events.worker_lost(data["workerId"], data["reason"])
         elif name == "worker_taken_over":
             self.feed.events.worker_taken_over(data["workerId"])
             self.selector.process_died(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._side_tasks.start(self._mark_draining(data["workerId"], data["browserType"]), "mark draining")
+            self._background_tasks.start(self._mark_draining(data["workerId"], data["browserType"]), "mark draining")
         elif name == "leave_drain":
-            self._side_tasks.start(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
+            self._background_tasks.start(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
         elif name == "retire":
-            self._side_tasks.start(self._retire(), "retire")
+            self._background_tasks.start(self._retire(), "retire")
         elif name == "stop":
             self._stop.set()
         else:
@@ -320,7 +320,7 @@ class Proxy:
         except RegistryUnavailable as error:
             log.warning("drain_not_written_to_redis", worker=worker_id, error=str(error))
 
-    def _side_task_failed(self, name: str, _error: BaseException) -> None:
+    def _background_task_failed(self, name: str, _error: BaseException) -> None:
         if name in ("control link", "registry"):  # without the others the proxy serves on
             self._stop.set()
 

@@ -14,7 +14,7 @@ import uvloop
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
-from pwgrid.common.background_tasks import SideTasks
+from pwgrid.common.background_tasks import BackgroundTasks
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import why
 from pwgrid.common.session_lifecycle import EndReason
@@ -84,7 +84,7 @@ class Worker:
         """Whether there was a SIGTERM."""
         self._is_browser_gone = False
         self._stop_s = STOP_S
-        self._side_tasks = SideTasks(self._side_task_failed)
+        self._background_tasks = BackgroundTasks(self._background_task_failed)
         self.control = ChildEnd(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
@@ -104,7 +104,7 @@ class Worker:
 
     async def run(self) -> int:
         """Runs the worker until its end. Returns its exit code."""
-        self._side_tasks.start(self.control.run(), "control link")
+        self._background_tasks.start(self.control.run(), "control link")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         try:
             await self._start()
@@ -129,12 +129,12 @@ class Worker:
             await self._launch(self.boot.ipc_child)
         else:
             await self._take_over()
-        self._side_tasks.start(self._watch_browser_server(), "browser server watch")
-        self._side_tasks.start(self._end_when_hung(), "browser server liveness")
+        self._background_tasks.start(self._watch_browser_server(), "browser server watch")
+        self._background_tasks.start(self._end_when_hung(), "browser server liveness")
         if self.boot.ipc_child is not None:
             await self._enter()
         else:
-            self._side_tasks.start(self._beat(), "heartbeat")
+            self._background_tasks.start(self._beat(), "heartbeat")
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
@@ -159,7 +159,7 @@ class Worker:
         self._tell_launched(server)
         self.sessions.open(boot.directory / "handoff.sock")
         if settings.canary_interval > 0:
-            self._side_tasks.start(self._recycle_when_sick(), "canary")
+            self._background_tasks.start(self._recycle_when_sick(), "canary")
 
     async def _enter(self) -> None:
         """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
@@ -167,7 +167,7 @@ class Worker:
         is_spare = self.boot.spare and not self._serve.is_set()
         self._step(WorkerEvent.WAITS if is_spare else WorkerEvent.SERVES)
         await self.registry_sync.register()
-        self._side_tasks.start(self._beat(), "heartbeat")
+        self._background_tasks.start(self._beat(), "heartbeat")
         if is_spare:
             self.control.event("spare", {})
             log.info("worker_spare")
@@ -233,7 +233,7 @@ class Worker:
         told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
         self.control.event("draining", told | {"active": self.slots.taken})
         self.control.stopping()
-        self._side_tasks.start(self.registry_sync.mark_draining(), "draining mark")
+        self._background_tasks.start(self.registry_sync.mark_draining(), "draining mark")
         cut = await self._drain.sessions_end(self.slots)
         if cut is None:
             return
@@ -247,10 +247,10 @@ class Worker:
     async def _stop(self) -> None:
         self.control.stopping()
         self.sessions.close()
-        self._side_tasks.cancel_all_but("control link", "heartbeat")
+        self._background_tasks.cancel_all_but("control link", "heartbeat")
         if self.server is not None:
             await self.server.stop(self._stop_s)  # which reports its last sessions
-        self._side_tasks.cancel_all_but("control link")
+        self._background_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()
         shutil.rmtree(self.boot.directory, ignore_errors=True)
@@ -275,7 +275,7 @@ class Worker:
         """Starts a drain after which the worker exits with EXIT_FAILED."""
         self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
 
-    def _side_task_failed(self, name: str, error: BaseException) -> None:
+    def _background_task_failed(self, name: str, error: BaseException) -> None:
         self._fail(f"{name} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
 
     def _on_sigterm(self) -> None:

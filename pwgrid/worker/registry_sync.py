@@ -10,6 +10,7 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry import spool_files
+from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate

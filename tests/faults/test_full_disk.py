@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Playwright
 
-from pwgrid.registry.kept_while_redis_is_away import write
 from pwgrid.registry.session_updates import SessionUpdate
+from pwgrid.registry.spool_files import write
 from tests.support import disk
 from tests.support.disk import fill
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid

@@ -16,7 +16,7 @@ from pwgrid.cli.install import apply
 from pwgrid.cli.install.plan import TextFile
 from pwgrid.common.errors import GridError
 from pwgrid.common.whole_file import write_whole
-from pwgrid.registry import kept_while_redis_is_away as kept
+from pwgrid.registry import spool_files as kept
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
