@@ -416,7 +416,8 @@ async def test_who_has_a_browser_alone_may_do_all_that_with_it() -> None:
             await client.send(client.one("Browser"), "stopTracing")
             await client.new_page()
             assert len(await targets(client, session)) == 1
-            await client.cdp(session, "Browser.close")
+            with contextlib.suppress(Refusal):  # the end of its browser may be faster than the answer
+                await client.cdp(session, "Browser.close")
         assert await watched.why_gone() == "browser ended (exit 0)"
 
 
