@@ -15,8 +15,8 @@ from pwgrid.common.errors import Refused, RegistryUnavailable
 from pwgrid.proxy.ask_master import AskMaster, MasterGone
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.dashboard import feed as module
-from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.feed import Feed, Page
+from pwgrid.proxy.dashboard.recent_events import RecentEvents
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
@@ -99,7 +99,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(grid: Grid) -> Feed:
-    return Feed(grid, Master(), Events())  # type: ignore[arg-type]
+    return Feed(grid, Master(), RecentEvents())  # type: ignore[arg-type]
 
 
 async def told(page: Page) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.dashboard.events import KEPT, Events
 from pwgrid.proxy.dashboard.history import History
+from pwgrid.proxy.dashboard.recent_events import KEPT, RecentEvents
 from pwgrid.proxy.policy.dashboard_view import Sources, changes, view
 from pwgrid.proxy.policy.fair_line import Waiting
 from pwgrid.proxy.policy.grid_events import Event, happened, session_end
@@ -157,7 +157,7 @@ def test_the_end_of_a_drained_worker_and_of_a_trouble_are_told() -> None:
 
 def test_events_compare_a_roster_with_what_it_was_before() -> None:
     """The proxy has one roster, which takes over each state of the master."""
-    events, changing = Events(now=lambda: 5.0), Roster()
+    events, changing = RecentEvents(now=lambda: 5.0), Roster()
     said = {"pools": {"chromium": {"wanted": 1, "available": 1}}}
     for status in ("available", "available", "draining"):
         changing.replace({**said, "workers": [{"id": "a", "browserType": "chromium", "status": status}]})
@@ -181,7 +181,7 @@ def test_only_ends_that_their_clients_did_not_cause_are_events() -> None:
 
 
 def test_events_are_numbered_and_bounded() -> None:
-    events = Events(now=lambda: 5.0)
+    events = RecentEvents(now=lambda: 5.0)
     for _ in range(KEPT + 7):
         events.refused("connect", 1, 503, "no slot")
     assert len(events.since(0)) == KEPT

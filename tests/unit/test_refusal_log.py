@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.proxy.connect import refusal_log
 from pwgrid.proxy.connect.refusal_log import RefusalLog
-from pwgrid.proxy.dashboard.events import Events
+from pwgrid.proxy.dashboard.recent_events import RecentEvents
 from pwgrid.proxy.policy.connect_request import Refusal
 
 NO_TOKEN, LATE = Refusal(401, "no token"), Refusal(503, "no slot")
@@ -67,7 +67,7 @@ async def test_hosts_without_number_share_a_count(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_borrow_is_told_as_a_borrow_and_counted_apart() -> None:
-    events = Events(lambda: 1.0)
+    events = RecentEvents(lambda: 1.0)
     counting = RefusalLog(events.refused)
     with capture_logs() as captured:
         counting.note(LATE, "10.0.0.1", "10.0.0.1:1")

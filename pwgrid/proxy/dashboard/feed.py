@@ -19,8 +19,8 @@ from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.refusal_responses import registry_away
-from pwgrid.proxy.dashboard.events import Events
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
+from pwgrid.proxy.dashboard.recent_events import RecentEvents
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.policy.dashboard_view import Sources, View, changes, view
 from pwgrid.proxy.policy.grid_events import session_end
@@ -64,7 +64,7 @@ class Page:
 class Feed:
     """The feed of all pages of one proxy."""
 
-    def __init__(self, grid: Proxy, master: AskMaster, events: Events) -> None:
+    def __init__(self, grid: Proxy, master: AskMaster, events: RecentEvents) -> None:
         self.history = History()
         self.events = events
         self._grid = grid

@@ -15,7 +15,7 @@ from pwgrid.proxy.roster import Roster
 KEPT: Final = 300
 
 
-class Events:
+class RecentEvents:
     """The latest KEPT events, numbered from 1, so that a page gets each of them once."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
