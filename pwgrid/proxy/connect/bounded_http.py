@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pwgrid.proxy.connect.dashboard_sockets import DashboardSocketProtocol, is_dashboard_target
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.page_sockets import PageSocketProtocol, is_own
 from pwgrid.proxy.connect.refusal_responses import render
 from pwgrid.proxy.policy.connect_request import Refusal
 
@@ -118,8 +118,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._upgrades = False
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
-        if is_own(self.url):
-            self.ws_protocol_class = PageSocketProtocol
+        if is_dashboard_target(self.url):
+            self.ws_protocol_class = DashboardSocketProtocol
         super().handle_websocket_upgrade()
         self.transport.resume_reading()
         protocol = self.transport.get_protocol()

@@ -12,8 +12,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from pwgrid.proxy.connect.bounded_http import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
+from pwgrid.proxy.connect.dashboard_sockets import DashboardSocketProtocol, is_dashboard_head
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.page_sockets import PageSocketProtocol, is_own_head
 from pwgrid.proxy.policy.connect_request import Refusal
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -55,7 +55,7 @@ class FirstBytes(asyncio.Protocol):
         made = {"config": self._config, "server_state": self._server_state, "app_state": self._app_state}
         protocol: asyncio.Protocol
         if is_upgrade(data):
-            kind = PageSocketProtocol if is_own_head(data) else self._config.ws_protocol_class
+            kind = DashboardSocketProtocol if is_dashboard_head(data) else self._config.ws_protocol_class
             protocol = kind(**made)  # type: ignore[misc]
         else:
             protocol = BoundedHttpProtocol(self._idle, self._on_refused, **made, _loop=self._loop)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pwgrid.proxy.connect.page_sockets import is_own_head
+from pwgrid.proxy.connect.dashboard_sockets import is_dashboard_head
 
 
 @pytest.mark.parametrize("target", ["/v1/live", "/v1/live?token=a", "/v1/live/0123abcd", "/v1/live/0123abcd?x=/"])
 def test_the_page_s_own_are_known_by_their_path(target: str) -> None:
-    assert is_own_head(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    assert is_dashboard_head(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_the_page_s_own_are_known_by_their_path(target: str) -> None:
     ],
 )
 def test_all_others_are_sessions(target: str) -> None:
-    assert not is_own_head(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    assert not is_dashboard_head(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())

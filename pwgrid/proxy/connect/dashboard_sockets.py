@@ -11,16 +11,16 @@ _LIVE: Final = b"/v1/live"
 _GET_LIVE: Final = b"GET " + _LIVE
 
 
-def is_own_head(head: bytes) -> bool:
+def is_dashboard_head(head: bytes) -> bool:
     """Whether a request with this head is for `/v1/live` or below it. Fast for all other requests."""
-    return head.startswith(_GET_LIVE) and is_own(head[4 : head.find(b" ", 4)])
+    return head.startswith(_GET_LIVE) and is_dashboard_target(head[4 : head.find(b" ", 4)])
 
 
-def is_own(target: bytes) -> bool:
+def is_dashboard_target(target: bytes) -> bool:
     return target.startswith(_LIVE) and target[len(_LIVE) : len(_LIVE) + 1] in (b"", b"?", b"/")
 
 
-class PageSocketProtocol(WebSocketsSansIOProtocol):
+class DashboardSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's protocol without two lines of its log that are no errors of ours."""
 
     async def send(self, message: Any) -> None:
