@@ -26,8 +26,8 @@ from pwgrid.common.waiting import first_of
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.connect.choose_protocol import ProtocolChooser
 from pwgrid.proxy.connect.connecting_client import Gateway
-from pwgrid.proxy.connect.first_bytes import FirstBytes
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusal_responses import no_capacity, stopping
@@ -136,11 +136,11 @@ class Proxy:
     async def run(self) -> int:
         """Serves until the master says stop, or a SIGTERM or the loss of the master ends it. Returns the exit code."""
         settings = self.settings
-        first_bytes = partial(FirstBytes, IdleConnections(self._room), self.gateway.figures.note_refusal)
+        choose_protocol = partial(ProtocolChooser, IdleConnections(self._room), self.gateway.figures.note_refusal)
         server = self._server = GridServer(
             uvicorn.Config(
                 create_app(self, self.access, settings.redis_timeout),
-                http=cast("type[asyncio.Protocol]", first_bytes),
+                http=cast("type[asyncio.Protocol]", choose_protocol),
                 ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",
                 log_config=None,

@@ -20,7 +20,7 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
 
 
-class FirstBytes(asyncio.Protocol):
+class ProtocolChooser(asyncio.Protocol):
     """uvicorn makes one for each connection (its setting `http`). After its first bytes the connection gets another
     protocol. BoundedHttpProtocol calls `on_refused` for each request that it refuses itself.
     """
