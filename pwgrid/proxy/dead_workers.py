@@ -1,4 +1,4 @@
-"""Removes dead workers from Redis, and writes what they could not write. Ends no worker."""
+"""Removes workers whose end is known from Redis, and writes what they could not write. Ends no worker."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,9 +10,10 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
+from pwgrid.proxy.reaper import report
 from pwgrid.registry import spool_files
 from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
-from pwgrid.registry.registry import Reaped, Registry
+from pwgrid.registry.registry import Registry
 
 log = structlog.get_logger()
 
@@ -85,9 +86,3 @@ class DeadWorkers:
         report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
         spooled.remove()
         log.info("session_updates_written", worker=spooled.worker_id, sessions=len(spooled.updates))
-
-
-def report(reaped: Reaped, reason: str) -> None:
-    """Logs each reaped worker with its sessions."""
-    for worker, sessions in reaped.items():
-        log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)

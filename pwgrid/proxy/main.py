@@ -33,10 +33,11 @@ from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusal_responses import no_capacity, stopping
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.dashboard.recent_events import RecentEvents
-from pwgrid.proxy.dead_workers import DeadWorkers, report
+from pwgrid.proxy.dead_workers import DeadWorkers
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness import Readiness
+from pwgrid.proxy.reaper import keep_reaping
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.traces import ClientTraces
@@ -198,16 +199,8 @@ class Proxy:
     # Registry
 
     async def _keep_registry(self) -> None:
-        settings = self.settings
         await self.registry.subscribe_slots(self._on_slots)
-        while True:
-            await asyncio.sleep(settings.reaper_run_interval)
-            try:
-                reaped = await self.registry.reap(lock_s=settings.reaper_run_interval / 2)
-            except RegistryUnavailable as error:
-                log.warning("reap_missed", error=str(error))
-            else:
-                report(reaped, "worker lost")
+        await keep_reaping(self.registry, self.settings.reaper_run_interval)
 
     def _on_slots(self, pool: str | None) -> None:
         self.queue.wake(pool)

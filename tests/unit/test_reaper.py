@@ -1,0 +1,36 @@
+"""The loop that reaps goes on whatever Redis says."""
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.proxy.reaper import keep_reaping
+from pwgrid.registry.records import Reaped
+
+
+class Registry:
+    """Is away at first, then finds a worker."""
+
+    def __init__(self) -> None:
+        self.locks: list[float] = []
+        self.is_over = asyncio.Event()
+
+    async def reap(self, *, lock_s: float) -> Reaped:
+        self.locks.append(lock_s)
+        if len(self.locks) == 1:
+            raise RegistryUnavailable("Redis is away")
+        if len(self.locks) == 3:
+            self.is_over.set()
+        return {"chromium:a": ("s",)} if len(self.locks) == 2 else {}
+
+
+async def test_what_redis_did_not_take_is_reaped_and_told_in_the_next_interval() -> None:
+    registry = Registry()
+    with capture_logs() as logs:
+        reaping = asyncio.create_task(keep_reaping(registry, 0.002))  # type: ignore[arg-type]
+        await asyncio.wait_for(registry.is_over.wait(), 20)
+        reaping.cancel()
+    assert registry.locks[:3] == [0.001] * 3
+    assert [line["event"] for line in logs] == ["reap_missed", "worker_reaped"]
+    assert (logs[1]["worker"], logs[1]["sessions"], logs[1]["reason"]) == ("chromium:a", ["s"], "worker lost")
