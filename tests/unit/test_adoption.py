@@ -1,6 +1,6 @@
 """What a master does with what the one before it has left. What an adopted worker says: test_worker_life.py."""
 
-from pwgrid.master.policy.adoption import Found, Verdict, judge
+from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 
 ADOPT, RETIRE, END, REMOVE = Verdict.ADOPT, Verdict.RETIRE, Verdict.END, Verdict.REMOVE
 
@@ -10,28 +10,28 @@ def found(kind: str, name: str, *, alive: bool = True, registry: str = "r", star
 
 
 def test_what_lives_and_uses_the_same_redis_is_adopted() -> None:
-    assert judge([found("worker", "a"), found("proxy", "7"), found("redis", "redis")], "r") == [ADOPT] * 3
+    assert verdicts([found("worker", "a"), found("proxy", "7"), found("redis", "redis")], "r") == [ADOPT] * 3
 
 
 def test_what_is_dead_is_removed_whatever_it_used() -> None:
     dead = [found("worker", "a", alive=False), found("redis", "redis", alive=False, registry="other")]
-    assert judge(dead, "r") == [REMOVE, REMOVE]
+    assert verdicts(dead, "r") == [REMOVE, REMOVE]
 
 
 def test_what_uses_another_redis_is_ended() -> None:
-    assert judge([found("worker", "a", registry="other")], "r") == [END]
+    assert verdicts([found("worker", "a", registry="other")], "r") == [END]
 
 
 def test_of_several_proxies_the_newest_is_adopted_and_the_others_retire() -> None:
     proxies = [found("proxy", "1", start=1), found("proxy", "3", start=3), found("proxy", "2", start=2)]
-    assert judge(proxies, "r") == [RETIRE, ADOPT, RETIRE]
+    assert verdicts(proxies, "r") == [RETIRE, ADOPT, RETIRE]
 
 
 def test_a_dead_proxy_does_not_count_as_the_newest() -> None:
     proxies = [found("proxy", "1", start=1), found("proxy", "2", start=2, alive=False)]
-    assert judge(proxies, "r") == [ADOPT, REMOVE]
+    assert verdicts(proxies, "r") == [ADOPT, REMOVE]
 
 
 def test_a_proxy_of_another_redis_does_not_count_as_the_newest() -> None:
     proxies = [found("proxy", "1", start=1), found("proxy", "2", start=2, registry="other")]
-    assert judge(proxies, "r") == [ADOPT, END]
+    assert verdicts(proxies, "r") == [ADOPT, END]

@@ -30,14 +30,14 @@ class Verdict(StrEnum):
     REMOVE = "remove"  # it is dead: the rest of its tree is killed, its files and records are removed
 
 
-def judge(found: Sequence[Found], registry: str) -> list[Verdict]:
+def verdicts(found: Sequence[Found], registry: str) -> list[Verdict]:
     """One verdict for each of `found`, in its order. `registry` names the Redis that the new master uses."""
     proxies = [each for each in found if each.kind == "proxy" and each.alive and each.registry == registry]
     newest = max(proxies, key=lambda each: each.start, default=None)
-    return [_judge(each, registry, newest) for each in found]
+    return [_verdict(each, registry, newest) for each in found]
 
 
-def _judge(each: Found, registry: str, newest: Found | None) -> Verdict:
+def _verdict(each: Found, registry: str, newest: Found | None) -> Verdict:
     if not each.alive:
         return Verdict.REMOVE
     if each.registry != registry:

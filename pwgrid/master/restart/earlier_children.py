@@ -16,7 +16,7 @@ import structlog
 from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
-from pwgrid.master.policy.adoption import Found, Verdict, judge
+from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 from pwgrid.runtime.browser_processes import kill_below
 from pwgrid.runtime.child_files import ChildState, read_states, state_path
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
@@ -70,7 +70,7 @@ def open_child(loop: Loop, state: ChildState) -> Child | None:
 def _find(runtime: Path, registry: str, leftovers: Leftovers) -> None:
     states = list(read_states(runtime))
     found = [Found(each.kind, each.name, each.process is not None, each.registry, each.forked_at) for each in states]
-    for state, verdict in zip(states, judge(found, registry), strict=True):
+    for state, verdict in zip(states, verdicts(found, registry), strict=True):
         if verdict is Verdict.ADOPT:
             _adopt(state, leftovers)
         elif verdict is Verdict.RETIRE:
