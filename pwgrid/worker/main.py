@@ -359,11 +359,11 @@ class Worker:
             return
         if reply is not None and reply.command == "shutdown":
             self.slots.expect(reply.awaited)
-            self._asked_over_redis(is_used_up=reply.is_used_up)
+            self._drain_asked_over_redis(is_used_up=reply.is_used_up)
         elif reply is not None and reply.command == "serve":
             self._serve.set()
 
-    def _asked_over_redis(self, *, is_used_up: bool) -> None:
+    def _drain_asked_over_redis(self, *, is_used_up: bool) -> None:
         """The command stays in Redis, and later heartbeats repeat it: only a used-up worker asks for a drain again."""
         if is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
