@@ -17,7 +17,7 @@ import structlog
 
 from pwgrid.common.packets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
-from pwgrid.control.protocol import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
+from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
 from pwgrid.control.silence import Silence
 
 log = structlog.get_logger()

@@ -11,7 +11,7 @@ import structlog
 from pwgrid.common.loop import READ, WRITE, Loop
 from pwgrid.common.packets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
-from pwgrid.control.protocol import ClosedSeen, Link, LinkFullError, Received
+from pwgrid.control.reliable_link import ClosedSeen, Link, LinkFullError, Received
 from pwgrid.control.silence import Silence
 
 log = structlog.get_logger()

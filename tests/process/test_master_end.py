@@ -10,7 +10,7 @@ import pytest
 from pwgrid.common.loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES
 from pwgrid.control.master_end import MasterEnd
-from pwgrid.control.protocol import Applied, Link, Received
+from pwgrid.control.reliable_link import Applied, Link, Received
 
 HEARS: dict[str, Callable[[Loop, MasterEnd], object]] = {
     "its loop sees the end": lambda loop, _: loop.wait(),

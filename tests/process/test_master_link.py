@@ -16,7 +16,7 @@ import uvloop
 from pwgrid.control import child_end
 from pwgrid.control.child_end import ChildEnd
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, encode
-from pwgrid.control.protocol import Applied, ClosedSeen, Link, Opened, Received, StateSeen
+from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Opened, Received, StateSeen
 
 PATIENCE_S = 30.0
 """Bounds a failure; nothing waits for it to pass."""

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from pwgrid.common.loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, decode, encode
 from pwgrid.control.master_end import MasterEnd
-from pwgrid.control.protocol import Link
+from pwgrid.control.reliable_link import Link
 
 
 def test_a_state_that_fits_into_no_frame_is_left_out_and_said_once() -> None:

@@ -10,7 +10,7 @@ from pwgrid.common.loop import Loop
 from pwgrid.common.packets import despite_reset
 from pwgrid.control.frames import Frame, encode
 from pwgrid.control.master_end import MasterEnd
-from pwgrid.control.protocol import Applied, ClosedSeen, Link, Received
+from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Received
 from pwgrid.control.server import ControlServer
 
 PATIENCE_S = 10.0

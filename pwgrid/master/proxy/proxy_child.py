@@ -12,7 +12,7 @@ import structlog
 from pwgrid.common.errors import GridError
 from pwgrid.common.loop import Loop
 from pwgrid.control.master_end import MasterEnd
-from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen, StoppingSeen
+from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig

@@ -15,7 +15,7 @@ import structlog
 from pwgrid.common.loop import Loop
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerEvent, WorkerStatus
 from pwgrid.control.master_end import MasterEnd
-from pwgrid.control.protocol import Applied, Link, Opened, Received, StateSeen, StoppingSeen
+from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig

@@ -1,7 +1,8 @@
-"""Protocol state of one side of a control link: greeting, indices, acknowledgements, resend; no I/O, no clock.
+"""One side of a control link, over which commands and events are applied exactly once and in order.
 
-Its owner feeds packets to `receive` and writes what `next_packet` offers. Between two connections the link keeps
-what the other side has not acknowledged, so commands and events are applied exactly once and in order.
+It knows the greeting, the indices, what is acknowledged and what has to be sent again; it does no I/O and reads no
+clock. Its owner feeds packets to `receive` and writes what `next_packet` offers. Between two connections it keeps what
+the other side has not acknowledged.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError, decode, encode
-from pwgrid.control.protocol import (
+from pwgrid.control.reliable_link import (
     ACK_EVERY,
     MAX_UNACKNOWLEDGED,
     Applied,
