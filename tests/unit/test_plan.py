@@ -90,12 +90,6 @@ def test_memory_holds_back_no_worker_that_is_not_extra() -> None:
     assert spawns(decide(2, [], Limits(max_starting=9, memory_for=0))) == 2
 
 
-def test_without_surge_a_replacement_waits_for_its_place() -> None:
-    limits = Limits(max_starting=9, max_surge=0)
-    assert decide(2, views(S.AVAILABLE, S.DRAINING), limits) == []
-    assert decide(2, views(S.AVAILABLE), limits) == [Spawn("chromium")]
-
-
 def test_scaling_down_drains_starting_ones_then_idle_ones_then_the_least_busy() -> None:
     there = [
         WorkerView("busy", "chromium", S.AVAILABLE, active=4, started_at=1.0),
@@ -139,7 +133,7 @@ def test_a_recycle_waits_while_the_surge_is_used_up() -> None:
 
 def test_a_recycle_that_can_have_no_replacement_drains_first() -> None:
     there = recycled(S.AVAILABLE, S.AVAILABLE)
-    for limits in (Limits(max_surge=0), Limits(memory_for=0), Limits(no_spawns="memory is short")):
+    for limits in (Limits(memory_for=0), Limits(no_spawns="memory is short")):
         assert decide(2, there, limits) == [Drain("w0", "memory")]
 
 
@@ -175,7 +169,7 @@ VIEWS = st.lists(
 WISHES = st.builds(Wanted, workers=st.integers(0, 4), spares=st.integers(0, 3), is_quiet=st.booleans())
 
 
-@given(VIEWS, WISHES, WISHES, st.integers(0, 3), st.integers(0, 5), st.integers(1, 4))
+@given(VIEWS, WISHES, WISHES, st.integers(1, 3), st.integers(0, 5), st.integers(1, 4))
 def test_no_plan_breaks_a_bound(
     there: list[WorkerView], chromium: Wanted, firefox: Wanted, surge: int, memory: int, starting: int
 ) -> None:
@@ -189,7 +183,7 @@ def test_no_plan_breaks_a_bound(
     hurried = [action.worker_id for action in actions if isinstance(action, Hurry)]
     assert len(drained + served + hurried) == len({*drained, *served, *hurried})
     assert hurried in ([], *([view.worker_id] for view in there if view.lingers_until is not None))
-    assert not hurried or surge == 0 or memory == 0
+    assert not hurried or memory == 0
     starts = Counter(action.pool for action in actions if isinstance(action, Spawn))
     spares = Counter(action.pool for action in actions if isinstance(action, Spawn) and action.spare)
     for name, wish in wanted.items():
@@ -205,9 +199,8 @@ def test_no_plan_breaks_a_bound(
         assert not coming or serving + coming <= wish.workers + 1
         assert spares[name] <= wish.spares
         assert not called or serving <= wish.workers + 1
-        beyond = lingering + max(surge, gone) if surge else 0
-        assert len(mine) + starts[name] <= max(len(mine), wish.workers + beyond)
-        if surge == 0 or memory == 0:
+        assert len(mine) + starts[name] <= max(len(mine), wish.workers + lingering + max(surge, gone))
+        if memory == 0:
             assert len(mine) + starts[name] <= max(len(mine), wish.workers)
         # What serves without a reason to go is never drained below the wanted number.
         healthy = [view for view in kept if view.recycle is None]
@@ -286,7 +279,7 @@ def test_spares_count_against_the_surge_and_the_memory_and_the_starts() -> None:
         Limits(max_starting=1, max_surge=4),
     ):
         assert plan(wanting(2, 3), there, 100.0, limits) == [Spawn("chromium", spare=True)]
-    for limits in (Limits(max_surge=0), Limits(max_surge=4, memory_for=0), Limits(max_surge=4, no_spawns="memory")):
+    for limits in (Limits(max_surge=4, memory_for=0), Limits(max_surge=4, no_spawns="memory")):
         assert plan(wanting(2, 3), there, 100.0, limits) == []
 
 

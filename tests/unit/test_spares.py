@@ -157,8 +157,8 @@ def test_no_worker_is_missing_while_a_thousand_sessions_use_a_hundred_workers_up
     assert len(grid.lifetimes) >= 95
 
 
-def test_without_surge_the_same_pool_has_too_few_workers() -> None:
-    grid = PoolModel(Rules(workers=3, limits=Limits(max_starting=4, max_surge=0)))
+def test_with_a_surge_of_one_the_same_pool_has_too_few_workers() -> None:
+    grid = PoolModel(Rules(workers=3, limits=Limits(max_starting=4, max_surge=1)))
     grid.run(steady(1000, rate=12, duration_s=0.5))
     assert grid.least < 3
 

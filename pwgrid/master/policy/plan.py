@@ -46,13 +46,15 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds all pools. `memory_for` is how many more workers fit into the host's memory; `no_spawns` is why
-    none may start now.
+    """What bounds all pools.
 
-    `max_surge` bounds the processes beyond the wanted number that the grid adds to have a replacement before it
-    recycles a worker. Workers that drain for another reason are replaced one for one even beyond it, because capacity
-    must not dip, but only where there is memory for it. At 0 there is never a process beyond the wanted number. Workers
-    that linger count only at 0; where memory is short, they are hurried one by one.
+    - `max_starting`: how many workers of the whole grid may start at the same time.
+    - `max_surge`, at least 1: how many workers a pool may have beyond the wanted number, so that a replacement is ready
+      before a worker is recycled. Workers that drain for another reason are replaced one for one even beyond it,
+      because capacity must not dip. Workers that linger do not count.
+    - `memory_for`: how many more workers fit into the host's memory. Workers beyond the wanted number start only where
+      there is memory for them; where it is short, workers that linger are hurried, one at a time.
+    - `no_spawns`: why no worker may start now; None if workers may.
     """
 
     max_starting: int = 2
@@ -63,7 +65,7 @@ class Limits:
     @property
     def has_room(self) -> bool:
         """Whether there may be one more process than wanted."""
-        return self.max_surge > 0 and self.memory_for > 0 and self.no_spawns is None
+        return self.memory_for > 0 and self.no_spawns is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,6 @@ class _Pool:
 
     def room(self, limits: Limits) -> int:
         """How many more processes it may have. Replacements of workers that drain may exceed `max_surge`."""
-        if limits.max_surge == 0:
-            return self.wanted.workers - len(self.all())
         beyond = max(limits.max_surge, len(self.leaving))
         return self.wanted.workers + beyond - len(self.all()) + len(self.lingering)
 
@@ -171,7 +171,7 @@ def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
     """The one worker of the pool to recycle next; None while another recycle is under way. A worker that lingers does
     not count for that: its replacement serves already."""
     due = [view for view in pool.available if view.recycle]
-    if len(pool.leaving) >= max(1, limits.max_surge) or any(view.recycle for view in pool.leaving):
+    if len(pool.leaving) >= limits.max_surge or any(view.recycle for view in pool.leaving):
         return None
     return min(due, key=lambda view: view.started_at, default=None)
 
