@@ -31,7 +31,8 @@ class LineWriter:
         self._may_stall = not stat.S_ISREG(mode)
         self._dropped = 0
         self._process = os.getpid()
-        """Which has lost so many lines: a forked child has lost none, and its parent tells of its own."""
+        """The process that `_dropped` is about. A forked child gets a copy of that number, but the lines are its
+        parent's, and its parent reports them."""
 
     @property
     def dropped(self) -> int:

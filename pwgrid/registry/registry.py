@@ -78,7 +78,8 @@ class Retention:
     history_ttl_s: float = 3600.0
     history_max: int = 10_000
     record_ttl_s: float = 990.0
-    """For a live session's record; each heartbeat renews it. Shorter than the reaper's interval, it would lose ends."""
+    """How long a live session's record is kept; each heartbeat renews it. It has to be longer than the reaper's
+    interval: the reaper writes the ends of a lost worker's sessions into their records."""
 
     @classmethod
     def of(cls, settings: Settings) -> Retention:

@@ -1,8 +1,11 @@
 """Finds and kills the processes of a browser server, also those that are no longer below it.
 
-Playwright starts browsers in process groups of their own, and a process whose parent dies gets another one. So these
-processes belong to a browser server: those seen below it or its worker before, those below all of these now, and those
-with its private directory as TMPDIR, which Node and the browser inherit, while the browser's own children overwrite it.
+Playwright starts browsers in process groups of their own, and a process whose parent dies gets another parent. So these
+processes belong to a browser server:
+
+- those that were seen below it, or below its worker, before;
+- those with its private directory as TMPDIR: Node and the browser inherit it, only the browser's children change it;
+- those that are below any of these now.
 """
 
 from __future__ import annotations

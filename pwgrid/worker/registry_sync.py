@@ -25,8 +25,10 @@ SETTLE_S: Final = 1.0
 """How long a worker that stops waits for a Redis that is away, before it leaves its updates to a proxy."""
 
 RECORD_DELAY_S: Final = 0.01
-"""Delays what only keeps records, since each awake process takes time from clients: the answer to the proxy and the
-session's record from a client that gets its first answer, the log's line of an end from the next client of the slot."""
+"""How long work is put off that only keeps records: each process that wakes up takes time from clients.
+
+- The answer to the proxy and the session's record wait, so that the session's client gets its first answer sooner.
+- The log line of a session's end waits, so that the next client of the slot is served sooner."""
 
 _AGAIN_S: Final = 0.1
 

@@ -52,7 +52,8 @@ class Footprint:
     rss_mib: int | None = None
     memory_mib: int | None = None
     lowest_rss_mib: int = 0
-    """The lowest RSS since that reading; 0 once RSS was within the limit."""
+    """The lowest RSS since that reading: the metric may have grown by as much as RSS is above it now. 0 if RSS has been
+    within the limit since then: as soon as it is above the limit again, the metric has to be read."""
     samples_since: int = 0
     samples_over: int = 0
     """Consecutive samples over the soft limit."""

@@ -1,12 +1,13 @@
-"""Decides how many spares a pool needs, so that the replacements of used-up workers are warm in time.
+"""Decides how many spares a pool needs, so that a used-up worker always has a warm replacement. Measures nothing; times
+are monotonic seconds.
 
-A worker is used up by its lifetime's last session, and a replacement takes a start time to get warm. So a pool needs as
-many spares as it has workers that the sessions of one start time, at the pool's rate, can use up. A spare is warm, but
-no selection chooses it until the very step that uses another worker up lets it serve.
+A worker is used up by the last session of its lifetime. A replacement takes a start time until it is warm, and sessions
+go on to begin meanwhile, at the pool's rate. So a pool needs one spare for each worker that these sessions can use up.
 
-If spares served before that, the selection would give them the next sessions and keep all others near their end, so
-that more workers would leave no more sessions in the pool (docs/decisions.md). Measures nothing; times are monotonic
-seconds.
+A spare is warm, but no selection chooses it. It begins to serve in the very step of the selection that uses another
+worker up. It must not serve earlier: a selection gives the next sessions to the newest worker, and keeps the others
+near the end of their lifetimes. So with spares that serve, the pool would have more workers, but no more sessions
+before all of them are used up (docs/decisions.md).
 """
 
 from __future__ import annotations

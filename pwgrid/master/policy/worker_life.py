@@ -93,9 +93,9 @@ class Purpose(IntEnum):
 
     SPARE = auto()  # to wait until another one is used up; not counted as capacity, even if a selection lets it serve
     SERVE = auto()
-    RECYCLE = (
-        auto()
-    )  # to end once its sessions have, in the time of a planned drain; a counted death sets it, too, to count once
+    # To end once its sessions have ended, within the time of a planned drain. A worker whose death has been counted has
+    # at least this purpose, so that the death is counted once.
+    RECYCLE = auto()
     END = auto()  # to end within the time that sessions have when the grid stops
     END_FOR_OPERATOR = auto()  # the same; a second one means END_NOW
     END_NOW = auto()

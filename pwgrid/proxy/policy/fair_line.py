@@ -1,9 +1,13 @@
 """Decides who in line is next: parties take turns, and within a party the first to come is first. Knows no slot, no
 clock.
 
-A party is a token and a run: a run with forty clients is served as often as one with four. A party that was served, or
-has just come, takes its next turn after all others that wait. A party keeps its turn while none of its clients may have
-the free slot. So each other party gets at most one slot that a client could have before its own party has its turn.
+A party is all clients with the same token and run. Parties take turns, not clients: a run with forty clients is served
+as often as one with four.
+
+- A party that has just come, or was just served, has its next turn after all others that wait.
+- If none of its clients may have the free slot, a party is passed over, and keeps its turn.
+- So while a client waits, each other party gets at most one slot that the client could have had, before its own party
+  has its turn.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ _WHY_DRAINED: Final = {
 
 
 def close_texts(settings: Settings) -> dict[str, str]:
-    """Returns the sentences by end reason that a browser server says by itself: to a session that ends alone (not in a
-    drain), and to all of them when it has lost its worker and the master."""
+    """Returns sentences by end reason. A browser server says them where its worker gives it no text: when a session
+    ends that no drain cuts, and when the worker and the master are gone."""
     ping, idle = settings.session_ping_timeout, settings.session_idle_timeout
     duration, drain = settings.session_max_duration, settings.drain_timeout
     sentences = {
