@@ -1,5 +1,5 @@
-"""Packets with descriptors; what a process said last, which reaches its peer although it left something unread; and how
-large a packet may be. Knows no packet's meaning."""
+"""Reads packets, and the descriptors that come with them, from the SEQPACKET sockets between the grid's processes, also
+the last ones of a peer that has closed its end; and says how large a packet may be. Does not know what packets mean."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _Received = TypeVar("_Received")
 def despite_reset(
     call: Callable[_Arguments, _Received], *arguments: _Arguments.args, **named: _Arguments.kwargs
 ) -> _Received:
-    """What `call(…)` returns, a second time if the first says that the connection was reset. Raises OSError.
+    """Returns what `call(…)` returns; calls it a second time if the first one says that the connection was reset.
+    Raises OSError.
 
-    Linux tells the peer of a SEQPACKET socket that was closed with unread packets so (ECONNRESET), once, and before it
-    gives out what is still queued; then comes the end. Who takes this error for the end loses what was said last.
+    If a process closes a SEQPACKET socket and has left packets in it unread, Linux tells its peer so, once: the peer's
+    next read fails with ECONNRESET. Only the reads after that return what the process had sent, and then the end. Who
+    takes the error for the end loses what was sent last.
 
     On uvloop, read on until there is nothing or the end: it calls the reader of such a socket once and no more.
     """
