@@ -39,7 +39,7 @@ def run(command: str, cwd: Path, **environment: str) -> "subprocess.CompletedPro
     return subprocess.run(
         ["sh", "-c", command],
         cwd=cwd,
-        env={**ours, "PATH": path, **environment},
+        env={**ours, "PATH": path, "PWTEST_CACHE_DIR": str(cwd / ".cache"), **environment},
         capture_output=True,
         text=True,
         timeout=300,
