@@ -15,12 +15,14 @@ class Slots:
 
     def __init__(self, free: int) -> None:
         self.free = free
+        self.asked: list[str] = []
         self.given: list[str] = []
         self.returned: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def select(self, ticket: Ticket) -> str | None:
+        self.asked.append(ticket.session_id)
         leased = self.free > 0 and "w" not in ticket.excluded
         if leased:
             self.free -= 1
@@ -79,13 +81,7 @@ async def test_slots_that_come_free_go_to_those_who_came_first() -> None:
 async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
     """It tells of free slots only while it knows that somebody has asked in vain since the last one."""
     slots = Slots(0)
-    asked: list[str] = []
-
-    async def select(ticket: Ticket) -> str | None:
-        asked.append(ticket.session_id)
-        return await slots.select(ticket)
-
-    queue = Queue(select, slots.give_back, 10)
+    queue, asked = Queue(slots.select, slots.give_back, 10), slots.asked
     tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -100,13 +96,7 @@ async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
 
 async def test_who_has_asked_in_vain_stands_in_line_without_another_question() -> None:
     slots = Slots(0)
-    asked: list[str] = []
-
-    async def select(ticket: Ticket) -> str | None:
-        asked.append(ticket.session_id)
-        return await slots.select(ticket)
-
-    queue = Queue(select, slots.give_back, 10)
+    queue, asked = Queue(slots.select, slots.give_back, 10), slots.asked
     (task,) = await stand_in_line(queue, ticket("a"))
     await until_all_are_served(queue)
     assert asked == ["a"]
