@@ -10,6 +10,7 @@ from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bodies import BoundedBody
+from pwgrid.proxy.api.common import problems
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.refusal_responses import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
@@ -75,7 +76,7 @@ def pool_command_routes(grid: "Proxy") -> APIRouter:
         except GridError as gone:
             raise no_capacity(str(gone)) from None
 
-    @router.post("/{name}/scale", responses={413: {"model": models.Problem}})
+    @router.post("/{name}/scale", responses=problems(413))
     async def scale(pool: Annotated[str, Path(alias="name")], wanted: models.Scale) -> models.Scaled:
         """Sets a pool's number of workers until the next reload that changes it; surplus workers drain."""
         return models.Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
