@@ -9,22 +9,38 @@ from pwgrid.control.silence import LATE_S, Silence
 NOW = 1000.0
 
 
-@pytest.mark.parametrize(("after_s", "is_over"), [(0.0, False), (29.9, False), (30.0, True), (30.0 + LATE_S, True)])
-def test_it_is_over_once_the_limit_is(after_s: float, is_over: bool) -> None:
-    assert Silence(30.0, NOW).is_over(NOW + after_s) is is_over
+def over_at(silence: Silence, late_s: float = 0.0) -> float:
+    """When it is over, if each look comes so late."""
+    while True:
+        at = silence.look_at + late_s
+        if silence.is_over(at):
+            return at
+
+
+@pytest.mark.parametrize("late_s", [0.0, LATE_S])
+def test_it_is_over_once_the_limit_is(late_s: float) -> None:
+    assert over_at(Silence(30.0, NOW), late_s) == NOW + 30 + late_s
 
 
 def test_who_is_heard_has_the_whole_time_again() -> None:
     silence = Silence(30.0, NOW)
+    while silence.look_at < NOW + 20:
+        assert not silence.is_over(silence.look_at)
     silence.heard(NOW + 20)
-    assert silence.look_at == NOW + 50
-    assert not silence.is_over(NOW + 49)
-    assert silence.is_over(NOW + 50)
+    assert over_at(silence) == NOW + 50
 
 
 def test_who_looks_late_was_frozen_itself_and_gives_the_whole_time_once_more() -> None:
     silence = Silence(30.0, NOW)
     woke_at = NOW + 30 + LATE_S + 0.1
     assert not silence.is_over(woke_at)
-    assert silence.look_at == woke_at + 30
-    assert silence.is_over(woke_at + 30)
+    assert over_at(silence) == woke_at + 30
+
+
+def test_a_host_that_stands_still_is_no_silence_even_if_it_goes_on_at_the_very_limit() -> None:
+    """All processes go on at once; the first look of each would find that the other has said nothing for the limit."""
+    silence = Silence(5.0, NOW)
+    assert silence.look_at < NOW + 2
+    woke_at = NOW + 5
+    assert not silence.is_over(woke_at)
+    assert over_at(silence) == woke_at + 5
