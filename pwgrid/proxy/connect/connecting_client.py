@@ -5,7 +5,7 @@ Owns a client's socket only until a worker has it; sees none of the session's by
 
 import asyncio
 import hmac
-import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -278,7 +278,7 @@ class Upgrade(asyncio.Protocol):
         """Leases a slot and hands the client over; if the worker does not take it, tries another one."""
         gateway = self._gateway
         ticket = self._ticket = Ticket(
-            session_id=os.urandom(8).hex(),
+            session_id=secrets.token_hex(8),
             browser_type=wanted.browser_type,
             pool=gateway.roster.pool_of(wanted.worker_id) or wanted.pool,
             playwright_version=wanted.playwright_version,
@@ -334,7 +334,7 @@ class Upgrade(asyncio.Protocol):
             request["trace"] = self._attempt.traceparent()
         until = self._loop.time() + SUCCESSOR_S
         while True:
-            session_id = f"{lease.lease_id}{records.WITH_LEASE}{os.urandom(4).hex()}"
+            session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
             since = time.monotonic()
             failure = await self._offer(lease.worker_id, session_id, request)
             if self._attempt is not None:
