@@ -40,8 +40,8 @@ def run(options: Options) -> list[Row]:
             f"{worst:.3f} s (median {median(asked):.3f} s)",
             f"{max(nothing):.3f} s for an empty Python (median {median(nothing):.3f} s)",
             f"{worst:.3f} s",
-            "under 0.6 s",
-            within(worst, 0.6),
+            "under 0.5 s",
+            within(worst, 0.5),
         ),
         Row(
             "worker, PSS beside its browser server",

@@ -7,7 +7,6 @@ from typing import Final
 LATE_S: Final = 1.0
 """A process that looks later than planned by more than this has been frozen itself."""
 
-
 _LOOKS: Final = 4
 """Within the limit, so that one of them comes late when this process, or the whole host, stood still meanwhile."""
 
