@@ -176,9 +176,9 @@ class Span:
         step = self._tracer.start_span(name, self._within, attributes=_given(attributes), start_time=self._at(since))
         _end(step, error, self._at(until))
 
-    def end(self, error: str | None = None) -> None:
-        """It is over now; `error` is why it has failed."""
-        _end(self._span, error, self._at(time.monotonic()))
+    def end(self, error: str | None = None, *, at: float | None = None) -> None:
+        """It is over, since `at` or now; `error` is why it has failed."""
+        _end(self._span, error, self._at(time.monotonic() if at is None else at))
 
     def _at(self, moment: float) -> int:
         return self._zero_ns + int(moment * 1e9)

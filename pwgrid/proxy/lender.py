@@ -122,7 +122,7 @@ class Lender:
             answer = await self._take(lease_id, secret, expires_at, ticket)
             refused = answer["refused"]
             if attempt is not None:
-                attempt.offered("keep", since, selection.worker_id, refused)
+                attempt.offered("keep", since, time.monotonic(), selection.worker_id, refused)
             if refused is None:
                 if attempt is not None:
                     attempt.served(selection.worker_id, ticket.session_id)

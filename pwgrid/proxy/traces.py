@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +55,7 @@ class Attempt:
     def __init__(self, span: Span, *, with_names: bool) -> None:
         self._span = span
         self._with_names = with_names
+        self._served_at: float | None = None
 
     def traceparent(self) -> str:
         """What its worker gets, and says again when the session is over; empty where nobody will see its span."""
@@ -79,13 +79,14 @@ class Attempt:
         if selection_s is not None:
             self._span.had("selection", selected_at, until, {})
 
-    def offered(self, step: str, since: float, worker_id: str, failure: str | None) -> None:
-        """A worker was offered the client (`handoff`), or asked to keep a slot (`keep`), at `since`, and has answered;
-        `failure` is why it did not take it."""
-        self._span.had(step, since, time.monotonic(), {"pwgrid.worker_id": worker_id}, failure)
+    def offered(self, step: str, since: float, until: float, worker_id: str, failure: str | None) -> None:
+        """A worker was offered the client (`handoff`), or asked to keep a slot (`keep`), at `since`, and took it or not
+        at `until`; `failure` is why not."""
+        self._span.had(step, since, until, {"pwgrid.worker_id": worker_id}, failure)
 
-    def served(self, worker_id: str, session_id: str) -> None:
-        """This worker has it: a session, or a lease by the name that it has among sessions."""
+    def served(self, worker_id: str, session_id: str, at: float | None = None) -> None:
+        """This worker has it, since `at` or now: a session, or a lease by the name that it has among sessions."""
+        self._served_at = at
         is_lease = session_id.startswith(records.LEASE)
         self._span.say(
             {
@@ -99,7 +100,7 @@ class Attempt:
         """The client has its answer, or gets none. Sentences are left out: a client's own words may be in them."""
         if failure is None:
             self._span.say({"pwgrid.outcome": "served"})
-            self._span.end()
+            self._span.end(at=self._served_at)
         elif isinstance(failure, Refusal):
             self._span.say(
                 {

@@ -32,8 +32,14 @@ _MOST_UNTOLD: Final = 100
 SHORTAGE_S: Final = 0.2
 """How long it accepts no proxy when no descriptor is free: the listener stays readable, so the loop would not wait."""
 
-Answer = Callable[[str | None], None]
-"""To be called once: with None when the browser server has the socket, else with the reason of the refusal."""
+
+class Answer(Protocol):
+    """To be called once: with None and the time when the browser server got the socket, else with the reason of the
+    refusal."""
+
+    def __call__(self, refused: str | None, served_at: float | None = None) -> None:
+        """`served_at` is of time.monotonic(): the answer may be later."""
+
 
 OnOffer = Callable[[Offer, socket.socket, Answer], None]
 """Gets the offer, the client's socket (this process's copy is closed with the answer) and the function that answers."""
@@ -176,9 +182,10 @@ class HandoffServer:
             self._drop(link)
             return
 
-        def answer(reason: str | None) -> None:
+        def answer(refused: str | None, served_at: float | None = None) -> None:
             sock.close()
-            self._send(link, orjson.dumps({"session": offer.session_id, "refused": reason}))
+            said = {"session": offer.session_id, "refused": refused, "servedAt": served_at}
+            self._send(link, orjson.dumps(said))
 
         self._on_offer(offer, sock, answer)
 

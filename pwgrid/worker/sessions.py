@@ -67,8 +67,8 @@ class Sessions:
         self._is_successor = boot.adopt_node_pid is not None
         """Whether another worker admitted the sessions."""
         self._handoff: HandoffServer | None = None
-        self._taken: dict[str, Answer] = {}
-        """By id, the answers that proxies still wait for while the browser server has the session."""
+        self._taken: dict[str, tuple[Answer, float]] = {}
+        """By id, the answers that proxies still wait for, and since when the browser server has the session."""
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, path: Path) -> None:
@@ -173,7 +173,7 @@ class Sessions:
                 return
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
                 self._registry_sync.mark_served(session)
-            self._taken[session_id] = answer
+            self._taken[session_id] = answer, time.monotonic()
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._record_taken)
 
@@ -200,8 +200,8 @@ class Sessions:
         self._timer.cancel()
         self._timer = None
         taken, self._taken = self._taken, {}
-        for session_id, answer in taken.items():
-            answer(None)
+        for session_id, (answer, served_at) in taken.items():
+            answer(None, served_at)
             session = self._slots.live.get(session_id)
             client, told = (session.client, session.told) if session else ("gone already", {})
             log.info("session_started", session=session_id, client=client, **self._registry_sync.named(told))

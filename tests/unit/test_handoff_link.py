@@ -21,6 +21,7 @@ from pwgrid.proxy.connect.handoff import (
     Handoffs,
     NoAnswer,
     OfferTooLarge,
+    Served,
     clear_marks,
     is_passed_on,
     is_served,
@@ -63,7 +64,7 @@ class Worker:
 
     def offer(
         self, session_id: str, sock: socket.socket, headers: dict[str, str] = HEADERS, early: str = ""
-    ) -> "asyncio.Task[HandoffFailure | None]":
+    ) -> "asyncio.Task[Served | HandoffFailure]":
         request = {"client": "1.2.3.4:5", "headers": headers, "early": early}
         return asyncio.create_task(self.handoffs.offer(WORKER, session_id, request, sock))
 
@@ -124,10 +125,23 @@ async def test_an_offer_is_one_packet_and_its_answer_is_told(worker: Worker, soc
     assert packet == {"session": "s1", "client": "1.2.3.4:5", "headers": HEADERS, "early": ""}
     worker.say(session="s2", refused="full")
     worker.say(session="s1", refused=None)
-    assert await taken is None
+    assert isinstance(await taken, Served)
     failure = await refused
-    assert failure is not None
+    assert isinstance(failure, HandoffFailure)
     assert (failure.reason, failure.open_until) == ("full", 0.0)
+
+
+async def test_a_client_is_served_since_the_time_that_its_worker_says_not_since_the_answer(
+    worker: Worker, sock: socket.socket
+) -> None:
+    in_time, too_late = worker.offer("s1", sock), worker.offer("s2", sock)
+    deadline = (await worker.packet())["deadline"]
+    worker.say(session="s1", refused=None, servedAt=deadline - 1.5)
+    worker.say(session="s2", refused=None, servedAt=deadline)
+    assert await in_time == Served(deadline - 1.5)
+    failure = await too_late
+    assert isinstance(failure, HandoffFailure)
+    assert failure.reason == "it answered late"
 
 
 async def test_a_worker_that_dies_leaves_it_open_whether_it_has_sent_the_socket_on(
@@ -139,7 +153,7 @@ async def test_a_worker_that_dies_leaves_it_open_whether_it_has_sent_the_socket_
     assert worker.link is not None
     worker.link.close()
     failure = await answered
-    assert failure is not None
+    assert isinstance(failure, HandoffFailure)
     assert failure.is_dead
     assert failure.open_until > now
 
@@ -155,10 +169,10 @@ async def test_what_a_worker_answered_before_it_died_counts_although_it_left_an_
     worker.say(session="s1", refused=None)
     worker.say(asked=question["ask"], refused=None)
     worker.end()
-    assert await taken is None
+    assert isinstance(await taken, Served)
     assert (await asked)["refused"] is None
     failure = await unread
-    assert failure is not None
+    assert isinstance(failure, HandoffFailure)
     assert failure.is_dead
     assert failure.open_until > 0
 
@@ -173,9 +187,9 @@ async def test_what_a_worker_answered_before_it_died_counts_although_another_off
     # Made and sent before the loop looks at the link.
     unsent = worker.offer("s2", sock)
     await asyncio.sleep(0)
-    assert await taken is None
+    assert isinstance(await taken, Served)
     failure = await unsent
-    assert failure is not None
+    assert isinstance(failure, HandoffFailure)
     assert (failure.is_dead, failure.open_until) == (True, 0.0)
 
 
@@ -187,7 +201,7 @@ async def test_what_a_worker_answered_counts_although_the_news_of_its_end_is_fas
     worker.say(session="s1", refused=None)
     worker.end()
     worker.handoffs.drop(WORKER, "the worker is gone")
-    assert await taken is None
+    assert isinstance(await taken, Served)
 
 
 async def test_a_worker_that_is_given_up_may_still_do_something_with_its_offers(
@@ -198,7 +212,7 @@ async def test_a_worker_that_is_given_up_may_still_do_something_with_its_offers(
     now = asyncio.get_running_loop().time()
     worker.handoffs.drop(WORKER, "the worker is gone")
     failure = await answered
-    assert failure is not None
+    assert isinstance(failure, HandoffFailure)
     assert not failure.is_dead
     assert failure.open_until > now
 
@@ -225,14 +239,14 @@ async def test_a_yes_in_the_last_moment_leaves_it_open_whether_the_browser_serve
     await worker.packet()
     worker.say(session="s1", refused=None)
     failure = await answered
-    assert failure is not None
+    assert isinstance(failure, HandoffFailure)
     assert failure.open_until > asyncio.get_running_loop().time()
 
 
 async def test_where_no_worker_listens_the_socket_has_gone_nowhere(worker: Worker, sock: socket.socket) -> None:
     worker.listener.close()
     failure = await worker.offer("s1", sock)
-    assert failure is not None
+    assert isinstance(failure, HandoffFailure)
     assert failure.open_until == 0.0
 
 
@@ -253,7 +267,7 @@ async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
     monkeypatch.undo()
     again = worker.offer("s3", sock)
     worker.say(session="s3", refused=None)
-    assert await again is None
+    assert isinstance(await again, Served)
     assert worker.heard.said[2:] == [f"{WORKER} awake", f"{WORKER} freed"]
 
 
@@ -278,7 +292,7 @@ async def test_offers_that_do_not_fit_are_sent_when_there_is_room(worker: Worker
         packet = await worker.packet()
         assert (packet["session"], len(packet["headers"]["user-agent"])) == (each, 30_000)
         worker.say(session=each, refused=None)
-    assert await asyncio.gather(*answers) == [None] * 40
+    assert {type(each) for each in await asyncio.gather(*answers)} == {Served}
 
 
 @pytest.mark.parametrize("early", ["\x01" * 30_000, "\x01" * MAX_EARLY_BYTES, "\xff" * MAX_EARLY_BYTES])
@@ -293,7 +307,7 @@ async def test_an_offer_that_no_worker_could_read_is_sent_to_none_and_fails_nobo
     assert (await worker.packet())["session"] == "s3"
     for session_id in ("s1", "s3"):
         worker.say(session=session_id, refused=None)
-    assert await asyncio.gather(before, after) == [None, None]
+    assert {type(each) for each in await asyncio.gather(before, after)} == {Served}
 
 
 @pytest.mark.parametrize("worst", ['"', "\xff"])
@@ -304,7 +318,7 @@ async def test_the_largest_head_and_as_much_text_behind_it_as_may_be_is_an_offer
     async with asyncio.timeout(BOUND_S):
         assert len((await worker.packet())["early"]) == MAX_EARLY_BYTES
     worker.say(session="s1", refused=None)
-    assert await answered is None
+    assert isinstance(await answered, Served)
 
 
 @pytest.fixture
@@ -389,7 +403,7 @@ async def test_a_question_has_its_own_answer_among_others(worker: Worker, sock: 
     worker.say(asked=asked[0]["ask"], refused=None)
     assert (await other)["refused"] == "no such lease"
     assert (await one)["refused"] is None
-    assert await offered is None
+    assert isinstance(await offered, Served)
 
 
 async def test_a_question_fails_with_its_worker_or_after_a_while(

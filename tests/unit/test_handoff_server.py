@@ -86,15 +86,20 @@ def copies_of(sock: socket.socket) -> int:
 async def test_a_packet_with_a_socket_is_an_offer_and_its_answer_goes_back(worker: Worker) -> None:
     client, handed = socket.socketpair()
     with client, handed:
-        for reason in (None, "full"):
+        for said in ((None, 12.5), ("full",)):
             worker.send(GOOD, handed.fileno())
             offer, sock, answer = await worker.offers.get()
             assert offer == TAKEN
             assert os.path.sameopenfile(sock.fileno(), handed.fileno())
             assert not sock.get_inheritable()
             assert copies_of(handed) == 2
-            answer(reason)
-            assert json.loads(await worker.said()) == {"session": "0123456789abcdef", "refused": reason}
+            answer(*said)
+            refused, served_at = (*said, None)[:2]
+            assert json.loads(await worker.said()) == {
+                "session": "0123456789abcdef",
+                "refused": refused,
+                "servedAt": served_at,
+            }
             assert copies_of(handed) == 1
 
 

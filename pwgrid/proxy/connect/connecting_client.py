@@ -19,7 +19,7 @@ from websockets.datastructures import Headers
 
 from pwgrid.proxy.connect import connect_head, refusal_responses
 from pwgrid.proxy.connect.connect_figures import Figures, Waited
-from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, clear_marks, may_be_served
+from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.connect_request import (
     Access,
@@ -303,19 +303,18 @@ class Upgrade(asyncio.Protocol):
         while True:
             selection = await gateway.slot(ticket, self._attempt)
             since = time.monotonic()
-            failure = await self._hand_over(ticket, selection, passed_on)
-            if self._attempt is not None:
-                self._attempt.offered("handoff", since, selection.worker_id, failure.reason if failure else None)
-            if failure is None:
-                gateway.figures.phases[_pool(ticket)].handoff.observe(time.monotonic() - since)
+            outcome = await self._hand_over(ticket, selection, passed_on)
+            self._trace_handoff(since, selection.worker_id, outcome)
+            if isinstance(outcome, Served):
+                gateway.figures.phases[_pool(ticket)].handoff.observe(max(0.0, outcome.at - since))
                 log.debug("handed_off", session=ticket.session_id)
                 break
-            if await self._is_served_all_the_same(ticket, selection, failure):
+            if await self._is_served_all_the_same(ticket, selection, outcome):
                 log.warning("handed_off_unconfirmed", worker=selection.worker_id, session=ticket.session_id)
                 break
             gateway.counts.retried += 1
             self._transport.resume_reading()
-        self._let_go(selection.worker_id, ticket.session_id)
+        self._let_go(selection.worker_id, ticket.session_id, outcome)
         if wanted.not_heeded:
             gateway.counts.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
@@ -336,27 +335,31 @@ class Upgrade(asyncio.Protocol):
         while True:
             session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
             since = time.monotonic()
-            failure = await self._offer(lease.worker_id, session_id, request)
-            if self._attempt is not None:
-                self._attempt.offered("handoff", since, lease.worker_id, failure.reason if failure else None)
-            if failure is None or await may_be_served(self._sock, failure):
+            outcome = await self._offer(lease.worker_id, session_id, request)
+            self._trace_handoff(since, lease.worker_id, outcome)
+            if isinstance(outcome, Served) or await may_be_served(self._sock, outcome):
                 break
-            log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=failure.reason)
+            log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
             self._transport.resume_reading()
-            if failure.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
+            if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
                 raise refusal_responses.lease_not_served(
-                    failure.reason, is_known=lease.worker_id in gateway.roster.workers
+                    outcome.reason, is_known=lease.worker_id in gateway.roster.workers
                 )
             if self._is_gone or self._transport.is_closing():
                 raise ClientGone
-        self._let_go(lease.worker_id, session_id)
+        self._let_go(lease.worker_id, session_id, outcome)
 
-    def _let_go(self, worker_id: str, session_id: str) -> None:
+    def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
         self._gateway.counts.handed_off += 1
         self._transport.abort()
         if self._attempt is not None:
-            self._attempt.served(worker_id, session_id)
+            self._attempt.served(worker_id, session_id, _until(outcome))
+
+    def _trace_handoff(self, since: float, worker_id: str, outcome: Served | HandoffFailure) -> None:
+        if self._attempt is not None:
+            reason = None if isinstance(outcome, Served) else outcome.reason
+            self._attempt.offered("handoff", since, _until(outcome), worker_id, reason)
 
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """Raises Refusal unless the path has the secret of the worker's registered endpoint."""
@@ -367,8 +370,8 @@ class Upgrade(asyncio.Protocol):
 
     async def _hand_over(
         self, ticket: Ticket, selection: Selection, passed_on: Mapping[str, object]
-    ) -> HandoffFailure | None:
-        """Offers the client to the worker. Returns why the worker did not take it, or None when it did."""
+    ) -> Served | HandoffFailure:
+        """Offers the client to the worker. Returns once that has it, or why it has not."""
         if self._is_gone or self._transport.is_closing():
             await self._gateway.selector.give_back(ticket)
             raise ClientGone
@@ -378,9 +381,8 @@ class Upgrade(asyncio.Protocol):
             await self._gateway.selector.give_back(ticket)
             raise
 
-    async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> HandoffFailure | None:
-        """Returns why the worker did not take the session; None when it did. Raises Refusal for an offer that is too
-        large."""
+    async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> Served | HandoffFailure:
+        """As `_hand_over`. Raises Refusal for an offer that is too large."""
         # From here the browser server reads this socket; a byte that the proxy reads would be missing there.
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
@@ -416,6 +418,10 @@ class Upgrade(asyncio.Protocol):
             self._transport.write(refusal_responses.render(refusal))
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
+
+
+def _until(outcome: Served | HandoffFailure) -> float:
+    return outcome.at if isinstance(outcome, Served) else time.monotonic()
 
 
 def _pool(ticket: Ticket) -> tuple[str, str]:

@@ -46,6 +46,14 @@ class HandoffFailure:
     offer was not sent, or was refused. `is_served` tells whether one has it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The browser server has the socket."""
+
+    at: float
+    """Since when, in seconds of time.monotonic(): a worker answers later, and several offers at once."""
+
+
 class NoAnswer(Exception):
     """A worker has not answered a question about a lease; `str()` says why."""
 
@@ -54,8 +62,7 @@ class OfferTooLarge(Exception):
     """No worker could read this offer; it was sent to none."""
 
 
-Answer = asyncio.Future["HandoffFailure | None"]
-"""None once the browser server has the socket, else why not."""
+Answer = asyncio.Future[Served | HandoffFailure]
 
 
 class HandoffLink:
@@ -194,9 +201,10 @@ class HandoffLink:
         if answer is None:
             self._on_awake()
         elif message["refused"] is None:
+            served = Served(message.get("servedAt") or time.monotonic())  # an earlier version does not say it
             # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
-            is_in_time = self._loop.time() < deadline - _LATE_ANSWER_S - _IN_TIME_S
-            _settle(answer, None if is_in_time else HandoffFailure("it answered late", open_until=deadline))
+            is_in_time = served.at < deadline - _LATE_ANSWER_S - _IN_TIME_S
+            _settle(answer, served if is_in_time else HandoffFailure("it answered late", open_until=deadline))
         else:
             _settle(answer, HandoffFailure(message["refused"], is_refusal=True))
 
@@ -216,7 +224,7 @@ class HandoffLink:
             _settle(answer, HandoffFailure("the worker does not answer", open_until=0.0 if is_unsent else deadline))
 
 
-def _settle(answer: Answer, outcome: "HandoffFailure | None") -> None:
+def _settle(answer: Answer, outcome: Served | HandoffFailure) -> None:
     if not answer.done():  # else its caller was cancelled
         answer.set_result(outcome)
 
@@ -249,8 +257,8 @@ class Handoffs:
 
     async def offer(
         self, worker_id: str, session_id: str, request: Mapping[str, object], sock: socket.socket
-    ) -> "HandoffFailure | None":
-        """Moves `sock` to the worker and on to its browser server. Returns None once that has it, else why not.
+    ) -> Served | HandoffFailure:
+        """Moves `sock` to the worker and on to its browser server. Returns once that has it, or why it has not.
 
         `request` has what the worker gets beside the session's id and the deadline: the client's address, the headers
         for the browser server, and what the client has sent after its head. Raises OfferTooLarge.
