@@ -1,1 +1,1 @@
-"""The control link between the master and a child: frames, protocol, both ends; and the master's control socket."""
+"""The control link between the master and a child: frames, protocol, both sides; and the master's control socket."""

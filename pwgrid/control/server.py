@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.loop import Loop
-from pwgrid.common.packets import receive
+from pwgrid.common.packet_sockets import receive
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode, to_json
 
 log = structlog.get_logger()

@@ -1,4 +1,4 @@
-"""Decides whether the other end of a control link has been silent for too long. No I/O."""
+"""Decides whether the other side of a control link has been silent for too long. No I/O."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
 def fork_linked(
     loop: Loop, run: Callable[[socket.socket], int], keep: Iterable[socket.socket]
 ) -> tuple[Child, socket.socket]:
-    """Fork a child with a control link: `run` gets the child's end of it, the caller the master's. Raises OSError."""
+    """Fork a child with a control link: `run` gets the child's side of it, the caller the master's. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:

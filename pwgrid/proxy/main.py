@@ -23,7 +23,7 @@ from pwgrid.common.traces import Traces
 from pwgrid.common.traces import start as start_traces
 from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
-from pwgrid.control.child_end import ChildEnd
+from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.choose_protocol import ProtocolChooser
@@ -121,7 +121,7 @@ class Proxy:
         """Whether it was told by a signal to end, and waits for the last worker."""
         self._server: GridServer | None = None
         self._background_tasks = BackgroundTasks(self._background_task_failed)
-        self.control = ChildEnd(
+        self.control = ChildSide(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=self._hello,

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from pwgrid.common.packets import MAX_OFFER_BYTES, receive
+from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, receive
 from pwgrid.worker.policy.admission import Offer
 
 log = structlog.get_logger()

@@ -20,7 +20,7 @@ from pwgrid.common.launch_failure import why
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.waiting import first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
-from pwgrid.control.child_end import ChildEnd
+from pwgrid.control.child_side import ChildSide
 from pwgrid.registry.records import WorkerRecord, lease_of
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
@@ -85,7 +85,7 @@ class Worker:
         self._is_browser_gone = False
         self._stop_s = STOP_S
         self._background_tasks = BackgroundTasks(self._background_task_failed)
-        self.control = ChildEnd(
+        self.control = ChildSide(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=self._hello,

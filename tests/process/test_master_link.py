@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from pwgrid.control import child_end
-from pwgrid.control.child_end import ChildEnd
+from pwgrid.control import child_side
+from pwgrid.control.child_side import ChildSide
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, encode
 from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Opened, Received, StateSeen
 
@@ -83,14 +83,14 @@ class FakeMaster:
 
 
 class Child:
-    """A ChildEnd and what it was told."""
+    """A ChildSide and what it was told."""
 
     def __init__(self, sock: socket.socket, control_path: Path, lost_threshold_s: float = 30.0) -> None:
         self.commands: asyncio.Queue[tuple[str, Frame]] = asyncio.Queue()
         self.states: asyncio.Queue[Frame] = asyncio.Queue()
         self.lost, self.found = asyncio.Event(), asyncio.Event()
         self.times_lost = 0
-        self.client = ChildEnd(
+        self.client = ChildSide(
             sock=sock,
             control_path=control_path,
             hello=lambda: {"name": "a1b2c3d4", "role": "worker", "pid": 1, "slots": 5, "version": "0"},
@@ -239,7 +239,7 @@ def test_what_a_master_said_last_is_heard_although_it_left_something_unread(
     control_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On uvloop, as children run: it calls a reader once and no more when the peer of such a socket is gone."""
-    monkeypatch.setattr(child_end, "_PACKETS_A_TURN", 1)
+    monkeypatch.setattr(child_side, "_PACKETS_A_TURN", 1)
 
     async def the_master_says_two_things_and_dies() -> None:
         ours, theirs = pair()

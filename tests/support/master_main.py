@@ -25,7 +25,7 @@ import uvloop
 from pwgrid.common import log as logging
 from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
-from pwgrid.control.child_end import ChildEnd
+from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.main import Master
@@ -75,7 +75,7 @@ class FakeWorker:
         limit = boot.settings.max_lifetime_sessions
         loop.add_signal_handler(signal.SIGUSR1, lambda: self.count(limit * 99 // 100))
         loop.add_signal_handler(signal.SIGUSR2, lambda: self.count(limit))
-        self.control = ChildEnd(
+        self.control = ChildSide(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=lambda: {"name": boot.worker_id, "role": "worker", "pid": os.getpid(), "slots": 5, "version": "0"},
@@ -171,7 +171,7 @@ class FakeProxy:
         self.events = events or [("drain_asked", {"all": True, "reason": "lifetime"})]
         self.stopped = asyncio.Event()
         self.roster = Roster()
-        self.control = ChildEnd(
+        self.control = ChildSide(
             sock=boot.control,
             control_path=boot.runtime / "control.sock",
             hello=lambda: {"name": "proxy", "role": "proxy", "pid": os.getpid(), "version": "0"},

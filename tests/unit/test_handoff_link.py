@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.common.packets import MAX_OFFER_BYTES
+from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect import handoff
 from pwgrid.proxy.connect.bounded_http import MAX_HEAD_BYTES
 from pwgrid.proxy.connect.connecting_client import MAX_EARLY_BYTES

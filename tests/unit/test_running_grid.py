@@ -23,7 +23,7 @@ def directory() -> Iterator[Path]:
 
 
 def answered(directory: Path, packet: bytes) -> dict[str, Any]:
-    """What `ask` returns when the master's end says this."""
+    """What `ask` returns when the master's side says this."""
 
     def answer() -> None:
         visitor, _ = listener.accept()

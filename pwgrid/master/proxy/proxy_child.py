@@ -11,7 +11,7 @@ import structlog
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.loop import Loop
-from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit
@@ -60,7 +60,7 @@ class ProxyChild(SingleChild):
         self._config = config
         self._files = files
         self._on_event = on_event
-        self._link: MasterEnd | None = None
+        self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Data]] = []
         self._state: Data = {}
 
@@ -149,9 +149,9 @@ class ProxyChild(SingleChild):
             self._link = None
         return f"proxy ended with {ended}"
 
-    def _new_link(self, *, adopts: bool = False) -> MasterEnd:
+    def _new_link(self, *, adopts: bool = False) -> MasterSide:
         link = Link("master", "proxy", adopts=adopts)
-        return MasterEnd(
+        return MasterSide(
             self._loop, link, self._config.settings.worker_lost_threshold, self._received, self._on_silence
         )
 

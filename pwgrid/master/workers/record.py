@@ -11,7 +11,7 @@ from typing import Any, Final
 from pwgrid.common.loop import Timer
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.master_side import MasterSide
 from pwgrid.master.child import Child
 from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.recycle_reasons import Footprint
@@ -42,7 +42,7 @@ class WorkerRecord:
     version: str
     settings: str = ""
     ipc: socket.socket | None = None
-    link: MasterEnd | None = None
+    link: MasterSide | None = None
     late: Timer = field(init=False)
     launched: dict[str, Any] = field(default_factory=dict)
     warm_since: float = math.inf

@@ -14,7 +14,7 @@ import structlog
 
 from pwgrid.common.loop import Loop
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerEvent, WorkerStatus
-from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
@@ -387,7 +387,7 @@ class Workers:
     def _follow(self, record: WorkerRecord, control: socket.socket | None = None) -> None:
         """Watch its process and its link from here on."""
         lost_s = self._config.settings.worker_lost_threshold
-        record.link = MasterEnd(
+        record.link = MasterSide(
             self._loop,
             Link("master", record.worker_id, adopts=record.life.phase is Phase.AWAITED),
             lost_s,

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from pwgrid.common.packets import MAX_OFFER_BYTES, despite_reset
+from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 
 HANDOFF_TIMEOUT_S: Final = 2.0
 """After this the worker refuses the offer as late, and the proxy tries another worker."""

@@ -1,4 +1,4 @@
-"""The master's end of a control link, over real sockets."""
+"""The master's side of a control link, over real sockets."""
 
 import socket
 
@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, decode, encode
-from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Link
 
 
@@ -14,13 +14,13 @@ def test_a_state_that_fits_into_no_frame_is_left_out_and_said_once() -> None:
     ours, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child.settimeout(10)
     with child, capture_logs() as logs:
-        end = MasterEnd(Loop(), Link("master", "proxy"), 30.0, lambda _item: None, lambda: None)
+        side = MasterSide(Loop(), Link("master", "proxy"), 30.0, lambda _item: None, lambda: None)
         child.send(encode({"t": "init", "lastCommandIdx": 0, "lastEventIdx": 0}))
-        end.attach(ours)
-        end.read_what_is_left()
+        side.attach(ours)
+        side.read_what_is_left()
         for state in ("x" * MAX_FRAME_BYTES, "y" * MAX_FRAME_BYTES, "short"):
-            end.push_state({"reason": state})
-        end.close("the test is over")
+            side.push_state({"reason": state})
+        side.close("the test is over")
         frames = [decode(child.recv(MAX_FRAME_BYTES)) for _ in range(3)]
     assert [frame["t"] for frame in frames] == ["init", "state", "close"]
     assert frames[1]["data"] == {"reason": "short"}

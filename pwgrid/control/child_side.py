@@ -1,4 +1,4 @@
-"""The child's end of the control link: reconnects after the master's death, and notices when the master is frozen.
+"""The child's side of the control link: reconnects after the master's death, and notices when the master is frozen.
 Decides nothing about the child."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from pwgrid.common.packets import despite_reset
+from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
 from pwgrid.control.silence import Silence
@@ -33,7 +33,7 @@ _PACKETS_A_TURN: Final = 64
 
 
 @dataclass(eq=False)
-class ChildEnd:
+class ChildSide:
     """The link to the master. Start `run()` as a task; everything else may be called before it, too.
 
     `hello` returns the child's own fields of the init frame (name, role, version, pid, slots …), `ping_data` its latest

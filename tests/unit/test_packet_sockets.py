@@ -1,4 +1,4 @@
-"""What a process said last is taken by each end of a link, although it left something unread: over real sockets."""
+"""What a process said last is taken by each side of a link, although it left something unread: over real sockets."""
 
 import socket
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pwgrid.common.loop import Loop
-from pwgrid.common.packets import despite_reset
+from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.control.frames import Frame, encode
-from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Received
 from pwgrid.control.server import ControlServer
 
@@ -49,17 +49,17 @@ def test_other_errors_are_raised(pair: Pair) -> None:
 
 
 @pytest.fixture
-def master_end(pair: Pair) -> Iterator[tuple[MasterEnd, list[Received]]]:
-    """A master's end that has been greeted over the pair's second socket, and what it has received since then."""
+def master_side(pair: Pair) -> Iterator[tuple[MasterSide, list[Received]]]:
+    """A master's side that has been greeted over the pair's second socket, and what it has received since then."""
     received: list[Received] = []
-    end = MasterEnd(Loop(), Link("master", "a1b2c3d4"), 30.0, received.append, lambda: None)
+    side = MasterSide(Loop(), Link("master", "a1b2c3d4"), 30.0, received.append, lambda: None)
     ours, child = pair
     child.send(encode({"t": "init", "lastCommandIdx": 0, "lastEventIdx": 0}))
-    end.attach(ours)
-    end.read_what_is_left()
+    side.attach(ours)
+    side.read_what_is_left()
     received.clear()
-    yield end, received
-    end.close("the test is over")
+    yield side, received
+    side.close("the test is over")
 
 
 def say_the_last(child: socket.socket) -> None:
@@ -71,26 +71,26 @@ THE_LAST = [Applied("stopped", {"cut": 0}), ClosedSeen("stopped")]
 
 
 def test_a_master_hears_of_the_end_of_a_child_that_has_not_read_its_last_command(
-    pair: Pair, master_end: tuple[MasterEnd, list[Received]]
+    pair: Pair, master_side: tuple[MasterSide, list[Received]]
 ) -> None:
-    end, received = master_end
+    side, received = master_side
     _, child = pair
-    end.send("drain", {"reason": "memory"})
+    side.send("drain", {"reason": "memory"})
     say_the_last(child)
     child.close()
-    end.read_what_is_left()
+    side.read_what_is_left()
     assert received == THE_LAST
 
 
 def test_a_master_that_writes_to_a_dead_child_hears_of_its_end_all_the_same(
-    pair: Pair, master_end: tuple[MasterEnd, list[Received]]
+    pair: Pair, master_side: tuple[MasterSide, list[Received]]
 ) -> None:
-    end, received = master_end
+    side, received = master_side
     _, child = pair
     say_the_last(child)
     child.close()
-    end.send("drain", {"reason": "memory"})
-    end.read_what_is_left()
+    side.send("drain", {"reason": "memory"})
+    side.read_what_is_left()
     assert received == THE_LAST
 
 

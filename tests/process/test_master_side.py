@@ -9,12 +9,12 @@ import pytest
 
 from pwgrid.common.loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES
-from pwgrid.control.master_end import MasterEnd
+from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Received
 
-HEARS: dict[str, Callable[[Loop, MasterEnd], object]] = {
+HEARS: dict[str, Callable[[Loop, MasterSide], object]] = {
     "its loop sees the end": lambda loop, _: loop.wait(),
-    "it has seen the process end": lambda _, end: end.read_what_is_left(),
+    "it has seen the process end": lambda _, side: side.read_what_is_left(),
 }
 
 
@@ -26,21 +26,21 @@ def write(link: Link, sock: socket.socket) -> None:
 
 @pytest.mark.parametrize("hears", HEARS.values(), ids=HEARS)
 def test_what_a_child_has_said_last_is_heard_though_it_did_not_read_all_before_its_end(
-    hears: Callable[[Loop, MasterEnd], object],
+    hears: Callable[[Loop, MasterSide], object],
 ) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     loop, child = Loop(), Link("child", "a1b2c3d4")
     heard: list[Received] = []
-    end = MasterEnd(loop, Link("master", "a1b2c3d4"), 30, heard.append, lambda: None)
+    side = MasterSide(loop, Link("master", "a1b2c3d4"), 30, heard.append, lambda: None)
     with theirs:
         child.connect({"name": "a1b2c3d4"})
         write(child, theirs)
-        end.attach(ours)
+        side.attach(ours)
         loop.wait()
         child.receive(theirs.recv(MAX_FRAME_BYTES))
         child.send("stopped", {"cut": 0})
         write(child, theirs)
-        end.send("drain", {})
-    hears(loop, end)
+        side.send("drain", {})
+    hears(loop, side)
     assert Applied("stopped", {"cut": 0}) in heard
-    end.close("ended")
+    side.close("ended")

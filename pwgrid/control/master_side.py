@@ -1,4 +1,4 @@
-"""The master's end of a control link on a non-blocking socket. Its owner decides what the frames mean."""
+"""The master's side of a control link on a non-blocking socket. Its owner decides what the frames mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.common.loop import READ, WRITE, Loop
-from pwgrid.common.packets import despite_reset
+from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
 from pwgrid.control.reliable_link import ClosedSeen, Link, LinkFullError, Received
 from pwgrid.control.silence import Silence
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 _PACKETS_A_TURN: Final = 64
 
 
-class MasterEnd:
+class MasterSide:
     """The link to one child. It outlives the connection: `attach` resumes it on another one.
 
     `on_received(item)` may raise ValueError for content that makes no sense; that ends the connection, as a broken
