@@ -1,6 +1,6 @@
 """Exit codes of the commands. docs/commands.md has the same table; a test compares them."""
 
-from typing import Final
+from typing import Any, Final
 
 DONE: Final = 0
 HEALTHY: Final = DONE
@@ -11,3 +11,11 @@ NONE_RUNNING: Final = 4
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 INTERRUPTED: Final = 130
+
+
+def of_status(found: dict[str, Any]) -> int:
+    """What `pwgrid status` exits with for this status: HEALTHY or DEGRADED."""
+    is_healthy = found.get("ready", True) and not (
+        found["problems"] or found["redis"].get("error") or any(pool["reason"] for pool in found["pools"])
+    )
+    return HEALTHY if is_healthy else DEGRADED

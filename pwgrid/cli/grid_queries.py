@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pwgrid
 from pwgrid import __version__
-from pwgrid.cli.exit_codes import DEGRADED, HEALTHY
 from pwgrid.cli.running_grid import REPLY_TIMEOUT_S, ask, left_text
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.runtime.find_grids import LeftGrid, RunningGrid, find_elsewhere, find_running
@@ -90,14 +89,6 @@ def status_without_master(grid: LeftGrid) -> dict[str, Any]:
         "endsAt": times[1],
         "children": children,
     }
-
-
-def exit_code(found: dict[str, Any]) -> int:
-    """What `pwgrid status` exits with for this status: HEALTHY or DEGRADED."""
-    is_healthy = found.get("ready", True) and not (
-        found["problems"] or found["redis"].get("error") or any(pool["reason"] for pool in found["pools"])
-    )
-    return HEALTHY if is_healthy else DEGRADED
 
 
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from pwgrid.cli import exit_codes
 from pwgrid.cli.closing_line import closing_line
-from pwgrid.cli.end_command import MARK_VARIABLE
+from pwgrid.cli.run_command_guard import MARK_VARIABLE
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 
@@ -29,7 +29,7 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUS
 
 # -P: modules in the current directory must not be imported in place of ours.
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
-_GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.end_command")
+_GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.run_command_guard")
 
 _APPLICATION_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
 """Variables for the application under test. The private grid has a Redis of its own."""

@@ -15,7 +15,7 @@ import structlog
 from pwgrid import __version__
 from pwgrid.cli.code_fingerprint import WhatRuns
 from pwgrid.cli.external_redis import wait_for, which_redis
-from pwgrid.cli.start_news import StartNews, say
+from pwgrid.cli.start_messages import StartMessages, say
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing, GridError
@@ -96,14 +96,14 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         find = finding(registry_of(redis_url, settings), leftovers, ["control.sock"] if kept else [])
         held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
         which = which_redis(loaded)
-        news = StartNews(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)
+        messages = StartMessages(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)
         if kept or leftovers.paths():
             runtime.keep()  # living processes use the directory: a start that fails must not remove it
         elif settings.redis_url:
-            news.progress(f"redis: {which}")
+            messages.progress(f"redis: {which}")
             # A service goes on, not ready, until its Redis has started; a person has probably named a wrong one.
             if extras.ready_fd is None and is_by_hand(os.environ):
-                wait_for(settings, which, news.progress)
+                wait_for(settings, which, messages.progress)
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
         config = MasterConfig(
@@ -118,11 +118,11 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             endpoint=base_url(settings),
             tokens_file=loaded.tokens_file,
             lifeline_fd=extras.lifeline_fd,
-            on_progress=news.progress,
-            on_ready=news.ready,
-            on_not_ready=news.not_ready,
-            on_stopping=news.stopping,
-            count_down=news.count_down,
+            on_progress=messages.progress,
+            on_ready=messages.ready,
+            on_not_ready=messages.not_ready,
+            on_stopping=messages.stopping,
+            count_down=messages.count_down,
             leftovers=leftovers,
             kept_open=kept,
             prepare_pool=partial(_prepare_pool, browsers),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli.install import supervisor
+from pwgrid.cli.install.install_steps import Record
 from pwgrid.cli.install.installation import SERVICE_USER, Asked
-from pwgrid.cli.install.plan import Record
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from pwgrid.cli import exit_codes
+from pwgrid.cli.help_topics import pages
 from pwgrid.cli.main import main
-from pwgrid.cli.topics import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli.install import facts
-from pwgrid.cli.install.installation import Asked
-from pwgrid.cli.install.plan import (
+from pwgrid.cli.install.install_steps import (
     Command,
     Directory,
     Present,
@@ -24,6 +23,7 @@ from pwgrid.cli.install.plan import (
     removal,
     steps,
 )
+from pwgrid.cli.install.installation import Asked
 from pwgrid.cli.install.service_files import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pwgrid.cli.output import as_json, compact, printable
-from pwgrid.cli.start_news import say, say_for_now
+from pwgrid.cli.start_messages import say, say_for_now
 
 
 def test_control_characters_are_escaped_and_lines_stay() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from pwgrid.cli import token as tokens
 from pwgrid.cli.calibrate import write as calibrated
 from pwgrid.cli.install import apply
-from pwgrid.cli.install.plan import TextFile
+from pwgrid.cli.install.install_steps import TextFile
 from pwgrid.common.errors import GridError
 from pwgrid.common.whole_file import write_whole
 from pwgrid.registry import spool_files as kept

@@ -49,10 +49,10 @@ def completion_show(context: click.Context, shell: str | None) -> None:
 @click.pass_context
 def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
     """Shows the help of a command, or a page of the documentation; without TOPIC, lists both."""
-    from pwgrid.cli import topics
+    from pwgrid.cli import help_topics
 
     assert context.parent is not None
-    topics.show(context.parent, _root_group(context), topic)
+    help_topics.show(context.parent, _root_group(context), topic)
 
 
 def _root_group(context: click.Context) -> click.Group:

@@ -28,7 +28,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away, another problem), 4 when none is running, 1 when it does not answer.
     """
-    from pwgrid.cli import exit_codes, grid_queries, output, watch_and_follow
+    from pwgrid.cli import exit_codes, output, watch_and_follow
 
     if every_s is not None:
         with until_ctrl_c():
@@ -40,7 +40,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
         raise
     for each in found:
         click.echo(output.as_json(each) if as_json else watch_and_follow.status_text([each]))
-    sys.exit(max(map(grid_queries.exit_code, found)))
+    sys.exit(max(map(exit_codes.of_status, found)))
 
 
 @click.command()

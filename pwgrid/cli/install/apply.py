@@ -1,4 +1,4 @@
-"""Reads what an installation finds, and makes and removes what the plan says. Decides nothing."""
+"""Reads what an installation finds, and makes and removes what install_steps decides. Decides nothing."""
 
 import grp
 import json
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install.plan import Command, Directory, Present, Record, Removal, Step, TextFile, User, Wanted
+from pwgrid.cli.install.install_steps import Command, Directory, Present, Record, Removal, Step, TextFile, User, Wanted
 from pwgrid.common.errors import GridError
 from pwgrid.common.whole_file import write_whole
 

@@ -12,8 +12,8 @@ from pwgrid.cli.commands.options import with_options
 from pwgrid.common.errors import GridError
 
 if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
+    from pwgrid.cli.install.install_steps import Record
     from pwgrid.cli.install.installation import Asked, Installation
-    from pwgrid.cli.install.plan import Record
 
 _MANAGERS: Final = ("systemd", "supervisor")
 
@@ -76,7 +76,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
 
     Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
     """
-    from pwgrid.cli.install import apply, plan, supervisor, systemd
+    from pwgrid.cli.install import apply, install_steps, supervisor, systemd
     from pwgrid.cli.install.installation import Asked, Places
 
     asked, places = Asked(user=user), Places.of(user=user)
@@ -84,7 +84,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
         return
-    removal = plan.removal(record, apply.contents(map(Path, record.files)), purge=purge)
+    removal = install_steps.removal(record, apply.contents(map(Path, record.files)), purge=purge)
     ending = systemd.stop(asked) if manager == systemd.NAME else supervisor.stop(asked, record)
     afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisor.forget(record)
     lines = [str(each) for each in ending]
@@ -114,7 +114,7 @@ def _install(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    from pwgrid.cli.install import apply, plan
+    from pwgrid.cli.install import apply, install_steps
     from pwgrid.cli.install.installation import Places
 
     before = apply.read_record(Places.of(user=asked.user).config)
@@ -122,10 +122,10 @@ def _install(
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
     found = installation(asked, before)
     present = apply.present(found.wanted)
-    steps = plan.steps(found.wanted, present)
-    commands = found.start([each.path for each in steps if isinstance(each, plan.TextFile)])
-    lines = list(plan.described([*steps, *commands], present, in_full=dry_run))
-    record = plan.record(found.wanted, present, before, found.fresh)
+    steps = install_steps.steps(found.wanted, present)
+    commands = found.start([each.path for each in steps if isinstance(each, install_steps.TextFile)])
+    lines = list(install_steps.described([*steps, *commands], present, in_full=dry_run))
+    record = install_steps.record(found.wanted, present, before, found.fresh)
     if not lines and record == before:
         click.echo("nothing to do: it is installed, and runs" if asked.start else "nothing to do: it is installed")
     elif asked.start and found.obstacle and not dry_run:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pwgrid.cli.install import facts
-from pwgrid.cli.install.plan import Command, Directory, Record, TextFile, User, Wanted
+from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wanted
 from pwgrid.cli.install.service_files import Service
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install import facts
+from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wanted
 from pwgrid.cli.install.installation import (
     SERVICE_USER,
     Asked,
@@ -21,7 +22,6 @@ from pwgrid.cli.install.installation import (
     status_note,
     user_of,
 )
-from pwgrid.cli.install.plan import Command, Record, TextFile, Wanted
 from pwgrid.cli.install.service_files import Service, rotation, supervisor_program
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir

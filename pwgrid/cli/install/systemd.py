@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install import facts
+from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wanted
 from pwgrid.cli.install.installation import (
     Asked,
     Installation,
@@ -15,7 +16,6 @@ from pwgrid.cli.install.installation import (
     status_note,
     user_of,
 )
-from pwgrid.cli.install.plan import Command, Record, TextFile, Wanted
 from pwgrid.cli.install.service_files import Service, service_unit, socket_unit
 from pwgrid.common.shipped_files import resource_dir
 

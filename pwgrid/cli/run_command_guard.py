@@ -1,4 +1,4 @@
-"""Ends the command of `pwgrid run` if `run` was killed: `python -m pwgrid.cli.end_command FD MARK`.
+"""Ends the command of `pwgrid run` if `run` was killed: `python -m pwgrid.cli.run_command_guard FD MARK`.
 
 FD is the read end of a pipe from `run`. When it closes without any data, `run` was killed; data means that there is
 nothing to do. MARK is in the environment of the command, and so in that of all processes that it has started.

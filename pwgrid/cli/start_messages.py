@@ -27,7 +27,7 @@ log = structlog.get_logger()
 _FULL_PATIENCE_S: Final = MAX_SECONDS
 
 
-class StartNews:
+class StartMessages:
     """Lines on stdout, or events in the log where that is JSON: then nothing else is written. The service manager hears
     of it too, and so does `ready_fd`: one line of JSON, once, as soon as the grid is ready or it is known why not.
 
