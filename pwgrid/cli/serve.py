@@ -23,7 +23,7 @@ from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.main import Master
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
-from pwgrid.master.restart.earlier_children import Leftovers, finding
+from pwgrid.master.restart.earlier_children import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded
@@ -93,7 +93,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url, leftovers = _redis_url(settings, runtime), Leftovers()
-        find = finding(registry_of(redis_url, settings), leftovers, ["control.sock"] if kept else [])
+        find = partial(find_leftovers, registry_of(redis_url, settings), leftovers, ["control.sock"] if kept else [])
         held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
         which = which_redis(loaded)
         messages = StartMessages(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)

@@ -19,11 +19,11 @@ from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
-from pwgrid.master.policy.plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
+from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_life import Purpose
+from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis_child import RedisChild
-from pwgrid.master.requests import Requests
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.earlier_children import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute

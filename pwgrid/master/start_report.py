@@ -10,7 +10,7 @@ import structlog
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.master.workers.worker_record import WorkerRecord
 
 log = structlog.get_logger()
 

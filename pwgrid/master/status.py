@@ -15,7 +15,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.disk import disk_problem
 from pwgrid.master.memory.meter import MemoryMeter
-from pwgrid.master.policy.reported import SAID
+from pwgrid.master.policy.report_checks import SAID
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis_child import RedisChild
 from pwgrid.master.workers.pool import Pool

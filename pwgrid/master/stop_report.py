@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final
 
-from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.master.workers.worker_record import WorkerRecord
 
 ANSWER_S: Final = 1.0
 """How long to wait for workers to say how many sessions they have: what they said last is up to a ping old."""

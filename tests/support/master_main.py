@@ -29,8 +29,8 @@ from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.main import Master
+from pwgrid.master.operator_requests import Requests
 from pwgrid.master.proxy.listener import open_listener
-from pwgrid.master.requests import Requests
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.embedded import EmbeddedRedis

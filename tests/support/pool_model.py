@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.plan import Drain, Hurry, Limits, Serve, Spawn, Wanted, WorkerView, plan
 from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
+from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, Wanted, WorkerView, plan
 
 S = WorkerStatus
 PING_S = 3.0

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.memory import meter as memory
 from pwgrid.master.memory.meter import MemoryMeter
-from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.worker_life import Purpose, WorkerLife
+from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.runtime.browser_processes import Table, Tree, process_table
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
@@ -47,7 +47,7 @@ class FakeWorkers:
 
 
 def memory_record(started_at: float, link: OneLink) -> Any:
-    from pwgrid.master.workers.record import WorkerRecord
+    from pwgrid.master.workers.worker_record import WorkerRecord
 
     class OneChild:
         pid = os.getpid()

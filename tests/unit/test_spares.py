@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.spares import (
     HALF_LIFE_S,
     QUIET_S,
@@ -20,6 +19,7 @@ from pwgrid.master.policy.spares import (
     expected_rate,
     spares,
 )
+from pwgrid.master.policy.worker_plan import Limits
 from tests.support.pool_model import PoolModel, Rules
 
 

@@ -9,7 +9,7 @@ from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.start_report import StartReport
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.master.workers.worker_record import WorkerRecord
 
 SHORT = "the host is short of memory"
 

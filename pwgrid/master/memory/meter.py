@@ -14,7 +14,6 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.memory.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
 from pwgrid.master.policy.host_guard import HostGuard, room_for
-from pwgrid.master.policy.plan import Limits
 from pwgrid.master.policy.recycle_reasons import (
     MEMORY_LIMIT,
     RecycleLimits,
@@ -24,7 +23,8 @@ from pwgrid.master.policy.recycle_reasons import (
     recycle_reason,
     renewed_after,
 )
-from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.master.policy.worker_plan import Limits
+from pwgrid.master.workers.worker_record import WorkerRecord
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_processes import Table
 from pwgrid.settings.model import Settings

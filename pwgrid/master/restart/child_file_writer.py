@@ -21,7 +21,7 @@ from pwgrid.settings.model import CONCERNS, Settings
 from pwgrid.settings.pools import PoolSettings
 
 if TYPE_CHECKING:
-    from pwgrid.master.workers.record import WorkerRecord
+    from pwgrid.master.workers.worker_record import WorkerRecord
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -44,30 +44,9 @@ class Leftovers:
         return [*paths, UNWRITTEN, CODE_CACHE] if paths else []
 
 
-def finding(registry: str, leftovers: Leftovers, kept: Collection[str] = ()) -> Callable[[Path], list[str]]:
-    """A function that fills `leftovers` from a runtime directory, and returns the paths in it that must stay, with
-    `kept` among them."""
-
-    def find(runtime: Path) -> list[str]:
-        _find(runtime, registry, leftovers)
-        return [*leftovers.paths(), *kept]
-
-    return find
-
-
-def open_child(loop: Loop, state: ChildState) -> Child | None:
-    """The process as a Child; None when it has ended since."""
-    try:
-        pidfd = os.pidfd_open(state.pid)
-    except ProcessLookupError:
-        return None
-    if state.process is None:  # checked after the pidfd is open, so that it cannot mean another process
-        os.close(pidfd)
-        return None
-    return Child(loop, state.pid, pidfd, state.started_at)
-
-
-def _find(runtime: Path, registry: str, leftovers: Leftovers) -> None:
+def find_leftovers(registry: str, leftovers: Leftovers, kept: Collection[str], runtime: Path) -> list[str]:
+    """Fills `leftovers` from a runtime directory, and returns the paths in it that must stay, with `kept` among
+    them."""
     states = list(read_states(runtime))
     found = [Found(each.kind, each.name, each.process is not None, each.registry, each.forked_at) for each in states]
     for state, verdict in zip(states, verdicts(found, registry), strict=True):
@@ -87,6 +66,19 @@ def _find(runtime: Path, registry: str, leftovers: Leftovers) -> None:
     killed = kill_below([path for path in runtime.glob("w/*") if path.name not in adopted])
     if killed:
         log.warning("leftover_processes_killed", processes=killed)
+    return [*leftovers.paths(), *kept]
+
+
+def open_child(loop: Loop, state: ChildState) -> Child | None:
+    """The process as a Child; None when it has ended since."""
+    try:
+        pidfd = os.pidfd_open(state.pid)
+    except ProcessLookupError:
+        return None
+    if state.process is None:  # checked after the pidfd is open, so that it cannot mean another process
+        os.close(pidfd)
+        return None
+    return Child(loop, state.pid, pidfd, state.started_at)
 
 
 def _adopt(state: ChildState, leftovers: Leftovers) -> None:

@@ -11,10 +11,10 @@ import structlog
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff, Run
-from pwgrid.master.policy.plan import Wanted
 from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
-from pwgrid.master.workers.record import WorkerRecord
+from pwgrid.master.policy.worker_plan import Wanted
 from pwgrid.master.workers.tally import Tally
+from pwgrid.master.workers.worker_record import WorkerRecord
 from pwgrid.settings.pools import PoolSettings
 
 log = structlog.get_logger()

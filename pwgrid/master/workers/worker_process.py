@@ -15,7 +15,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
 from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
 from pwgrid.master.restart.earlier_children import open_child
-from pwgrid.master.workers.record import WARM, WorkerRecord
+from pwgrid.master.workers.worker_record import WARM, WorkerRecord
 from pwgrid.runtime.browser_processes import Tree, process_table
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.plan import (
+from pwgrid.master.policy.worker_plan import (
     Action,
     Drain,
     Hurry,

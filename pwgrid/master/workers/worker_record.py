@@ -13,9 +13,9 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.control.master_side import MasterSide
 from pwgrid.master.child import Child
-from pwgrid.master.policy.plan import WorkerView
 from pwgrid.master.policy.recycle_reasons import Footprint
 from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
+from pwgrid.master.policy.worker_plan import WorkerView
 from pwgrid.runtime.browser_processes import Tree
 
 WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)

@@ -15,7 +15,7 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy import reported
+from pwgrid.master.policy import report_checks
 from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.version_change import VersionChange
@@ -64,10 +64,10 @@ class Requests:
         if name == "drain_asked":
             wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
             for record in select(self.workers.records.values(), data):
-                self.workers.drain(record, reported.sentence(data.get("reason"), "asked by the proxy"), wanted)
+                self.workers.drain(record, report_checks.sentence(data.get("reason"), "asked by the proxy"), wanted)
         elif name == "end_session":
-            worker_id, session_id = reported.ident(data, "workerId"), reported.ident(data, "sessionId")
-            reason = reported.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
+            worker_id, session_id = report_checks.ident(data, "workerId"), report_checks.ident(data, "sessionId")
+            reason = report_checks.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
             self.workers.end_session(worker_id, session_id, reason)
         else:
             log.warning("event_unknown", process="proxy", name=name)
@@ -81,7 +81,7 @@ class Requests:
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
         wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
         for record in records:
-            self.workers.drain(record, reported.sentence(data.get("reason"), "operator"), wanted)
+            self.workers.drain(record, report_checks.sentence(data.get("reason"), "operator"), wanted)
         return {"draining": [record.worker_id for record in records]}
 
     def end_session(self, data: Frame) -> Frame:
