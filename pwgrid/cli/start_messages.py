@@ -19,8 +19,8 @@ from pwgrid.cli.welcome import is_wanted, token_query, welcome
 from pwgrid.common import sd_notify
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
-from pwgrid.settings.kinds import MAX_SECONDS
 from pwgrid.settings.model import Settings
+from pwgrid.settings.value_types import MAX_SECONDS
 
 log = structlog.get_logger()
 

@@ -22,8 +22,8 @@ from pwgrid.master.restart.version_change import VersionChange
 from pwgrid.master.shutdown import Shutdown
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers, select
-from pwgrid.settings.kinds import MAX_WORKERS
 from pwgrid.settings.model import DEFAULT, NO_POOL
+from pwgrid.settings.value_types import MAX_WORKERS
 
 log = structlog.get_logger()
 

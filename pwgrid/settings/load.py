@@ -17,7 +17,6 @@ from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common import traces
 from pwgrid.common.errors import ConfigError, Violation
-from pwgrid.settings.kinds import RULE, RedisUrl, Secret
 from pwgrid.settings.model import (
     DEFAULT,
     OLD_NAMES,
@@ -34,6 +33,7 @@ from pwgrid.settings.model import (
 )
 from pwgrid.settings.pools import Fault, PoolTable, read_pool_config, read_tables
 from pwgrid.settings.unknown_variables import find_strays
+from pwgrid.settings.value_types import RULE, RedisUrl, Secret
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Part
-from pwgrid.settings import kinds
+from pwgrid.settings import value_types
 from pwgrid.settings.pools import PoolSettings, PoolTable, resolved, short_form
 
 T = TypeVar("T")
@@ -120,51 +120,53 @@ class Settings(BaseModel, frozen=True):
         loc_by_alias=False,
     )
 
-    host: kinds.Host = setting("127.0.0.1", "listener", "fixed")
+    host: value_types.Host = setting("127.0.0.1", "listener", "fixed")
     """Address to listen on."""
-    port: Annotated[int, kinds.Bounds(0, 65535)] = setting(8080, "listener", "fixed")
+    port: Annotated[int, value_types.Bounds(0, 65535)] = setting(8080, "listener", "fixed")
     """Port to listen on; 0 picks a free one."""
     allow_public: bool = setting(False, "listener", "proxy")
     """Allows a listener that other hosts can reach without a token."""
-    token: Annotated[kinds.Secret, kinds.VISIBLE] = setting(kinds.Secret(""), "listener", "proxy")
+    token: Annotated[value_types.Secret, value_types.VISIBLE] = setting(value_types.Secret(""), "listener", "proxy")
     """Secret that clients must present."""
     token_file: str = setting("", "listener", "proxy")
     """File with the token; only the grid's user should be able to read it."""
-    allowed_origins: tuple[kinds.Origin, ...] = setting((), "listener", "proxy")
+    allowed_origins: tuple[value_types.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
-    allowed_hosts: tuple[kinds.HostPattern, ...] = setting((), "listener", "proxy")
+    allowed_hosts: tuple[value_types.HostPattern, ...] = setting((), "listener", "proxy")
     """Names under which the grid answers, like *.example.org; empty: on a loopback address loopback names, else any."""
-    advertised_host: kinds.HostOrNone = setting("", "listener", "fixed")
+    advertised_host: value_types.HostOrNone = setting("", "listener", "fixed")
     """Host in the endpoints that the grid gives to clients; empty: host."""
 
-    chromium_workers: kinds.Workers = setting(2, "workers", "pool")
+    chromium_workers: value_types.Workers = setting(2, "workers", "pool")
     """Chromium workers."""
-    firefox_workers: kinds.Workers = setting(0, "workers", "pool")
+    firefox_workers: value_types.Workers = setting(0, "workers", "pool")
     """Firefox workers."""
-    webkit_workers: kinds.Workers = setting(0, "workers", "pool")
+    webkit_workers: value_types.Workers = setting(0, "workers", "pool")
     """WebKit workers."""
     default_browser_type: BrowserType = setting("chromium", "workers", "proxy")
     """Browser for clients that name none."""
-    max_concurrent_sessions: Annotated[int, kinds.Bounds(1, 1000)] = setting(5, "workers", "proxy", "worker")
+    max_concurrent_sessions: Annotated[int, value_types.Bounds(1, 1000)] = setting(5, "workers", "proxy", "worker")
     """Slots of each worker."""
-    max_lifetime_sessions: Annotated[int, kinds.Bounds(1, 1_000_000_000)] = setting(50, "workers", "proxy", "worker")
+    max_lifetime_sessions: Annotated[int, value_types.Bounds(1, 1_000_000_000)] = setting(
+        50, "workers", "proxy", "worker"
+    )
     """Sessions after which a worker is recycled."""
 
-    worker_select_timeout: kinds.Wait = setting(5.0, "queue", "proxy")
+    worker_select_timeout: value_types.Wait = setting(5.0, "queue", "proxy")
     """How long a client waits for a slot."""
-    max_queue: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(1000, "queue", "proxy")
+    max_queue: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(1000, "queue", "proxy")
     """Clients that may wait at once; more are refused."""
-    borrow_queue_timeout: kinds.Wait = setting(30.0, "queue", "proxy")
+    borrow_queue_timeout: value_types.Wait = setting(30.0, "queue", "proxy")
     """How long a client that borrows waits for a slot."""
-    borrow_queue_max: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(100, "queue", "proxy")
+    borrow_queue_max: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(100, "queue", "proxy")
     """Borrowing clients that may wait for one pool at once."""
-    borrow_queue_max_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(5, "queue", "proxy")
+    borrow_queue_max_per_run: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(5, "queue", "proxy")
     """Borrowing clients of the same run that may wait for one pool at once."""
-    max_sessions_per_run: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    max_sessions_per_run: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
     """Sessions and leases that a run may have at once; further clients wait. 0: any number."""
-    max_sessions_per_label: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    max_sessions_per_label: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
     """Sessions and leases that a label key may have at once; further clients wait. 0: any number."""
-    max_sessions_per_token: Annotated[int, kinds.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    max_sessions_per_token: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
     """Sessions and leases at once of a token that has no limit of its own; further clients wait. 0: any number."""
 
     borrow_trailing_fallback: bool = setting(True, "labels", "proxy")
@@ -173,110 +175,112 @@ class Settings(BaseModel, frozen=True):
     """If that finds none, take the shortest label key that begins with the one that is asked for."""
     borrow_wildcards: bool = setting(False, "labels", "proxy")
     """In a label key that is asked for, a segment * matches any segment."""
-    borrow_reconnect_grace: kinds.Wait = setting(0.0, "labels", "worker")
+    borrow_reconnect_grace: value_types.Wait = setting(0.0, "labels", "worker")
     """How long a lease is kept after its client has disconnected, so that it may connect again."""
     log_run_names: bool = setting(True, "labels", "proxy", "worker")
     """The log, and traces, have the names that clients give to their runs."""
 
     compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy", "worker")
     """Compression of WebSocket messages; auto: only for clients on other hosts."""
-    session_ping_timeout: kinds.Limit = setting(60.0, "sessions", "proxy", "worker")
+    session_ping_timeout: value_types.Limit = setting(60.0, "sessions", "proxy", "worker")
     """A client that answers nothing for this time is taken for gone."""
-    session_idle_timeout: kinds.Limit = setting(0.0, "sessions", "worker")
+    session_idle_timeout: value_types.Limit = setting(0.0, "sessions", "worker")
     """A session is ended when its client sends nothing for this time, even while it waits for an answer."""
-    session_max_duration: kinds.Limit = setting(0.0, "sessions", "worker")
+    session_max_duration: value_types.Limit = setting(0.0, "sessions", "worker")
     """A session is ended after this time."""
     live_view: bool = setting(True, "sessions", "proxy", "worker")
     """Operators may look at the pages of live sessions; a session's record says that somebody did."""
-    session_history_ttl: Annotated[float, kinds.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
+    session_history_ttl: Annotated[float, value_types.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
     """How long the record of an ended session is kept."""
-    session_history_max: Annotated[int, kinds.Bounds(0, 10_000_000)] = setting(10000, "sessions", "proxy", "worker")
+    session_history_max: Annotated[int, value_types.Bounds(0, 10_000_000)] = setting(
+        10000, "sessions", "proxy", "worker"
+    )
     """How many sessions the index holds."""
 
     headless: bool = setting(True, "browsers", "worker")
     """Browsers run without a display."""
     prefer: Literal["auto", "playwright", "system"] = setting("auto", "browsers", "worker")
     """Which browsers come first; auto: Playwright's own if it is installed, else the system's."""
-    chromium_executable: kinds.Executable = setting("", "browsers", "chromium")
+    chromium_executable: value_types.Executable = setting("", "browsers", "chromium")
     """Path of Chromium; empty: look for one."""
-    firefox_executable: kinds.Executable = setting("", "browsers", "firefox")
+    firefox_executable: value_types.Executable = setting("", "browsers", "firefox")
     """Path of Firefox; empty: look for one."""
-    webkit_executable: kinds.Executable = setting("", "browsers", "webkit")
+    webkit_executable: value_types.Executable = setting("", "browsers", "webkit")
     """Path of WebKit; empty: look for one."""
     chromium_sandbox: bool = setting(False, "browsers", "chromium")
     """Chromium's sandbox; it cannot run as root."""
-    chromium_args: tuple[kinds.Switch, ...] = setting((), "browsers", "chromium")
+    chromium_args: tuple[value_types.Switch, ...] = setting((), "browsers", "chromium")
     """More command line switches for Chromium."""
     client_guard: Literal["compatible", "strict", "off"] = setting("compatible", "browsers", "worker")
     """Which messages are refused. compatible: what no official client sends; strict: also what harms other sessions."""
     block_file_urls: bool = setting(False, "browsers", "worker")
     """Pages cannot go to file:// URLs, with which they read what the grid's user may read."""
-    browser_env: tuple[kinds.Variable, ...] = setting((), "browsers", "worker")
+    browser_env: tuple[value_types.Variable, ...] = setting((), "browsers", "worker")
     """Names of environment variables that browsers get, beside the few that they need."""
-    launch_timeout: kinds.Interval = setting(60.0, "browsers", "worker")
+    launch_timeout: value_types.Interval = setting(60.0, "browsers", "worker")
     """A browser that is not ready after this time is given up."""
 
-    redis_url: kinds.RedisAddress = setting(kinds.RedisUrl(""), "redis", "fixed")
+    redis_url: value_types.RedisAddress = setting(value_types.RedisUrl(""), "redis", "fixed")
     """redis://, rediss://, unix:// or redis+sentinel:// URL of the Redis to use."""
-    redis_host: kinds.HostOrNone = setting("", "redis", "fixed")
+    redis_host: value_types.HostOrNone = setting("", "redis", "fixed")
     """Host of the Redis to use, where redis_url is not set."""
-    redis_port: Annotated[int, kinds.Bounds(1, 65535)] = setting(6379, "redis", "fixed")
+    redis_port: Annotated[int, value_types.Bounds(1, 65535)] = setting(6379, "redis", "fixed")
     """Port at redis_host."""
-    redis_key_ttl: kinds.Interval = setting(30.0, "redis", "fixed")
+    redis_key_ttl: value_types.Interval = setting(30.0, "redis", "fixed")
     """A worker's registration vanishes when it is not renewed for this time."""
-    redis_retry_attempts: Annotated[int, kinds.Bounds(1, 1_000_000)] = setting(5, "redis", "fixed")
+    redis_retry_attempts: Annotated[int, value_types.Bounds(1, 1_000_000)] = setting(5, "redis", "fixed")
     """How often the first connection is tried."""
-    redis_retry_delay: kinds.Wait = setting(3.0, "redis", "fixed")
+    redis_retry_delay: value_types.Wait = setting(3.0, "redis", "fixed")
     """Pause between attempts at the first connection."""
-    redis_key_prefix: Annotated[str, kinds.VISIBLE] = setting("", "redis", "fixed")
+    redis_key_prefix: Annotated[str, value_types.VISIBLE] = setting("", "redis", "fixed")
     """Prefix of every key: another one for each grid on a shared Redis, or {pwgrid}: for Redis Cluster."""
-    redis_timeout: kinds.Interval = setting(1.0, "redis", "fixed")
+    redis_timeout: value_types.Interval = setting(1.0, "redis", "fixed")
     """A call to Redis that takes longer has failed."""
 
-    heartbeat_interval: kinds.Interval = setting(5.0, "lifecycle", "worker")
+    heartbeat_interval: value_types.Interval = setting(5.0, "lifecycle", "worker")
     """How often a worker renews its registration."""
-    shutdown_command_ttl: kinds.Interval = setting(60.0, "lifecycle", "proxy", "worker")
+    shutdown_command_ttl: value_types.Interval = setting(60.0, "lifecycle", "proxy", "worker")
     """How long a drain command waits in Redis for its worker."""
-    drain_timeout: kinds.Wait = setting(30.0, "lifecycle", "worker")
+    drain_timeout: value_types.Wait = setting(30.0, "lifecycle", "worker")
     """How long a drain waits for live sessions before it closes them, unless it is a planned recycle."""
-    recycle_drain_timeout: kinds.Wait = setting(3600.0, "lifecycle", "worker")
+    recycle_drain_timeout: value_types.Wait = setting(3600.0, "lifecycle", "worker")
     """The same for drains that the grid plans itself: lifetime, memory, age, configuration, upgrade, scale."""
-    reaper_run_interval: kinds.Interval = setting(300.0, "lifecycle", "proxy")
+    reaper_run_interval: value_types.Interval = setting(300.0, "lifecycle", "proxy")
     """How often the grid looks for stale registrations."""
-    stale_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")
+    stale_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A heartbeat older than this is stale."""
-    worker_lost_threshold: kinds.Interval = setting(30.0, "lifecycle", "proxy", "worker")
+    worker_lost_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A worker that has no master for this time ends; one that is silent for this time is killed."""
-    detach_grace: kinds.Wait = setting(5.0, "lifecycle", "master")
+    detach_grace: value_types.Wait = setting(5.0, "lifecycle", "master")
     """How long a grid that its master left (SIGUSR1) admits clients; without a new master it then drains and ends."""
-    max_worker_age: kinds.Limit = setting(0.0, "lifecycle", "master")
+    max_worker_age: value_types.Limit = setting(0.0, "lifecycle", "master")
     """A worker older than this is recycled."""
-    max_surge: Annotated[int, kinds.Bounds(1, kinds.MAX_WORKERS)] = setting(8, "lifecycle", "master")
+    max_surge: Annotated[int, value_types.Bounds(1, value_types.MAX_WORKERS)] = setting(8, "lifecycle", "master")
     """Workers beyond the wanted number that a pool may start so that replacements are ready in time."""
 
-    memory_check_interval: Annotated[float, kinds.seconds(0.1)] = setting(5.0, "memory", "master")
+    memory_check_interval: Annotated[float, value_types.seconds(0.1)] = setting(5.0, "memory", "master")
     """How often the memory of all workers is measured."""
     memory_metric: Literal["pss", "rss", "uss"] = setting("pss", "memory", "master")
     """How memory is counted: pss divides shared pages among their users, rss counts them in full, uss not at all."""
-    max_worker_memory_mib: kinds.Mib = setting(0, "memory", "master")
+    max_worker_memory_mib: value_types.Mib = setting(0, "memory", "master")
     """A worker above this, by memory_metric, is recycled."""
-    max_worker_memory_hard_mib: kinds.Mib = setting(0, "memory", "master")
+    max_worker_memory_hard_mib: value_types.Mib = setting(0, "memory", "master")
     """A worker above this, by memory_metric, is killed."""
-    min_host_available_mib: kinds.Mib = setting(256, "memory", "master")
+    min_host_available_mib: value_types.Mib = setting(256, "memory", "master")
     """Below this much available memory on the host, nothing is started or admitted."""
 
-    canary_interval: kinds.Limit = setting(30.0, "canary", "worker")
+    canary_interval: value_types.Limit = setting(30.0, "canary", "worker")
     """How often an idle worker proves that its browser works."""
-    canary_timeout: kinds.Interval = setting(10.0, "canary", "worker")
+    canary_timeout: value_types.Interval = setting(10.0, "canary", "worker")
     """A proof that takes longer has failed."""
 
-    runtime_dir: kinds.RuntimeDir = setting("", "runtime", "fixed")
+    runtime_dir: value_types.RuntimeDir = setting("", "runtime", "fixed")
     """Base of the runtime directory; empty: $RUNTIME_DIRECTORY or <temp dir>/pwgrid-<uid>."""
-    log_level: kinds.LogLevel = setting("info", "runtime", "proxy", "worker")
+    log_level: value_types.LogLevel = setting("info", "runtime", "proxy", "worker")
     """Events below this are not logged."""
     log_format: Literal["text", "json"] = setting("text", "runtime", "proxy", "worker")
     """Log lines: text for people, json for machines."""
-    log_file: kinds.AbsolutePath = setting("", "runtime", "fixed")
+    log_file: value_types.AbsolutePath = setting("", "runtime", "fixed")
     """File to which log lines are appended; empty: stderr."""
 
     pools: tuple[PoolTable, ...] = setting((), "pools", "pool")
@@ -322,7 +326,9 @@ class Settings(BaseModel, frozen=True):
 
     def plain(self) -> dict[str, object]:
         """All values by name, secrets in clear: to compare and to fingerprint, never to show."""
-        return {name: value.get_secret_value() if isinstance(value, kinds.Secret) else value for name, value in self}
+        return {
+            name: value.get_secret_value() if isinstance(value, value_types.Secret) else value for name, value in self
+        }
 
     @field_validator("*", mode="before")
     @classmethod
@@ -331,18 +337,18 @@ class Settings(BaseModel, frozen=True):
         setting = SETTINGS[str(info.field_name)]
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(each, str) and not each.isprintable() for each in texts):
-            raise kinds.rule("must not contain control characters or broken UTF-8")
+            raise value_types.rule("must not contain control characters or broken UTF-8")
         if isinstance(value, str) and setting.choices:
             return value.lower()
         if isinstance(value, str) and info.mode != "python":
-            return kinds.from_text(setting.kind, value)
+            return value_types.from_text(setting.kind, value)
         return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _check_relations(self, info: ValidationInfo) -> Self:
         sources = info.context or Sources()
         faults = [
-            InitErrorDetails(type=kinds.rule(sentence), loc=(blamed,), input=getattr(self, blamed))
+            InitErrorDetails(type=value_types.rule(sentence), loc=(blamed,), input=getattr(self, blamed))
             for names, blamed, sentence in self._broken_rules(sources.of, sources.has_tokens)
             if sources.unusable.isdisjoint(names)
         ]
@@ -453,7 +459,7 @@ class Setting:
         self.environment = environment_name(name)
         self.environments = environment_names(name)
         self.flag = _FLAGS.get(name) or "--" + name.removesuffix("_workers").replace("_", "-")
-        self.bounds = next((each for each in info.metadata if isinstance(each, kinds.Bounds)), None)
+        self.bounds = next((each for each in info.metadata if isinstance(each, value_types.Bounds)), None)
         self.unit = self.bounds.unit if self.bounds else ""
         self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()
 
@@ -483,7 +489,7 @@ def literal(value: object) -> str:
         return literal(value.shown())
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name} = {literal(each)}" for name, each in value.items()) + "}"
-    return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | kinds.Secret) else repr(value)
+    return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | value_types.Secret) else repr(value)
 
 
 def bare(value: object) -> str:

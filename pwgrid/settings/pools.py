@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from pwgrid.common import label_keys
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.settings import kinds
+from pwgrid.settings import value_types
 
 if TYPE_CHECKING:
     from pwgrid.settings.model import Settings
@@ -47,7 +47,7 @@ class Fault:
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise kinds.rule(NAME_RULE)
+        raise value_types.rule(NAME_RULE)
     return text
 
 
@@ -55,15 +55,15 @@ def _label(text: str) -> str:
     try:
         return str(label_keys.parse(text))
     except label_keys.LabelKeyError as error:
-        raise kinds.rule(str(error)) from None
+        raise value_types.rule(str(error)) from None
 
 
-def _variables(given: dict[str, kinds.Secret]) -> dict[str, kinds.Secret]:
+def _variables(given: dict[str, value_types.Secret]) -> dict[str, value_types.Secret]:
     for name in given:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise kinds.rule(f"{name!r:.40} is no name of an environment variable")
+            raise value_types.rule(f"{name!r:.40} is no name of an environment variable")
         if name in _KEPT_FOR_THE_GRID:
-            raise kinds.rule(f"{name} is what the grid itself gives to browser servers")
+            raise value_types.rule(f"{name} is what the grid itself gives to browser servers")
     return given
 
 
@@ -77,13 +77,15 @@ class ProxyServer(BaseModel, frozen=True):
     bypass: str = ""
     """Hosts that are reached without it, comma-separated."""
     username: str = ""
-    password: kinds.Secret = kinds.Secret("")
+    password: value_types.Secret = value_types.Secret("")
 
     @field_validator("server")
     @classmethod
     def _is_url(cls, server: str) -> str:
         if not re.fullmatch(r"(https?|socks[45])://[^/\s@]+/?", server):
-            raise kinds.rule("must be a URL like http://proxy:3128, without user and password in a table's server")
+            raise value_types.rule(
+                "must be a URL like http://proxy:3128, without user and password in a table's server"
+            )
         return server
 
     def options(self) -> dict[str, str]:
@@ -105,27 +107,29 @@ class PoolTable(BaseModel, frozen=True):
     """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
     browser: BrowserType | None = None
     """chromium, firefox or webkit; may be left out where labels name it."""
-    workers: kinds.Workers = 1
+    workers: value_types.Workers = 1
     """How many workers."""
-    slots: Annotated[int, kinds.Bounds(1, 1000)] | None = None
+    slots: Annotated[int, value_types.Bounds(1, 1000)] | None = None
     """Slots of each worker; else MAX_CONCURRENT_SESSIONS."""
-    lifetime: Annotated[int, kinds.Bounds(1, 1_000_000_000)] | None = None
+    lifetime: Annotated[int, value_types.Bounds(1, 1_000_000_000)] | None = None
     """Sessions after which a worker is recycled; else MAX_LIFETIME_SESSIONS."""
-    max_memory_mib: kinds.Mib | None = None
+    max_memory_mib: value_types.Mib | None = None
     """A worker above this is recycled; else MAX_WORKER_MEMORY_MIB."""
-    max_memory_hard_mib: kinds.Mib | None = None
+    max_memory_hard_mib: value_types.Mib | None = None
     """A worker above this is killed; else MAX_WORKER_MEMORY_HARD_MIB."""
-    executable: kinds.Executable = ""
+    executable: value_types.Executable = ""
     """Path of the browser; else that of the global setting."""
-    channel: Annotated[str, kinds.like(r"[a-z0-9-]*", "must be a channel of Playwright, like chrome or msedge")] = ""
+    channel: Annotated[
+        str, value_types.like(r"[a-z0-9-]*", "must be a channel of Playwright, like chrome or msedge")
+    ] = ""
     """Channel of Playwright, like chrome or msedge, instead of an executable."""
     headless: bool | None = None
     """Whether the browsers run without a display; else HEADLESS."""
-    args: tuple[kinds.Switch, ...] | None = None
+    args: tuple[value_types.Switch, ...] | None = None
     """Command line switches; else CHROMIUM_ARGS, where the browser is Chromium."""
     proxy: ProxyServer | None = None
     """Proxy of the browsers: a URL, or a table of server, bypass, username and password."""
-    env: Annotated[dict[str, kinds.Secret], AfterValidator(_variables)] = {}
+    env: Annotated[dict[str, value_types.Secret], AfterValidator(_variables)] = {}
     """Environment variables and their values, beside those of BROWSER_ENV."""
     labels: tuple[Annotated[str, AfterValidator(_label)], ...] = ()
     """Label keys of the pool; no other pool may have them."""
@@ -151,13 +155,13 @@ class PoolTable(BaseModel, frozen=True):
         except ValueError:
             return {"server": ""}
         server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        return {"server": server, "username": user, "password": kinds.Secret(password)}
+        return {"server": server, "username": user, "password": value_types.Secret(password)}
 
     @field_validator("env", mode="before")
     @classmethod
     def _texts(cls, value: Any) -> Any:
         if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
-            return {name: kinds.Secret(text) for name, text in value.items()}
+            return {name: value_types.Secret(text) for name, text in value.items()}
         return value
 
     @property
@@ -192,7 +196,7 @@ class PoolSettings:
     headless: bool = True
     args: tuple[str, ...] = ()
     proxy: ProxyServer | None = None
-    env: Mapping[str, kinds.Secret] = field(default_factory=dict)
+    env: Mapping[str, value_types.Secret] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     is_short_form: bool = True
 
@@ -320,7 +324,7 @@ def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Ite
 
 
 def _sentence(error: ErrorDetails) -> str:
-    if error["type"] == kinds.RULE:
+    if error["type"] == value_types.RULE:
         return error["msg"]
     key = str(error["loc"][0])
     info = PoolTable.model_fields[key]
@@ -337,11 +341,11 @@ def _sentence(error: ErrorDetails) -> str:
     }.get(key, "must be a text")
 
 
-def _bounds(info: FieldInfo) -> kinds.Bounds | None:
+def _bounds(info: FieldInfo) -> value_types.Bounds | None:
     """The bounds of a number, also of an optional one."""
     parts = [info.annotation, *getattr(info.annotation, "__args__", ())]
     found = [*info.metadata, *(each for part in parts for each in getattr(part, "__metadata__", ()))]
-    return next((each for each in found if isinstance(each, kinds.Bounds)), None)
+    return next((each for each in found if isinstance(each, value_types.Bounds)), None)
 
 
 def _faults_within(place: str, table: PoolTable) -> Iterator[Fault]:

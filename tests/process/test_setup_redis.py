@@ -13,8 +13,8 @@ import pytest
 
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded
-from pwgrid.settings.kinds import RedisUrl
 from pwgrid.settings.model import Settings
+from pwgrid.settings.value_types import RedisUrl
 from pwgrid.setup import redis as setup_redis
 from tests.support.bare_host import BareHost
 

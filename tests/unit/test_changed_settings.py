@@ -7,9 +7,9 @@ import pytest
 from pwgrid.master.policy import changed_settings
 from pwgrid.master.policy.changed_settings import Change, concerning, concerning_pool
 from pwgrid.runtime.child_files import digest
-from pwgrid.settings.kinds import Secret
 from pwgrid.settings.model import CONCERNS, Settings
 from pwgrid.settings.pools import PoolTable
+from pwgrid.settings.value_types import Secret
 
 BEFORE = Settings()
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from pwgrid.common.errors import ConfigError
 from pwgrid.settings import load as config
-from pwgrid.settings.kinds import Secret
 from pwgrid.settings.load import load
 from pwgrid.settings.model import SETTINGS, Settings
+from pwgrid.settings.value_types import Secret
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli.welcome import own_command, welcome
-from pwgrid.settings.kinds import Secret
 from pwgrid.settings.model import Settings
+from pwgrid.settings.value_types import Secret
 
 
 @pytest.mark.parametrize(

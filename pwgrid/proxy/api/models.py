@@ -11,7 +11,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.lender import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
 from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, number
 from pwgrid.registry.registry import RegistrySnapshot, SessionRecord
-from pwgrid.settings.kinds import MAX_WORKERS
+from pwgrid.settings.value_types import MAX_WORKERS
 
 
 class _Model(BaseModel):
