@@ -54,13 +54,13 @@ SCRIPTS: Final = {
         "selector",
         "register",
         "heartbeat",
-        "start",
+        "start_session",
         "release",
         "rollback",
         "describe_lease",
         "drain",
-        "viewed",
-        "command",
+        "note_view",
+        "shutdown_command",
         "unregister",
         "reaper",
     )
@@ -226,7 +226,9 @@ class Registry:
         if end is None:
             when = started_at or self._time()
             tail = (*owner, update.client, _told(update))
-            return bool(await self._run("start", update.session_id, when, self._prefix, retention.record_ttl_s, *tail))
+            return bool(
+                await self._run("start_session", update.session_id, when, self._prefix, retention.record_ttl_s, *tail)
+            )
         head = (update.session_id, end.status, end.reason, _text(end.at), self._prefix, retention.history_ttl_s)
         drain_at = "" if end.drain_at is None else _text(end.drain_at)
         what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at, _told(update))
@@ -259,7 +261,7 @@ class Registry:
     async def note_view(self, session_id: str) -> bool:
         """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
         keys = (f"{self._prefix}session:{session_id}",)
-        return bool(await self.client.run(self._scripts["viewed"], keys, (self._time(),)))
+        return bool(await self.client.run(self._scripts["note_view"], keys, (self._time(),)))
 
     # The dashboard
 
@@ -378,7 +380,7 @@ class Registry:
         not registered."""
         worker = f"{browser_type}:{worker_id}"
         keys = (f"{self._prefix}worker:{worker}", f"{self._prefix}worker:cmd:{worker}")
-        return bool(await self.client.run(self._scripts["command"], keys, (self._retention.command_ttl_s,)))
+        return bool(await self.client.run(self._scripts["shutdown_command"], keys, (self._retention.command_ttl_s,)))
 
     async def unregister(self, browser_type: BrowserType, worker_id: str, reason: str) -> int:
         """Removes the worker; sessions that it still has fail for `reason`. Returns their number."""

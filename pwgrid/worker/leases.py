@@ -322,7 +322,7 @@ class Leases:
 
     def _finish(self, lease: Lease, end: End) -> None:
         self._forget(lease)
-        self.slots.end(lease.held.session_id)
+        self.slots.free(lease.held.session_id)
         if lease.is_kept:
             self.callbacks.ended(lease, end)
             self._write()

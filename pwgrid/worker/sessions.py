@@ -89,7 +89,7 @@ class Sessions:
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
         self._record_taken()
-        session = self._slots.end(closed.session_id)
+        session = self._slots.free(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return

@@ -111,11 +111,11 @@ class Slots:
     def take_back(self, session_id: str) -> None:
         """Undoes the admission of a session that the browser server did not get, or of a lease that no proxy kept, also
         in `lifetime`."""
-        session = self.end(session_id)
+        session = self.free(session_id)
         if session is not None and not session.lease_id:
             self.lifetime -= 1
 
-    def end(self, session_id: str) -> LiveSession | None:
+    def free(self, session_id: str) -> LiveSession | None:
         """Frees the slot of the session or lease, and returns it; None if it is not here (any more)."""
         was_full = self.taken >= self.slots
         session = self.live.pop(session_id, None) or self.held.pop(session_id, None)

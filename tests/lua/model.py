@@ -127,7 +127,9 @@ class LuaGrid:
         told: str = "",
     ) -> int:
         own = (browser, worker) if worker else ("", "")
-        return int(self.eval("start", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own, client, told))
+        return int(
+            self.eval("start_session", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own, client, told)
+        )
 
     def release(
         self,

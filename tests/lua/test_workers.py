@@ -132,7 +132,7 @@ def test_an_operator_s_shutdown_stays_also_where_it_came_after_the_selection_s(g
     grid.register()
     grid.select("s1", max_lifetime=1)
     key, command = (f"{grid.prefix}worker:{name}chromium:w1" for name in ("", "cmd:"))
-    assert grid.eval("command", [key, command], 60) == 1
+    assert grid.eval("shutdown_command", [key, command], 60) == 1
     assert grid.rollback("s1") == 1
     assert grid.heartbeat() == (1, "shutdown", 0)
 

@@ -51,7 +51,7 @@ async def test_where_no_session_is_left_nothing_is_cut() -> None:
     drain.ask(Drain("lifetime limit", LONG_S))
     end = asyncio.create_task(drain.sessions_end(slots))
     await asyncio.sleep(0)
-    slots.end("s")
+    slots.free("s")
     assert await asyncio.wait_for(end, 30) is None
     assert drain.outcome() == {"cut": 0, "timedOut": False}
 

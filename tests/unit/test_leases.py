@@ -88,7 +88,7 @@ class Worker:
         return answers
 
     def leave(self, session_id: str = "l1~1", end: End = DISCONNECTED) -> None:
-        self.slots.end(session_id)
+        self.slots.free(session_id)
         self.leases.disconnected(session_id, end)
 
 

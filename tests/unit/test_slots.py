@@ -16,7 +16,7 @@ async def test_a_worker_admits_as_many_sessions_as_it_has_slots() -> None:
     assert slots.admit(Offer("a", 9), OPEN, 0) is None
     assert slots.admit(Offer("b", 9), OPEN, 0) is None
     assert slots.admit(Offer("c", 9), OPEN, 0) == "full"
-    slots.end("a")
+    slots.free("a")
     assert slots.admit(Offer("c", 9), OPEN, 0) is None
     assert slots.lifetime == 3
 
@@ -48,15 +48,15 @@ async def test_a_session_that_the_browser_server_did_not_get_has_never_been() ->
 async def test_the_end_of_a_session_counts_once() -> None:
     slots = Slots(1)
     slots.admit(Offer("a", 9), OPEN, 0)
-    assert slots.end("a") is not None
-    assert slots.end("a") is None
+    assert slots.free("a") is not None
+    assert slots.free("a") is None
 
 
 async def test_a_worker_admits_nobody_beyond_its_life() -> None:
     """While Redis is away nobody else counts it."""
     slots = Slots(5, max_lifetime=2)
     assert [slots.admit(Offer(name, 9), OPEN, 0) for name in "abc"] == [None, None, "used up"]
-    slots.end("a")
+    slots.free("a")
     assert slots.admit(Offer("d", 9), OPEN, 0) == "used up"
     slots.take_back("b")
     assert slots.admit(Offer("e", 9), OPEN, 0) is None
@@ -71,8 +71,8 @@ async def test_who_was_leased_before_the_drain_is_admitted_and_waited_for() -> N
     assert [slots.admit(Offer(name, 9), draining, 0) for name in "bex"] == [None, "draining", "draining"]
     assert slots.admit(Offer("c", 0), draining, 0) == "late"
     assert slots.admit(Offer("c", 9), WorkerStatus.STOPPED, 0) == "draining"
-    slots.end("a")
-    slots.end("b")
+    slots.free("a")
+    slots.free("b")
     await asyncio.sleep(0)
     assert not empty.done()
     assert slots.admit(Offer("c", 9), draining, 0) is None
@@ -87,10 +87,10 @@ async def test_empty_waits_for_the_last_session() -> None:
     slots.admit(Offer("a", 9), OPEN, 0)
     slots.admit(Offer("b", 9), OPEN, 0)
     empty = asyncio.create_task(slots.empty())
-    slots.end("a")
+    slots.free("a")
     await asyncio.sleep(0)
     assert not empty.done()
-    slots.end("b")
+    slots.free("b")
     await empty
 
 

@@ -25,7 +25,7 @@ if (options.codeCache)
 
 const { Clients } = require('./clients.cjs');
 const { serveLiveView } = require('./live_view.cjs');
-const { shimBidi, wrapListening } = require('./patches.cjs');
+const { shimBidi, wrapListening } = require('./playwright_patches.cjs');
 const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
