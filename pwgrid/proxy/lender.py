@@ -18,6 +18,7 @@ from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
 from pwgrid.proxy.connect.refusal_responses import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.proxy.traces import Attempt
 from pwgrid.registry import records
@@ -85,7 +86,7 @@ class Lender:
 
     def ticket(self, wish: Wish) -> Ticket:
         """Makes the ticket for `lend`. Abandoning it in the queue ends `lend`."""
-        waits_s = self._gateway.settings.borrow_queue_timeout
+        settings = self._gateway.settings
         run = wish.fields.get(records.RUN) or wish.fields.get(records.NAME, "")
         token = wish.fields.get(records.TOKEN, "")
         ticket = Ticket(
@@ -93,11 +94,11 @@ class Lender:
             browser_type=wish.browser_type,
             playwright_version=None,
             client=wish.client,
-            deadline=asyncio.get_running_loop().time() + waits_s,
+            deadline=asyncio.get_running_loop().time() + settings.borrow_queue_timeout,
             fields=wish.fields,
             run=run,
             token=token,
-            caps=self._gateway.caps(wish.label_key, run, token, wish.max_of_token),
+            caps=caps_of(settings, label=wish.label_key, run=run, token=token, max_of_token=wish.max_of_token),
             borrows=True,
             pool=wish.pool,
         )

@@ -58,7 +58,7 @@ SCRIPTS: Final = {
         "release",
         "rollback",
         "describe_lease",
-        "drain",
+        "mark_draining",
         "note_view",
         "shutdown_command",
         "unregister",
@@ -366,7 +366,7 @@ class Registry:
     async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
         """Excludes the worker from all selections. Returns False if it is not registered."""
         keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
-        return bool(await self.client.run(self._scripts["drain"], keys, ()))
+        return bool(await self.client.run(self._scripts["mark_draining"], keys, ()))
 
     async def replacement(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """Returns the id of the spare that a selection has put in this worker's place, or None."""

@@ -35,6 +35,7 @@ from pwgrid.proxy.policy.connect_request import (
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import RefusalReason
+from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
@@ -122,17 +123,6 @@ class Gateway:
     def switches(self) -> Switches:
         settings = self.settings
         return Switches(settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards)
-
-    def caps(self, label: str, run: str, token: str, max_of_token: int) -> dict[str, int]:
-        """Returns how many sessions of this client's token, run and label key may live at once, where there is a cap.
-        Each name is "" for none. `max_of_token` is the token's own limit, 0 for none."""
-        settings = self.settings
-        known = (
-            ("token", token, max_of_token or settings.max_sessions_per_token),
-            ("run", f"{token}/{run}" if run else "", settings.max_sessions_per_run),
-            ("label", label.lower(), settings.max_sessions_per_label),
-        )
-        return {f"{what}:{name}": most for what, name, most in known if name and most}
 
     async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> Selection:
         """Waits for a slot for this ticket, and tells `attempt` of the wait. Raises Refusal or ClientGone."""
@@ -288,7 +278,13 @@ class Upgrade(asyncio.Protocol):
             fields=_fields(wanted),
             run=wanted.name,
             token=wanted.identity.name,
-            caps=gateway.caps(wanted.label_key, wanted.name, wanted.identity.name, wanted.identity.max_sessions),
+            caps=caps_of(
+                gateway.settings,
+                label=wanted.label_key,
+                run=wanted.name,
+                token=wanted.identity.name,
+                max_of_token=wanted.identity.max_sessions,
+            ),
         )
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:
