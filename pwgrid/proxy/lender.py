@@ -114,10 +114,10 @@ class Lender:
         if (closed := gateway.closed()) is not None:
             raise closed
         while True:
-            expires_at = time.time() + wish.ttl_s
-            ticket.fields = {**wish.fields, EXPIRES_AT: f"{expires_at:.3f}"}
+            ticket.fields = {**wish.fields, EXPIRES_AT: f"{time.time() + wish.ttl_s:.3f}"}
             selection = await gateway.slot(ticket, attempt)
-            since = time.monotonic()
+            # The time in line does not count. Its worker's next heartbeat tells Redis.
+            since, expires_at = time.monotonic(), time.time() + wish.ttl_s
             lease_id = LeaseId(selection.worker_id, ticket.session_id.removeprefix(LEASE))
             secret = secrets.token_urlsafe(24)
             answer = await self._take(lease_id, secret, expires_at, ticket)

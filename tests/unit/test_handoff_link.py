@@ -271,6 +271,22 @@ async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
     assert worker.heard.said[2:] == [f"{WORKER} awake", f"{WORKER} freed"]
 
 
+async def test_who_was_refused_hears_of_it_before_it_is_said_that_a_slot_is_free_again(
+    worker: Worker, sock: socket.socket
+) -> None:
+    async def refused() -> None:
+        assert isinstance(await worker.handoffs.offer(WORKER, "s1", {}, sock), HandoffFailure)
+        worker.heard.said.append("refused")
+
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(refused())
+        await worker.packet()
+        worker.say(session="s1", refused="full")
+        worker.say(freed=True)
+    await asyncio.sleep(0)
+    assert worker.heard.said == ["refused", f"{WORKER} freed"]
+
+
 async def test_what_a_silent_worker_was_never_sent_can_be_with_nobody(
     worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

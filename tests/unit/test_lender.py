@@ -7,9 +7,11 @@ from unittest import mock
 
 import pytest
 
-from pwgrid.proxy.api.leases import _answered
-from pwgrid.proxy.lender import LeaseId, Lender, Lent
+from pwgrid.proxy import lender as lender_module
+from pwgrid.proxy.api.leases import _answered, _lent
+from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
 from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.select.selector import Selection
 
 
 class Handoffs:
@@ -40,3 +42,44 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
     assert handoffs.asked == [("aa", {"do": each, "id": "bb"}) for each in said]
     with pytest.raises(asyncio.CancelledError):
         await watch
+
+
+async def test_a_client_that_leaves_as_its_lease_comes_is_known_to_be_gone_before_the_answer() -> None:
+    loop = asyncio.get_running_loop()
+    lease_comes, client_goes = loop.create_future(), loop.create_future()
+    ticket = mock.Mock(spec=Ticket, abandoned=False)
+
+    async def watched() -> None:
+        await client_goes
+        ticket.abandoned = True
+
+    async def answers() -> bool:
+        assert await _lent(lease_comes, watch) is lent
+        return bool(ticket.abandoned)
+
+    lent = Lent(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer=True)
+    watch, answering = asyncio.create_task(watched()), asyncio.create_task(answers())
+    await asyncio.sleep(0)
+    lease_comes.set_result(lent)
+    client_goes.set_result(None)
+    assert await answering
+
+
+async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(lender_module.time, "time", lambda: now[0])
+    gateway, handoffs = mock.Mock(), Handoffs()
+    gateway.closed.return_value = None
+
+    async def a_slot_after_half_a_minute(_ticket: Ticket, _attempt: object) -> Selection:
+        now[0] += 30.0
+        return Selection("ws://x/playwright/chromium/aa.s", "aa")
+
+    gateway.slot = a_slot_after_half_a_minute
+    ticket = Ticket("lease:bb", "chromium", None, "1.2.3.4:5", deadline=0.0, pool="chromium")
+    wish = Wish("chromium", "chromium", "1.2.3.4:5", 60.0, {}, "*:chromium:*", 0)
+    lent = await Lender(gateway, cast("Any", handoffs)).lend(wish, ticket)
+    assert lent.expires_at == 1090.0
+    assert handoffs.asked[0][1]["expiresAt"] == 1090.0

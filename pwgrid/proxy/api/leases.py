@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
@@ -53,11 +53,7 @@ def lease_routes(grid: "Proxy") -> APIRouter:
             wish = _wish(grid.gateway, wanted, identity, address_of(request))
             ticket = grid.lender.ticket(wish)
             watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
-            try:
-                lent = await grid.lender.lend(wish, ticket, attempt)
-            except BaseException:
-                watch.cancel()
-                raise
+            lent = await _lent(grid.lender.lend(wish, ticket, attempt), watch)
         afterwards.add_task(_answered, grid.lender, lent, ticket, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
@@ -167,6 +163,16 @@ async def _abandoned_with(request: Request, gateway: Gateway, ticket: Ticket) ->
     while (await request.receive())["type"] != "http.disconnect":
         pass
     gateway.selector.queue.abandon(ticket)
+
+
+async def _lent(lend: Awaitable[Lent], watch: asyncio.Task[None]) -> Lent:
+    try:
+        lent = await lend
+        await asyncio.sleep(0)  # `watch` hears first of a client that has left in this turn of the loop
+        return lent
+    except BaseException:
+        watch.cancel()
+        raise
 
 
 async def _answered(lender: Lender, lent: Lent, ticket: Ticket, watch: asyncio.Task[None]) -> None:

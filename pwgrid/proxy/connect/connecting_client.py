@@ -329,6 +329,8 @@ class Upgrade(asyncio.Protocol):
             request["trace"] = self._attempt.traceparent()
         until = self._loop.time() + SUCCESSOR_S
         while True:
+            if self._is_gone or self._transport.is_closing():
+                raise ClientGone
             session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
             since = time.monotonic()
             outcome = await self._offer(lease.worker_id, session_id, request)
@@ -341,8 +343,6 @@ class Upgrade(asyncio.Protocol):
                 raise refusal_responses.lease_not_served(
                     outcome.reason, is_known=lease.worker_id in gateway.roster.workers
                 )
-            if self._is_gone or self._transport.is_closing():
-                raise ClientGone
         self._let_go(lease.worker_id, session_id, outcome)
 
     def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:

@@ -188,7 +188,8 @@ class HandoffLink:
 
     def _take(self, message: dict[str, Any]) -> None:
         if "freed" in message:
-            self._on_freed()
+            # After those whom the worker refused before: their tasks note only then that it is full.
+            self._loop.call_soon(self._on_freed)
             return
         if "over" in message:
             self._on_over(message["over"])
