@@ -23,7 +23,7 @@ delete process.env.PWGRID_LAUNCH;
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
-const { Clients } = require('./clients.cjs');
+const { Clients } = require('./client_cleanup.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { shimBidi, wrapListening } = require('./playwright_patches.cjs');
 const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');

@@ -20,7 +20,7 @@ class Session {
     this.socket = socket;
     this.ws = null;
     this.told = undefined; // what the worker was told of the client
-    this.client = null; // of class Client: see clients.cjs
+    this.client = null; // of class Client: see client_cleanup.cjs
     this.by = '';
     this.reason = ''; // set once: the first reason counts
     this.errno = '';
