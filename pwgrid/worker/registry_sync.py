@@ -24,11 +24,10 @@ log = structlog.get_logger()
 SETTLE_S: Final = 1.0
 """How long a worker that stops waits for a Redis that is away, before it leaves its updates to a proxy."""
 
-RECORD_DELAY_S: Final = 0.1
+RECORD_DELAY_S: Final = 0.01
 """How long work is put off that only keeps records: each process that wakes up takes time from clients.
 
-- The answer to the proxy and the session's record wait: most clients have their first page by then, and what several
-  sessions wait for is one batch.
+- The answer to the proxy and the session's record wait, so that the session's client gets its first answer sooner.
 - The log line of a session's end waits, so that the next client of the slot is served sooner."""
 
 _AGAIN_S: Final = 0.1
