@@ -91,7 +91,7 @@ def _tree_pss_mib(pid: int) -> float:
 BENCH = Bench(
     "status",
     f"{WORKERS} workers with real Chromiums after 20 sessions. The command is run as a user runs it, in turns with a "
-    f"Python that does nothing. Then a worker of a grid of {MORE_WORKERS}: what all processes of a grid share counts in "
-    "each one's PSS by its part.",
+    f"Python that does nothing. Then a worker of a grid of {MORE_WORKERS}: what all processes of a grid share counts "
+    "in each one's PSS by its part.",
     run,
 )
