@@ -79,6 +79,8 @@ class Worker:
         self.started_at = time.time()
         self.rss_mib: int | None = None
         self._secret = os.urandom(12).hex()
+        self._lifetime_told = 0
+        """What `_watch_lifetime` has told the master last."""
         self._drain = DrainRequest()
         self._was_signalled = False
         """Whether there was a SIGTERM."""
@@ -306,7 +308,8 @@ class Worker:
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
-        if is_worth_telling(lifetime, limit):
+        if is_worth_telling(lifetime, self._lifetime_told, limit):
+            self._lifetime_told = lifetime
             self.control.push_state(self._view())  # so that the master has a replacement ready in time
         if is_used_up(lifetime, limit):
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)

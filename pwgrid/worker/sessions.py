@@ -173,7 +173,6 @@ class Sessions:
                 return
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
                 self._registry_sync.mark_served(session)
-            self._on_served()
             self._taken[session_id] = answer, time.monotonic()
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._record_taken)
@@ -208,3 +207,4 @@ class Sessions:
             log.info("session_started", session=session_id, client=client, **self._registry_sync.named(told))
             if session is not None:
                 self._registry_sync.started(session)
+        self._on_served()

@@ -22,4 +22,11 @@ def test_a_worker_is_used_up_at_its_limit(lifetime: int, used_up: bool) -> None:
 def test_the_master_hears_of_each_tenth_of_a_life_and_of_each_session_near_its_end(
     max_lifetime: int, told: list[int]
 ) -> None:
-    assert [each for each in range(1, max_lifetime + 1) if is_worth_telling(each, max_lifetime)] == told
+    assert [each for each in range(1, max_lifetime + 1) if is_worth_telling(each, each - 1, max_lifetime)] == told
+
+
+@pytest.mark.parametrize(("lifetime", "told", "is_worth_it"), [(12, 9, True), (14, 12, False), (45, 44, True)])
+def test_a_tenth_that_several_sessions_reached_at_once_is_told_although_the_count_is_past_it(
+    lifetime: int, told: int, *, is_worth_it: bool
+) -> None:
+    assert is_worth_telling(lifetime, told, 50) is is_worth_it

@@ -145,8 +145,8 @@ REDIS_SECONDS: Final = Buckets("pwgrid_proxy_redis_exchange_seconds", _P, "How l
 CONNECT: Final = Buckets(
     "pwgrid_proxy_connect_seconds",
     _P,
-    "Connects by phase: queue (in line), selection (the call that leases a slot), handoff (until the worker has the "
-    "socket)",
+    "Connects by phase: queue (in line), selection (the call that leases a slot), handoff (until the browser "
+    "server has the socket)",
     (*POOL, "phase"),
 )
 QUEUE_WAIT: Final = Buckets(

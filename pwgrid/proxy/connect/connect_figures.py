@@ -29,7 +29,7 @@ class Waited(StrEnum):
 @dataclass(slots=True)
 class Phases:
     """Connects of one pool, in seconds: `queue` in line, `selection` in the call that leased the slot, `handoff` from
-    then until the worker had the socket."""
+    then until the browser server had the socket."""
 
     queue: Histogram = field(default_factory=partial(Histogram, _PHASE_BOUNDS_S))
     selection: Histogram = field(default_factory=partial(Histogram, _PHASE_BOUNDS_S))

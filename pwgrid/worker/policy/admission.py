@@ -74,7 +74,8 @@ def is_used_up(lifetime: int, max_lifetime: float) -> bool:
     return lifetime >= max_lifetime
 
 
-def is_worth_telling(lifetime: int, max_lifetime: int) -> bool:
-    """Whether the master should hear this count at once: at each tenth of a life, and at every session of the last."""
+def is_worth_telling(lifetime: int, told: int, max_lifetime: int) -> bool:
+    """Whether the master should hear this count at once: at each tenth of a life, and at every session of the last.
+    `told` is the count that it heard last; several sessions may have come since."""
     step = max(1, max_lifetime // REPORTS_PER_LIFE)
-    return lifetime % step == 0 or max_lifetime - lifetime < step
+    return lifetime // step > told // step or max_lifetime - lifetime < step
