@@ -186,7 +186,7 @@ def versions() -> dict[str, str]:
     browser = subprocess.run([chromium(), "--version"], capture_output=True, text=True, check=False)
     node = subprocess.run([driver().node, "--version"], capture_output=True, text=True, check=True)
     return {
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()} ({Path(sys.executable).resolve()})",  # builds differ by a quarter
         **{name: metadata.version(name) for name in ("uvloop", "uvicorn", "httptools", "redis", "playwright")},
         "node": node.stdout.strip().lstrip("v"),
         "chromium": (browser.stdout.strip() or "?").removeprefix("Chromium ") + f" ({Path(chromium()).name})",

@@ -16,7 +16,7 @@ from pwgrid.proxy.api import bodies
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_figures import Figures
 from pwgrid.proxy.connect.connecting_client import Counts
-from pwgrid.proxy.policy.connect_request import Access
+from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.settings.model import Settings

@@ -13,19 +13,18 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
+from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.connect_request import (
-    Access,
-    Address,
     LeasePath,
-    Offer,
     Policy,
-    Refusal,
     Wanted,
     browser_server_headers,
     decide,
     is_usual_handshake,
 )
 from pwgrid.proxy.policy.labels_and_run_names import Offered
+from pwgrid.proxy.policy.refusal import Refusal
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
@@ -36,7 +35,7 @@ HANDSHAKE = [
     ("sec-websocket-version", "13"),
 ]
 Pairs = list[tuple[str, str]]
-CHROMIUM_AND_FIREFOX = {"chromium": Offer("chromium"), "firefox": Offer("firefox")}
+CHROMIUM_AND_FIREFOX = {"chromium": OfferedPool("chromium"), "firefox": OfferedPool("firefox")}
 
 
 def policy(**changes: object) -> Policy:
@@ -318,10 +317,10 @@ def test_what_is_no_websocket_handshake_is_told_what_this_is() -> None:
 
 
 POOLS = {
-    "appa": Offer("chromium", {"headless": False}),
-    "appb": Offer("chromium"),
-    "chromium": Offer("chromium"),
-    "foxes": Offer("firefox"),
+    "appa": OfferedPool("chromium", {"headless": False}),
+    "appb": OfferedPool("chromium"),
+    "chromium": OfferedPool("chromium"),
+    "foxes": OfferedPool("firefox"),
 }
 
 
@@ -362,9 +361,9 @@ def test_a_pool_that_is_not_there_or_contradicts_the_client_is_refused(target: s
 def test_launch_options_are_held_against_those_of_the_pool() -> None:
     asked = headers(("x-playwright-launch-options", '{"headless": false}'))
     assert decided("/?pool=appa", asked, policy(pools=POOLS)).not_heeded == ()
-    assert decided("/?pool=appb", asked, policy(pools={"appb": Offer("chromium", {"headless": True})})).not_heeded == (
-        "headless",
-    )
+    assert decided(
+        "/?pool=appb", asked, policy(pools={"appb": OfferedPool("chromium", {"headless": True})})
+    ).not_heeded == ("headless",)
 
 
 LABELS = Offered({parse("AppA:Chromium:UAT"): "appa", parse("AppB:Firefox:UAT"): "foxes"})

@@ -17,7 +17,7 @@ from pwgrid.proxy.api import metric_families as families
 from pwgrid.proxy.api.metrics import Scrape, exposition
 from pwgrid.proxy.connect.connect_figures import Figures, Waited
 from pwgrid.proxy.connect.connecting_client import Counts
-from pwgrid.proxy.policy.connect_request import Refusal
+from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends
 from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord

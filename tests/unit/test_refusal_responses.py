@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.connect import refusal_responses
-from pwgrid.proxy.policy.connect_request import Refusal
-from pwgrid.proxy.policy.refusal import RefusalReason
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket, WaitedTooLong
 from pwgrid.settings.model import Settings
 from tests.unit.test_connect_request import decided, headers, policy

@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from pwgrid.proxy.connect.bounded_http import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
 from pwgrid.proxy.connect.dashboard_sockets import DashboardSocketProtocol, is_dashboard_head
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.policy.connect_request import Refusal
+from pwgrid.proxy.policy.refusal import Refusal
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"

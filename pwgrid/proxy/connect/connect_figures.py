@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from pwgrid.common.histogram import Histogram
-from pwgrid.proxy.policy.connect_request import Refusal
+from pwgrid.proxy.policy.refusal import Refusal
 
 _PHASE_BOUNDS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),

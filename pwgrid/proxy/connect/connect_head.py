@@ -4,7 +4,7 @@ import httptools
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from pwgrid.proxy.policy.connect_request import Refusal
+from pwgrid.proxy.policy.refusal import Refusal
 
 
 def parse(head: bytes) -> Request:

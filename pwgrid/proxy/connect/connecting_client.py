@@ -21,20 +21,18 @@ from pwgrid.proxy.connect import connect_head, refusal_responses
 from pwgrid.proxy.connect.connect_figures import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.connect_request import (
-    Access,
-    Address,
     LeasePath,
-    Offer,
     Policy,
-    Refusal,
     Wanted,
     browser_server_headers,
     decide,
 )
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.labels_and_run_names import Offered
-from pwgrid.proxy.policy.refusal import RefusalReason
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
@@ -113,7 +111,9 @@ class Gateway:
             self._policy = Policy(
                 # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
-                pools={name: Offer(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()},
+                pools={
+                    name: OfferedPool(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()
+                },
                 versions=self.roster.versions(),
                 access=self.access,
                 labels=Offered(self.roster.label_keys(), self.switches()),

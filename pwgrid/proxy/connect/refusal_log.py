@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import structlog
 
-from pwgrid.proxy.policy.connect_request import Refusal
+from pwgrid.proxy.policy.refusal import Refusal
 
 log = structlog.get_logger()
 

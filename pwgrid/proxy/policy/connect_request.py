@@ -11,25 +11,12 @@ from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from pwgrid.common.label_keys import LabelKey
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
+from pwgrid.proxy.policy.choose_pool import OfferedPool, asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.ignored_launch_options import not_heeded
 from pwgrid.proxy.policy.labels_and_run_names import Offered, run_name
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
-
-__all__ = [
-    "CONNECT_HINT",
-    "Access",
-    "Address",
-    "LeasePath",
-    "Offer",
-    "Policy",
-    "Refusal",
-    "Wanted",
-    "browser_server_headers",
-    "decide",
-]
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
@@ -53,28 +40,15 @@ _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A pool that wants workers. `options` are its browsers' launch options, which clients may ask for, too."""
-
-    browser_type: BrowserType
-    options: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Policy:
     """What the grid allows and offers now. `pools` are by name, in the order of the configuration."""
 
     default_browser_type: BrowserType
-    pools: Mapping[str, Offer]
+    pools: Mapping[str, OfferedPool]
     versions: frozenset[str]
     """Playwright major.minor of the available workers; empty when none is known yet."""
     access: Access = field(default_factory=Access)
     labels: Offered = field(default_factory=Offered)
-
-    @property
-    def browser_types(self) -> tuple[str, ...]:
-        """The browser types of all pools, sorted."""
-        return tuple(sorted({offer.browser_type for offer in self.pools.values()}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +108,19 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     labels = _said(headers, parameters, "labels")
     name = run_name(_said(headers, parameters, "name"), "name")
     labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
-    pool = _pool(headers, parameters, policy, identity, named["type"] if named else None, labelled)
-    offer = policy.pools[pool]
-    ignored = not_heeded(headers, parameters, offer.options)
+    pool = choose_pool(
+        policy.pools,
+        policy.default_browser_type,
+        identity,
+        browser_type=asked_browser_type(headers, parameters, named["type"] if named else None),
+        named=asked_pool(parameters, policy.pools),
+        labelled=policy.labels.keys[labelled] if labelled else None,
+    )
+    offered = policy.pools[pool]
+    ignored = not_heeded(headers, parameters, offered.options)
     worker_id, endpoint_path = (named["id"], path) if named else (None, None)
     said = (labels, name, str(labelled or ""))
-    return Wanted(offer.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, None, *said)
+    return Wanted(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, None, *said)
 
 
 def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> Wanted:
@@ -235,68 +216,3 @@ def _client_browser(headers: Headers) -> BrowserType | None:
     """Returns the client's own browser type; None if it names none, or an unknown one."""
     client = {value.lower() for value in headers.get_all("x-playwright-browser")}
     return next((each for each in BROWSER_TYPES if client == {each}), None)
-
-
-def _pool(
-    headers: Headers,
-    parameters: Iterable[tuple[str, str]],
-    policy: Policy,
-    identity: Identity,
-    from_path: str | None,
-    labelled: LabelKey | None,
-) -> str:
-    """Returns the pool that the label key or `?pool=` names, else the one named like the browser type, else the first
-    of that type. Unless the client names a pool, prefers those that the token may use."""
-    browser_type, named = _browser_type(headers, parameters, from_path), _named_pool(parameters, policy)
-    if labelled is not None:
-        serving = policy.labels.keys[labelled]
-        if named not in (None, serving):
-            raise Refusal(
-                400, f"the label key is of pool {serving}, and the URL asks for pool {named}: make them agree"
-            )
-        named = serving
-    if named is not None:
-        has = policy.pools[named].browser_type
-        if browser_type not in (None, has):
-            raise Refusal(400, f"pool {named} has {has} browsers, and {browser_type} is asked for: make them agree")
-        return named
-    chosen = browser_type or policy.default_browser_type
-    fit = [name for name, offer in policy.pools.items() if offer.browser_type == chosen]
-    if fit := [name for name in fit if identity.may_use(name)] or fit:
-        return chosen if chosen in fit else fit[0]
-    offered = ", ".join(policy.browser_types) or "none"
-    raise _no_such_browser(
-        f"this grid runs no {chosen} workers (it has: {offered}): start it with --{chosen} 1 or more"
-    )
-
-
-def _named_pool(parameters: Iterable[tuple[str, str]], policy: Policy) -> str | None:
-    named = {value.lower() for name, value in parameters if name == "pool"}
-    if len(named) > 1:
-        raise Refusal(400, f"the URL asks for the pools {' and '.join(sorted(named))}: name one")
-    for name in named - policy.pools.keys():
-        there = ", ".join(policy.pools) or "none"
-        raise Refusal(404, f"there is no pool {name[:63]!r}; pools are: {there}", details={"pools": [*policy.pools]})
-    return min(named, default=None)
-
-
-def _browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
-    """Returns the type from `?browser=` or the path, else the client's own, else None. Raises Refusal if they
-    differ."""
-    url = {value.lower() for name, value in parameters if name == "browser"}
-    if from_path is not None:
-        url.add(from_path)
-    client = {value.lower() for value in headers.get_all("x-playwright-browser")}
-    for given in sorted(url | client):
-        if given not in BROWSER_TYPES:
-            raise _no_such_browser(f"unknown browser {given[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
-    if len(url) > 1:
-        raise _no_such_browser(f"the URL asks for {' and '.join(sorted(url))}: name one browser")
-    if len(client) > 1 or (url and client and url != client):
-        asked = f"the URL asks for {min(url)}" if url else "no browser is named in the URL"
-        raise _no_such_browser(f"{asked}, but the client is {' and '.join(sorted(client))}: make them agree")
-    return min(url or client, default=None)
-
-
-def _no_such_browser(error: str) -> Refusal:
-    return Refusal(400, error, reason=RefusalReason.NO_SUCH_BROWSER)
