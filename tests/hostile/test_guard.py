@@ -433,13 +433,15 @@ async def starts_tracing(client: ProtocolClient) -> bool:
                 return True
 
 
-async def test_the_record_of_a_browser_goes_to_nobody_but_who_started_it() -> None:
+@pytest.mark.parametrize("of", ["the browser", "a page"])
+async def test_the_record_of_a_browser_goes_to_nobody_but_who_started_it(of: str) -> None:
     async with (
         browser_server(max_concurrent_sessions=SHARED) as watched,
         protocol_client(watched.endpoint) as first,
     ):
         async with protocol_client(watched.endpoint) as second:
-            await second.send(second.one("Browser"), "startTracing")
+            recorded = {"page": {"guid": await second.new_page()}} if of == "a page" else {}
+            await second.send(second.one("Browser"), "startTracing", **recorded)
             await refused(first.send(first.one("Browser"), "stopTracing"), "this session did not start it")
         await watched.next_closed()
 

@@ -127,8 +127,8 @@ class Client {
     const { browser } = this.clients;
     for (const made of this.processes)
       killGroup(made);
-    if (this.ownsTracing)
-      await browser.stopTracing().catch(() => {});
+    if (this.ownsTracing) // fails where a page was recorded, which is gone by now and its record with it
+      await browser.stopTracing().catch(() => { browser._tracingRecording = false; });
     for (const [method, params] of this.madeOverCdp)
       await browser._session.send(method, params).catch(() => {});
     for (const made of [this.directory, ...this.files].filter(Boolean))
