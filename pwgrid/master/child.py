@@ -61,6 +61,7 @@ class Child:
         self._term = loop.timer(lambda: self.send(signal.SIGTERM))
         self._kill = loop.timer(self._kill_now)
         self._was_killed = False
+        self._has_ended = False
 
     @cached_property
     def create_time(self) -> float:
@@ -72,7 +73,12 @@ class Child:
         self._loop.add(self._pidfd, lambda: self._look(on_exit))
 
     def end_by(self, term_at: float, kill_at: float) -> None:
-        """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win over later ones."""
+        """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win over later ones.
+
+        Does nothing to a process that has ended: what it said last may be read, and asked for its end, only after that.
+        """
+        if self._has_ended:
+            return
         self._term.arm(min(self._term.when, term_at))
         self._kill.arm(min(self._kill.when, kill_at))
 
@@ -83,6 +89,8 @@ class Child:
 
     def send(self, signum: int) -> None:
         """Send a signal; does nothing to a process that has ended."""
+        if self._has_ended:
+            return  # its pidfd may be another one's by now
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signum)
 
@@ -97,6 +105,7 @@ class Child:
             os.close(self._pidfd)
             self._term.cancel()
             self._kill.cancel()
+            self._has_ended = True
             on_exit(ended)
 
     def _reap(self) -> Exit | None:
