@@ -13,6 +13,15 @@ from pwgrid.cli.commands.options import OWN_REDIS, Configured, load, with_json
 from pwgrid.common.types import BROWSER_TYPES
 
 
+def _leave_out_what_no_process_uses() -> None:
+    """Has imports of these fail. Libraries import them wherever they are installed, and every process of the grid would
+    have them: rich (2 MiB) and greenlet (1 MiB) by structlog, OpenTelemetry's metrics (1 MiB) by redis-py."""
+    left_out = ["rich", "greenlet"]
+    if not any(name.startswith("OTEL_") for name in os.environ):  # what traces may load is not ours to say
+        left_out.append("opentelemetry.sdk.metrics")
+    sys.modules.update(dict.fromkeys(left_out, cast(Any, None)))
+
+
 @click.command(cls=Configured)
 @click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
@@ -21,8 +30,7 @@ from pwgrid.common.types import BROWSER_TYPES
 def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
     gc.disable()  # until the code is loaded (Master.run), which takes an eighth less time so
-    # None makes `import rich` fail: structlog imports it where it can, which takes 2 MiB in each process of the grid.
-    sys.modules["rich"] = cast(Any, None)
+    _leave_out_what_no_process_uses()
     from pwgrid.cli.serve import Extras, errors_as_json, serve
     from pwgrid.settings.model import environment_names
 
