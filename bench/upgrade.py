@@ -8,6 +8,8 @@ from bench.servers import FakePair, direct_server, driver, fake_pair, grid_of, s
 
 AT_ONCE = 50
 
+PAIRS = 4
+"""Of two equal grids one may answer 0.2 ms later than the other, for as long as it lives."""
 
 PAUSES_MS = (30.0, 250.0)
 """Between one client and the next, as they come in life: caches are cold and processes asleep."""
@@ -16,26 +18,32 @@ PAUSES_MS = (30.0, 250.0)
 def run(options: Options) -> list[Row]:
     """All rows of this bench."""
     with load_client(driver().version) as client:
-        with direct_server() as server, grid_of(environment={"MAX_CONCURRENT_SESSIONS": "50"}) as grid:
-            rows = _one_by_one(client, server.target, ("127.0.0.1", grid.port, "/"), options)
+        rows = _one_by_one(client, options)
         with fake_pair() as pair:
             rows += _at_once(client, pair, options)
     return rows
 
 
-def _one_by_one(client: Client, direct: Target, via_grid: Target, options: Options) -> list[Row]:
-    times: dict[Target, list[list[float]]] = {direct: [], via_grid: []}
-    client.order("latency", targets=[direct, via_grid], count=20, pauses_ms=PAUSES_MS, seed=0)
-    rounds, count = options.pick(20, 2), options.pick(50, 10)
-    for number in range(rounds):
-        found = client.order("latency", targets=[direct, via_grid], count=count, pauses_ms=PAUSES_MS, seed=number)
-        for target, taken in zip((direct, via_grid), found, strict=True):
-            times[target] += taken
-        more = median([each[1] for each in found[1]]) - median([each[1] for each in found[0]])
-        progress(f"  one at a time, round {number + 1} of {rounds}: {more:+.3f} ms")
+def _one_by_one(client: Client, options: Options) -> list[Row]:
+    direct: list[list[float]] = []
+    via_grid: list[list[float]] = []
+    pairs = options.pick(PAIRS, 1)
+    for number in range(pairs):
+        progress(f"  pair {number + 1} of {pairs}")
+        with direct_server() as server, grid_of(environment={"MAX_CONCURRENT_SESSIONS": "50"}) as grid:
+            targets: list[Target] = [server.target, ("127.0.0.1", grid.port, "/")]
+            client.order("latency", targets=targets, count=20, pauses_ms=PAUSES_MS, seed=0)
+            for turn in range(options.pick(5, 2)):
+                seed = 10 * number + turn
+                count = options.pick(50, 10)
+                found = client.order("latency", targets=targets, count=count, pauses_ms=PAUSES_MS, seed=seed)
+                direct += found[0]
+                via_grid += found[1]
+                more = median([each[1] for each in found[1]]) - median([each[1] for each in found[0]])
+                progress(f"  one at a time, round {turn + 1}: {more:+.3f} ms")
 
     def figures(index: int) -> tuple[float, float, float, float]:
-        mine, theirs = ([each[index] for each in times[target]] for target in (via_grid, direct))
+        mine, theirs = ([each[index] for each in side] for side in (via_grid, direct))
         return median(mine), median(theirs), p99(mine), p99(theirs)
 
     upgrade, answer = figures(0), figures(1)
@@ -126,7 +134,8 @@ BENCH = Bench(
     "upgrade",
     "One client at a time: a raw client connects, upgrades, sends `initialize` as Playwright's own does, and waits for "
     "the answer; real browser servers (Playwright's launchServer(), and the grid with one worker of 50 slots, embedded "
-    "Redis, selection included), both in random order with random pauses of 30 to 250 ms. 50 at once: connect() to the "
+    "Redis, selection included), both in random order with random pauses of 30 to 250 ms, over "
+    f"{PAIRS} pairs of a fresh server and a fresh grid. 50 at once: connect() to the "
     "end of the 101, with a fake browser server (tests/support/fake_launcher.cjs, 1,000 slots) that serves on a TCP "
     "port of its own, too: that is the direct path.",
     run,
