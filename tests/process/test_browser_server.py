@@ -44,6 +44,12 @@ from tests.support.front_door import (
 from tests.support.grid import eventually_async
 from tests.support.raw import PING, PONG
 
+GOODBYE = bytes((0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE8))
+"""A client's close frame: masked, code 1000."""
+
+WS_CLOSE_S = 30.0
+"""How long the library `ws` waits for the client's end of the socket after the close frames."""
+
 NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer"
 
 
@@ -152,6 +158,17 @@ async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> Non
             watched.server.close_session("f" * 16, 1001, "ended by operator")
             assert b"the grid closed this session: an operator ended it" in await read_to_end(client)
         assert (await watched.next_closed()).reason == "ended by operator"
+
+
+async def test_a_session_is_over_when_its_client_says_goodbye_though_its_socket_stays_open() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched) as client:
+            assert (await read(client)).startswith(b"HTTP/1.1 101")
+            await asyncio.get_running_loop().sock_sendall(client, GOODBYE)
+            async with asyncio.timeout(WS_CLOSE_S / 2):
+                closed = await watched.next_closed()
+            assert (await read_to_end(client)).endswith(b"\x88\x02\x03\xe8")  # the server's own close frame, 1000
+    assert (closed.by, closed.reason) == ("client", "client disconnected")
 
 
 # Limits of a session

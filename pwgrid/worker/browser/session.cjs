@@ -53,9 +53,11 @@ class Session {
     const { close, terminate } = ws;
     this.sendClose = (code, text) => close.call(ws, code, text);
     ws.close = (code, text) => {
-      if (ws._closeFrameReceived)
+      if (ws._closeFrameReceived) {
+        // Its slot is free as soon as the client has said goodbye: `ws` would wait up to 30 s for its end of the socket.
+        this.socket.once('finish', () => this.socket.destroy());
         close.call(ws, code, text);
-      else if (!this.reason)
+      } else if (!this.reason)
         this.endedByPlaywright(code);
     };
     ws.terminate = () => {
