@@ -347,8 +347,12 @@ class Master:
         )
         if self._watchdog_s is not None:
             sd_notify.allow_silence(LOAD_S)
-        with sd_notify.reload(is_ready=self._start_report.is_ready):
-            execute(list(config.exec_argv), kept)
+        try:
+            with sd_notify.reload(is_ready=self._start_report.is_ready):
+                execute(list(config.exec_argv), kept, self._signals)
+        finally:  # only after a failure
+            if self._watchdog_s is not None:
+                sd_notify.allow_silence(self._watchdog_s)
 
     # Small things
 

@@ -36,8 +36,8 @@ def fork_worker(
     """
     worker_id = secrets.token_hex(4)
     with ExitStack() as undo:
-        directory = config.runtime.make_worker_dir(worker_id)
         undo.callback(config.runtime.remove_worker_dir, worker_id)
+        directory = config.runtime.make_worker_dir(worker_id)
         ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ipc.close)
         common = (*config.common(pool), directory, worker_id, pool)
