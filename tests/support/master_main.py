@@ -28,10 +28,12 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
+from pwgrid.master import child
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.proxy.listener import open_listener
+from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.embedded import EmbeddedRedis
@@ -333,6 +335,8 @@ def main(spec: dict[str, Any]) -> int:
             on_ready=lambda status: say("ready", status=status),
             on_not_ready=lambda status: say("not_ready", status=status),
         )
+        if "kill_s" in spec:
+            child.KILL_S = clean_up.KILL_S = spec["kill_s"]  # type: ignore[misc]
         if "full_disk" in spec:
             fill_disk()
         if "explode_on" in spec:
