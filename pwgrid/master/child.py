@@ -59,7 +59,8 @@ class Exit:
 
 
 class Child:
-    """A process whose `pidfd` becomes readable when it ends. Timers signal it; `started_at` is in Unix seconds."""
+    """A process whose `pidfd` becomes readable when it ends; -1 if it had ended before it could be opened. Timers
+    signal it; `started_at` is in Unix seconds."""
 
     def __init__(self, loop: Loop, pid: int, pidfd: int, started_at: float | None = None) -> None:
         self.pid: Final = pid
@@ -71,7 +72,7 @@ class Child:
         self._leave = loop.timer(self._leave_now)
         self._on_exit: Callable[[Exit], None] = _do_nothing
         self._was_killed = False
-        self._has_ended = False
+        self.has_ended = pidfd < 0
 
     @cached_property
     def create_time(self) -> float:
@@ -80,16 +81,20 @@ class Child:
 
     def watch(self, on_exit: Callable[[Exit], None]) -> None:
         """Call `on_exit` when it has ended, is reaped, and its pidfd is closed; or when SIGKILL has not ended it within
-        KILL_S, and it is left to the kernel."""
+        KILL_S, and it is left to the kernel. If it has ended already, that is told in the next turn of the loop."""
         self._on_exit = on_exit
-        self._loop.add(self._pidfd, self._look)
+        if self.has_ended:
+            ended = self._reap()  # now: once it is reaped, the next fork may get its pid
+            self._loop.call_at(self._loop.now(), lambda: on_exit(ended or Exit(None)))
+        else:
+            self._loop.add(self._pidfd, self._look)
 
     def end_by(self, term_at: float, kill_at: float) -> None:
         """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win over later ones.
 
         Does nothing to a process that has ended: what it said last may be read, and asked for its end, only after that.
         """
-        if self._has_ended:
+        if self.has_ended:
             return
         self._term.arm(min(self._term.when, term_at))
         self._kill.arm(min(self._kill.when, kill_at))
@@ -101,7 +106,7 @@ class Child:
 
     def send(self, signum: int) -> None:
         """Send a signal; does nothing to a process that has ended."""
-        if self._has_ended:
+        if self.has_ended:
             return  # its pidfd may be another one's by now
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signum)
@@ -127,7 +132,7 @@ class Child:
         os.close(self._pidfd)
         for timer in (self._term, self._kill, self._leave):
             timer.cancel()
-        self._has_ended = True
+        self.has_ended = True
         self._on_exit(ended)
 
     def _reap(self) -> Exit | None:
@@ -135,6 +140,8 @@ class Child:
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:  # adopted: its parent is init, or another subreaper
+            if self.has_ended:
+                return None
             ended = select.poll()
             ended.register(self._pidfd, select.POLLIN)
             return Exit(None, was_killed=self._was_killed) if ended.poll(0) else None

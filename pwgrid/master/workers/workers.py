@@ -114,11 +114,10 @@ class Workers:
     def adopt(self, state: ChildState) -> None:
         """Take over a worker that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
         record = adopt_worker(self._loop, self._config, state)
-        if record is not None:
-            self._see_pool(record)
-            self.registry_seen |= record.life.status is not WorkerStatus.STARTING
-            self._follow(record)
-            log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
+        self._see_pool(record)
+        self.registry_seen |= record.life.status is not WorkerStatus.STARTING
+        self._follow(record)
+        log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
 
     def _see_pool(self, record: WorkerRecord) -> None:
         """Add the worker's pool, as a removed one, if this master's configuration does not have it."""
