@@ -307,8 +307,7 @@ class Master:
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)
-        for state in leftovers.workers:
-            self._workers.adopt(state)
+        self._workers.adopt(leftovers.workers)
         if self._config.kept_open is not None:
             self._scale_again(self._config.kept_open.pools)
             self._version_change.replace_children()

@@ -19,6 +19,7 @@ import pytest
 from pwgrid.common.loop import Loop
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.restart.earlier_children import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
@@ -49,6 +50,7 @@ class NextMaster:
     def __init__(self, runtime: RuntimeDir, *, ipc: socket.socket | None) -> None:
         fds = {WORKER: ipc.detach()} if ipc is not None else {}
         settings = Settings()
+        self.kept = KeptOpen((), 0, 0, fds, None, {}, 1, 0.0)
         self.loop = Loop()
         self.proxies = ToldProxies()
         config = MasterConfig(
@@ -60,14 +62,14 @@ class NextMaster:
             roles=Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0),
             version="0",
             endpoint="ws://localhost",
-            kept_open=KeptOpen((), 0, 0, fds, None, {}, 1, 0.0),
+            kept_open=self.kept,
         )
         pools = {name: Pool(pool, self.loop.now()) for name, pool in settings.pools_wanted().items()}
         stand_in: Any = self.proxies
         self.workers = Workers(self.loop, config, pools, ChildFileWriter(self.loop, config), stand_in)
 
     def adopt(self, state: ChildState) -> None:
-        self.workers.adopt(state)
+        self.workers.adopt([state])
         deadline = time.monotonic() + PATIENCE_S
         self.loop.call_at(deadline, lambda: None)
         while self.workers.records:
@@ -119,6 +121,23 @@ def test_what_it_leaves_is_killed_and_the_proxies_hear_of_it(runtime: RuntimeDir
     worker.wait()
 
 
+def test_its_sessions_get_a_successor_also_where_it_died_before_the_new_code_looked_for_it(runtime: RuntimeDir) -> None:
+    worker, node, _ = left_by_a_worker(runtime)
+    ours, theirs = socket.socketpair()
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    leftovers = Leftovers()
+    master = NextMaster(runtime, ipc=ours)
+    find_leftovers("", leftovers, master.kept, runtime.directory)
+    (state,) = leftovers.workers
+    assert (leftovers.dead, node.poll()) == ([], None)
+    master.adopt(state)
+    assert master.proxies.told == [("worker_taken_over", WORKER), ("worker_gone", WORKER)]
+    assert node.wait(PATIENCE_S) == -signal.SIGKILL
+    worker.wait()
+    theirs.close()
+
+
 def test_its_sessions_get_a_successor_where_this_master_has_its_link_to_the_browser_server(runtime: RuntimeDir) -> None:
     worker, node, state = left_by_a_worker(runtime)
     ours, theirs = socket.socketpair()
@@ -132,3 +151,11 @@ def test_its_sessions_get_a_successor_where_this_master_has_its_link_to_the_brow
     with theirs:
         theirs.settimeout(PATIENCE_S)
         assert theirs.recv(1) == b""  # no copy of its other end is left
+
+
+def test_the_browser_server_of_a_worker_that_this_master_cannot_use_hears_of_it(runtime: RuntimeDir) -> None:
+    ours, theirs = socket.socketpair()
+    NextMaster(runtime, ipc=ours).workers.adopt([])
+    with theirs:
+        theirs.settimeout(PATIENCE_S)
+        assert theirs.recv(1) == b""

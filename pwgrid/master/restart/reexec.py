@@ -18,7 +18,7 @@ VARIABLE: Final = "PWGRID_KEPT_OPEN"
 @dataclass(frozen=True, slots=True)
 class KeptOpen:
     """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
-    worker id) are descriptors; `pools` are the wanted workers of scaled pools."""
+    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools."""
 
     listeners: tuple[int, ...]
     lock: int

@@ -94,7 +94,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
     life = WorkerLife.adopted(state.status, purpose, loop.now(), times_of(config.settings), state.sessions_until)
     life.reason, life.successors = state.reason, int(state.is_successor)
-    ipc = config.kept_open.ipc.get(state.name) if config.kept_open else None
+    ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
     return WorkerRecord(
         worker_id=state.name,
         pool=state.pool or browser_type,  # versions without named pools write none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -111,8 +112,15 @@ class Workers:
         self._follow(record, control)
         log.info("worker_started", worker=record.worker_id, pool=name, pid=record.child.pid, spare=spare)
 
-    def adopt(self, state: ChildState) -> None:
-        """Take over a worker that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
+    def adopt(self, states: Iterable[ChildState]) -> None:
+        """Take over the workers that another master forked; they have WORKER_LOST_THRESHOLD to reconnect."""
+        for state in states:
+            self._adopt(state)
+        if self._config.kept_open is not None:
+            for fd in self._config.kept_open.ipc.values():  # of workers that cannot be used: their browser servers end
+                os.close(fd)
+
+    def _adopt(self, state: ChildState) -> None:
         record = adopt_worker(self._loop, self._config, state)
         self._see_pool(record)
         self.registry_seen |= record.life.status is not WorkerStatus.STARTING
