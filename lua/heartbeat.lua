@@ -14,7 +14,7 @@
 --       selection's, after the last session of the worker's lifetime; then the sessions whose clients may be on their way,
 --       and how many seconds their leases still run.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:ends,
---       sessions:taken_back, sessions:index, cluster:counter_repairs (+1 for a repair of one or both counters);
+--       sessions:taken_back, sessions:index, sessions:of:{…}, cluster:counter_repairs (+1 for a repair of one or both counters);
 --       worker:cmd:{type}:{id} as rollback.lua; publishes slots:{pool} if the worker may be eligible again and a client waits.
 --
 -- A shutdown command makes the worker draining in this very step. Only the selection's own command waits until the last

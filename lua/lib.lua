@@ -74,8 +74,17 @@ end
 local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
 -- [end: caps]
 
+-- Puts the session among those of its caps: "caps" in what the worker was told of its client (JSON, or "") names them,
+-- comma-separated.
+local function count_for_caps(prefix, id, told)
+  if told == '' then return end
+  for of in string.gmatch(cjson.decode(told).caps or '', '[^,]+') do
+    redis.call('SADD', prefix .. 'sessions:of:' .. of, id)
+    redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
+  end
+end
+
 -- Writes what the worker was told of the session's client into a record that is made anew: JSON of fields and values, or "".
--- "caps" is not a field: it names the caps, comma-separated, for which the session counts.
 local function describe(prefix, id, told)
   if told == '' then return end
   local key, record = record_of(prefix, id), {}
@@ -83,14 +92,10 @@ local function describe(prefix, id, told)
     if name ~= 'caps' then
       record[#record + 1] = name
       record[#record + 1] = value
-    else
-      for of in string.gmatch(value, '[^,]+') do
-        redis.call('SADD', prefix .. 'sessions:of:' .. of, id)
-        redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
-      end
     end
   end
   if #record > 0 then redis.call('HSET', key, unpack(record)) end
+  count_for_caps(prefix, id, told)
 end
 
 -- [shared: finish]
@@ -179,6 +184,7 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client, told)
     redis.call('HDEL', key, 'reason', 'endedAt', 'presumed')
     redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')
+    count_for_caps(prefix, id, told) -- a selection may have removed it from there meanwhile, as ended
   elseif not was[1] then
     local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',

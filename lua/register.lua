@@ -8,7 +8,8 @@
 --       then fields of the worker's hash: name, value …
 -- Returns the active counter as written: the given one, or the number of leases if that is higher (a client is on its way);
 --       plus the slots of callers of selector.lua without a session id.
--- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id} and session:{id} of the given sessions;
+-- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id}, session:{id} and sessions:of:{…} of the given
+--       sessions;
 --       publishes slots:{pool} and slots:{type}.
 --
 -- Idempotent. The lifetime never goes down.

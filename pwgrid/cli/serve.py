@@ -93,7 +93,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url, leftovers = _redis_url(settings, runtime), Leftovers()
-        find = partial(find_leftovers, registry_of(redis_url, settings), leftovers, ["control.sock"] if kept else [])
+        find = partial(find_leftovers, registry_of(redis_url, settings), leftovers, kept)
         held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
         which = which_redis(loaded)
         messages = StartMessages(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)

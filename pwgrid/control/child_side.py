@@ -186,15 +186,17 @@ class ChildSide:
         self._after("reconnect", delay_s * random.uniform(0.5, 1.5), self._reconnect)
 
     def _reconnect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            sock.connect(str(self.control_path))
-        except OSError:
-            sock.close()
-            self._retry()
-        else:
-            self._fds_to_send = self.fds()
-            self._attach(sock)
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with contextlib.ExitStack() as undo:
+            try:
+                sock = undo.enter_context(socket.socket(socket.AF_UNIX, kind))
+                sock.connect(str(self.control_path))
+            except OSError:  # nobody listens, or no descriptor is free
+                self._retry()
+                return
+            undo.pop_all()
+        self._fds_to_send = self.fds()
+        self._attach(sock)
 
     def _listen_for_silence(self) -> None:
         limit_s = self.lost_threshold_s if self._grace_s is None else self._grace_s

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.loop import Loop
-from pwgrid.common.packet_sockets import receive
+from pwgrid.common.packet_sockets import DescriptorsLost, receive
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode, to_json
 
 log = structlog.get_logger()
@@ -159,7 +159,9 @@ class ControlServer:
             packet, fds = receive(sock, bytearray(MAX_FRAME_BYTES + 1), MAX_FDS)
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
+            if isinstance(error, DescriptorsLost):  # a child comes again, with all of them
+                log.error("control_accept_failed", reason=error.strerror)
             self._disconnect(sock)
             return
         sockets = _sockets(fds)

@@ -44,8 +44,9 @@ MIN_STARTING: Final = 4
 """So many workers may always start at once. They compete with sessions for the cores, thread by thread: with two at a
 time they fall behind on two busy cores."""
 
-AFTER_DRAIN_S: Final = 60.0
-"""Beyond the drain, the service manager is told to give a stop so long: for browsers that hang, the proxy and Redis."""
+AFTER_DRAIN_S: Final = 75.0
+"""Beyond the drain, the service manager is told to give a stop so long: for browsers that hang, the proxy and Redis,
+also where none of them can be killed."""
 
 ALIVE_PARTS: Final = 3
 """So often the master says that it is alive, within the time after which the service manager would kill it."""
@@ -131,6 +132,7 @@ class Master:
         finally:
             self._control.close()
             self._signals.restore()
+        self._workers.tell_left()
         log.info("master_stopped", pid=os.getpid())
         return 0
 
@@ -305,8 +307,7 @@ class Master:
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)
-        for state in leftovers.workers:
-            self._workers.adopt(state)
+        self._workers.adopt(leftovers.workers)
         if self._config.kept_open is not None:
             self._scale_again(self._config.kept_open.pools)
             self._version_change.replace_children()
@@ -347,8 +348,12 @@ class Master:
         )
         if self._watchdog_s is not None:
             sd_notify.allow_silence(LOAD_S)
-        with sd_notify.reload(is_ready=self._start_report.is_ready):
-            execute(list(config.exec_argv), kept)
+        try:
+            with sd_notify.reload(is_ready=self._start_report.is_ready):
+                execute(list(config.exec_argv), kept, self._signals)
+        finally:  # only after a failure
+            if self._watchdog_s is not None:
+                sd_notify.allow_silence(self._watchdog_s)
 
     # Small things
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import psutil
 
-from pwgrid.runtime.processes import KILL_S, end, is_alive, kill
+from pwgrid.runtime.processes import KILL_S, is_alive, kill, wait_ended
 
 RECHECKED_S: Final = 60.0
 """For so long a pid is taken for the same process, and a new process with that pid may be overlooked. But even where
@@ -149,7 +149,7 @@ def kill_below(directories: Collection[Path]) -> int:
             break
         killed |= {process for process in table.below(found) if kill(process)}
         for process in killed:
-            end(process, deadline)
+            wait_ended(process, deadline)
     return len(killed)
 
 

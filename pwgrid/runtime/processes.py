@@ -68,6 +68,13 @@ def end(process: psutil.Process, deadline: float, first: int = signal.SIGKILL) -
         return _has_ended(pidfd, KILL_S)
 
 
+def wait_ended(process: psutil.Process, deadline: float) -> None:
+    """Wait until it has ended, or for what is left until `deadline` (monotonic seconds)."""
+    with opened(process) as pidfd:
+        if pidfd is not None:
+            _has_ended(pidfd, deadline - time.monotonic())
+
+
 @contextmanager
 def opened(process: psutil.Process) -> Iterator[int | None]:
     """A pidfd of it; None when it has ended.

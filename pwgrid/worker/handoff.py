@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, receive
+from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
 from pwgrid.worker.policy.admission import Offer
 
 log = structlog.get_logger()
@@ -152,7 +152,9 @@ class HandoffServer:
             packet, fds = receive(link, self._buffer, _MOST_FDS)
         except BlockingIOError:
             return False
-        except OSError:
+        except OSError as error:
+            if isinstance(error, DescriptorsLost):
+                log.error("handoff_packet_corrupt", error=error.strerror)
             self._drop(link)
             return False
         if not packet and not fds:

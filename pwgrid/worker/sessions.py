@@ -163,7 +163,7 @@ class Sessions:
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
             # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff.py).
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
-        handed_over = self.server.hand_over(offer, sock.fileno())
+        handed_over = self.server.hand_over(offer, sock)
         self._on_offered()
 
         def settled(future: asyncio.Future[None]) -> None:

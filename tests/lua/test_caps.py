@@ -77,7 +77,7 @@ HAS = {"name": "nightly", "labels": "AppA:Chromium:UAT", "token": "ci", "ignored
 TOLD = json.dumps({**HAS, "caps": "run:/nightly,token:ci"})
 
 
-@pytest.mark.parametrize(
+told_by = pytest.mark.parametrize(
     "tells",
     [
         lambda grid, told: grid.start("s1", worker="w1", told=told),
@@ -86,6 +86,9 @@ TOLD = json.dumps({**HAS, "caps": "run:/nightly,token:ci"})
     ],
     ids=["start", "heartbeat", "registration"],
 )
+
+
+@told_by
 def test_a_session_of_which_redis_knows_nothing_is_as_its_worker_was_told(
     grid: LuaGrid, tells: Callable[[LuaGrid, str], object]
 ) -> None:
@@ -99,6 +102,24 @@ def test_a_session_of_which_redis_knows_nothing_is_as_its_worker_was_told(
     assert select(grid, "s2", (NIGHTLY, 2)) == "w1"
     assert grid.release("s1", worker="w1") == 1
     assert select(grid, "s3", (NIGHTLY, 2)) == "w1"
+
+
+@told_by
+def test_a_session_that_was_thought_dead_counts_again_when_its_worker_shows_that_it_lives(
+    grid: LuaGrid, tells: Callable[[LuaGrid, str], object]
+) -> None:
+    grid.register()
+    assert select(grid, "s1", (NIGHTLY, 1)) == "w1"
+    grid.start("s1", worker="w1", told=TOLD)
+    grid.reap(only="chromium:w1")
+    grid.register()
+    assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
+    tells(grid, TOLD)
+    assert grid.status("s1") == "running"
+    assert grid.rollback("s2") == 1
+    assert select(grid, "s3", (NIGHTLY, 1)) is None
+    assert grid.release("s1", worker="w1") == 1
+    assert select(grid, "s3", (NIGHTLY, 1)) == "w1"
 
 
 def test_a_session_that_began_and_ended_without_redis_is_as_its_worker_was_told(grid: LuaGrid) -> None:

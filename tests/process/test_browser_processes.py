@@ -261,6 +261,27 @@ def test_only_below_the_directories_that_are_named_is_killed(
     assert (other.poll(), similar.poll()) == (None, None)
 
 
+def test_processes_that_cannot_be_killed_are_waited_for_together(
+    spawn: Callable[..., subprocess.Popen[bytes]], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an uninterruptible sleep: here no signal reaches them, and each wait lasts as long as it may."""
+    for number in range(3):
+        spawn(ASLEEP, directory / str(number))
+    now = [time.monotonic()]
+
+    def has_ended(_pidfd: int, within_s: float) -> bool:
+        now[0] += max(0.0, within_s)
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes.signal, "pidfd_send_signal", lambda *_: None)
+        patch.setattr(processes, "_has_ended", has_ended)
+        patch.setattr("time.monotonic", lambda: now[0])
+        began = now[0]
+        assert kill_below([directory]) == 3
+    assert now[0] - began <= processes.KILL_S + 0.001
+
+
 def test_this_process_does_not_kill_itself(directory: Path) -> None:
     code = "import os, sys; from pathlib import Path; from pwgrid.runtime.browser_processes import kill_below; "
     code += "print(kill_below([Path(os.environ['TMPDIR'])]))"

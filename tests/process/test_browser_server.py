@@ -69,9 +69,8 @@ async def raw_session(
     """A client that only does what it is told: its end of a socket pair whose other end was handed over."""
     client, handed = socket.socketpair()
     client.setblocking(False)
-    future = watched.server.hand_over(offer(session_id, headers, early), handed.fileno())
+    await watched.server.hand_over(offer(session_id, headers, early), handed)
     handed.close()
-    await future
     return client
 
 
@@ -249,7 +248,7 @@ async def test_a_connection_that_a_browser_server_has_bears_its_mark() -> None:
             with ours:
                 clear_marks(ours)
                 assert not is_served(ours)
-                await watched.server.hand_over(offer("f" * 16), ours.fileno())
+                await watched.server.hand_over(offer("f" * 16), ours)
                 assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.1 101 ")
                 client.sendall(PING)
                 assert await asyncio.to_thread(client.recv, 16) == PONG
@@ -334,15 +333,15 @@ async def test_after_sigkill_of_node_nothing_is_left(browser_type: BrowserType) 
             assert await watched.server.exited == -signal.SIGKILL
         assert "SIGKILL" in await watched.why_gone()
         await ended(browser_pid)
-        with pytest.raises(BrowserServerGone):
-            await watched.server.hand_over(offer("0" * 16), 0)
+        with pytest.raises(BrowserServerGone), socket.socket() as handed:
+            await watched.server.hand_over(offer("0" * 16), handed)
 
 
 async def test_a_handoff_that_node_did_not_acknowledge_fails_with_it() -> None:
     async with browser_server() as watched:
         os.kill(watched.server.pid, signal.SIGSTOP)
         client, handed = socket.socketpair()
-        future = watched.server.hand_over(offer("0" * 16), handed.fileno())
+        future = watched.server.hand_over(offer("0" * 16), handed)
         os.kill(watched.server.pid, signal.SIGKILL)
         with pytest.raises(BrowserServerGone):
             await asyncio.wait_for(future, BOUND_S)
@@ -383,12 +382,12 @@ async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
     async with browser_server(fake=False) as watched:
         os.kill(watched.server.pid, signal.SIGSTOP)
         client, handed = socket.socketpair()
-        future = watched.server.hand_over(offer("0" * 16), handed.fileno())
-        handed.close()
+        future = watched.server.hand_over(offer("0" * 16), handed)
         os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
         await ended(watched.server.ready.browser_pid)
         os.kill(watched.server.pid, signal.SIGCONT)
         await future
+        handed.close()
         answer = await read_to_end(set_nonblocking(client))
         client.close()
         # Node may learn of the crash before or after it took the socket.
@@ -524,7 +523,7 @@ async def main():
         spec(Path(sys.argv[1]), drain_timeout=float(sys.argv[5])), ours, theirs,
         on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=30,
     )
-    await server.hand_over(replace(offer("a" * 16), told={"name": "Smoke 12"}), session.fileno())
+    await server.hand_over(replace(offer("a" * 16), told={"name": "Smoke 12"}), session)
     session.close()
     print(server.pid, server.ready.browser_pid, flush=True)
     await asyncio.Event().wait()
@@ -703,10 +702,10 @@ async def test_hundreds_of_handoffs_at_once_arrive_each_with_its_own_socket() ->
         futures = []
         for number, (client, handed) in enumerate(pairs):
             client.setblocking(False)
-            futures.append(watched.server.hand_over(offer(f"{number:016x}"), handed.fileno()))
-            handed.close()
+            futures.append(watched.server.hand_over(offer(f"{number:016x}"), handed))
         await asyncio.gather(*futures)
-        for number, (client, _) in enumerate(pairs):
+        for number, (client, handed) in enumerate(pairs):
+            handed.close()
             await read(client)
             client.close()
             assert (await watched.next_closed()).session_id == f"{number:016x}"

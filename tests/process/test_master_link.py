@@ -17,6 +17,7 @@ from pwgrid.control import child_side
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, encode
 from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Opened, Received, StateSeen
+from tests.support.descriptors import no_descriptor_is_free
 
 PATIENCE_S = 30.0
 """Bounds a failure; nothing waits for it to pass."""
@@ -232,6 +233,24 @@ async def test_it_outlives_its_master_and_goes_on_with_the_next_connection(contr
         assert await master.next(Applied) == Applied("draining", {"n": 2})
         assert await soon(child.commands.get()) == ("drain", {"n": 1})
         assert not child.lost.is_set()
+        master.die()
+
+
+async def test_it_comes_to_the_next_master_although_no_descriptor_was_free_for_a_while(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    async with running(child), listening(control_path) as connections:
+        master.attach(ours)
+        await master.next(Opened)
+        master.die()
+        await is_connected(child, wanted=False)
+        with no_descriptor_is_free():
+            tries = child.client._attempts
+            async with asyncio.timeout(PATIENCE_S):
+                while child.client._attempts < tries + 2:
+                    await asyncio.sleep(0)
+        master.attach(await soon(connections.get()))
+        await master.next(Opened)
         master.die()
 
 

@@ -65,9 +65,9 @@ class Watched:
             while b"\r\n\r\n" not in head:
                 head += await loop.sock_recv(client, 65536)
             self.handed_over += 1
-            handed_over = self.server.hand_over(offer_of(f"{self.handed_over:016x}", head), client.fileno())
-            client.close()
+            handed_over = self.server.hand_over(offer_of(f"{self.handed_over:016x}", head), client)
             await handed_over
+            client.close()
 
 
 def spec(

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,10 +28,12 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.waiting import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
+from pwgrid.master import child
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.proxy.listener import open_listener
+from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.embedded import EmbeddedRedis
@@ -262,6 +265,18 @@ def fail_forks(times: int) -> None:
     os.fork = failing
 
 
+def fill_disk() -> None:
+    """The master has no room for a directory in a worker's directory."""
+    mkdir = Path.mkdir
+
+    def full(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        if path.name == "tmp":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        mkdir(path, mode, parents, exist_ok)
+
+    Path.mkdir = full  # type: ignore[method-assign]
+
+
 def explode_on(browser_type: str) -> None:
     """The master meets a bug when it is to start a worker of this type."""
     start = Workers.start
@@ -315,10 +330,15 @@ def main(spec: dict[str, Any]) -> int:
             lifeline_fd=spec.get("lifeline_fd"),
             reload=lambda _scaled_up: (settings, lambda: None),
             check_argv=spec.get("check_argv", ()),
+            exec_argv=spec.get("exec_argv", ()),
             on_progress=lambda text: say("progress", text=text),
             on_ready=lambda status: say("ready", status=status),
             on_not_ready=lambda status: say("not_ready", status=status),
         )
+        if "kill_s" in spec:
+            child.KILL_S = clean_up.KILL_S = spec["kill_s"]  # type: ignore[misc]
+        if "full_disk" in spec:
+            fill_disk()
         if "explode_on" in spec:
             explode_on(spec["explode_on"])
         if "broken_request" in spec:

@@ -112,6 +112,37 @@ def test_what_a_child_sends_along_is_kept_from_all_that_the_master_executes(tmp_
         server.close()
 
 
+def test_a_child_whose_sockets_met_no_free_descriptor_comes_again_with_them(tmp_path: Path) -> None:
+    """Taken without them, a proxy could never be replaced, and a worker had no successor."""
+    came: list[Reconnect] = []
+    loop = CountingLoop()
+    server = ControlServer(loop, tmp_path / "s", {}, lambda reconnect: not came.append(reconnect))
+    server.open()
+    init = encode({"t": "init", "name": "proxy", "lastCommandIdx": 0, "lastEventIdx": 0})
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as child, socket.socket() as listener:
+            child.settimeout(PATIENCE_S)
+            child.connect(str(tmp_path / "s"))
+            loop.wait()
+            socket.send_fds(child, [init], [listener.fileno()])
+            with no_descriptor_is_free(), capture_logs() as logs:
+                loop.wait()
+            assert came == []
+            assert child.recv(100) == b""
+            assert [line["event"] for line in logs] == ["control_accept_failed"]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as child, socket.socket() as listener:
+            child.connect(str(tmp_path / "s"))
+            socket.send_fds(child, [init], [listener.fileno()])
+            deadline = loop.now() + PATIENCE_S
+            loop.call_at(deadline, lambda: None)
+            while not came and loop.now() < deadline:
+                loop.wait()
+            with came[0].sock, came[0].sockets[0] as got:
+                assert os.path.sameopenfile(got.fileno(), listener.fileno())
+    finally:
+        server.close()
+
+
 def test_a_bug_in_a_request_is_answered_and_logged_with_its_traceback(tmp_path: Path) -> None:
     def fails(_data: Frame) -> Frame:
         raise KeyError("labels")

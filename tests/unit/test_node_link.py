@@ -13,6 +13,7 @@ import uvloop
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.worker.browser.node_link import Message, NodeLink
+from tests.support.descriptors import no_descriptor_is_free
 
 BOUND_S = 10.0
 
@@ -101,8 +102,7 @@ async def test_half_a_line_and_lines_that_are_no_messages_are_skipped(node: Fake
 
 async def test_a_socket_travels_with_its_line_and_is_done_at_the_answer(node: FakeNode) -> None:
     client, handed = socket.socketpair()
-    future = node.channel.send_handle({"session": "a", "head": "GET / HTTP/1.1\r\n\xe9"}, handed.fileno())
-    handed.close()
+    future = node.channel.send_handle({"session": "a", "head": "GET / HTTP/1.1\r\n\xe9"}, handed)
     (message,), (fd,) = node.read()
     assert message["cmd"] == "NODE_HANDLE"
     assert message["type"] == "net.Socket"
@@ -113,10 +113,11 @@ async def test_a_socket_travels_with_its_line_and_is_done_at_the_answer(node: Fa
     assert not future.done()
     await node.acknowledge()
     await future
+    handed.close()
 
 
 async def test_answers_belong_to_sockets_in_their_order(node: FakeNode, some_socket: socket.socket) -> None:
-    first, second, third = (node.channel.send_handle({"session": name}, some_socket.fileno()) for name in "abc")
+    first, second, third = (node.channel.send_handle({"session": name}, some_socket) for name in "abc")
     await node.say(b'{"cmd":"NODE_HANDLE_ACK"}\n{"cmd":"NODE_HANDLE_NACK"}\n')
     assert first.result() is None
     with pytest.raises(BrowserServerGone, match="did not get the socket"):
@@ -128,14 +129,14 @@ async def test_answers_belong_to_sockets_in_their_order(node: FakeNode, some_soc
 
 async def test_an_answer_meant_for_a_predecessor_is_ignored(node: FakeNode, some_socket: socket.socket) -> None:
     await node.acknowledge(3)
-    future = node.channel.send_handle({"session": "a"}, some_socket.fileno())
+    future = node.channel.send_handle({"session": "a"}, some_socket)
     assert not future.done()
     assert node.said == []
 
 
 async def test_sockets_are_pipelined(node: FakeNode, some_socket: socket.socket) -> None:
     for name in "abc":
-        node.channel.send_handle({"session": name}, some_socket.fileno())
+        node.channel.send_handle({"session": name}, some_socket)
     seen = []
     for _ in range(3):
         messages, fds = node.read()
@@ -148,8 +149,8 @@ async def test_sockets_are_pipelined(node: FakeNode, some_socket: socket.socket)
 async def test_a_line_that_node_may_read_in_pieces_bars_later_sockets_until_it_is_answered(
     node: FakeNode, some_socket: socket.socket
 ) -> None:
-    long = node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket.fileno())
-    held = node.channel.send_handle({"session": "held"}, some_socket.fileno())
+    long = node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket)
+    held = node.channel.send_handle({"session": "held"}, some_socket)
     node.channel.send({"do": "close", "session": "held"})
     (message,) = await node.read_all(1)
     assert message["msg"]["session"] == "long"
@@ -168,8 +169,8 @@ async def test_a_line_that_node_may_read_in_pieces_bars_later_sockets_until_it_i
 async def test_much_text_between_two_sockets_bars_the_third(node: FakeNode, some_socket: socket.socket) -> None:
     for _ in range(5):
         node.channel.send({"do": "close", "reason": "x" * 8000})
-    node.channel.send_handle({"session": "second"}, some_socket.fileno())
-    node.channel.send_handle({"session": "third"}, some_socket.fileno())
+    node.channel.send_handle({"session": "second"}, some_socket)
+    node.channel.send_handle({"session": "third"}, some_socket)
     assert "held=1" in repr(node.channel)
 
 
@@ -179,7 +180,7 @@ async def test_everything_arrives_in_order_when_the_other_side_reads_late(
     before = open_fds()
     for number in range(3000):
         node.channel.send({"do": "close", "n": number, "reason": "x" * 100})
-    future = node.channel.send_handle({"session": "a"}, some_socket.fileno())
+    future = node.channel.send_handle({"session": "a"}, some_socket)
     assert "unsent=0" not in repr(node.channel)
     messages = await node.read_all(3001)
     assert [message.get("n") for message in messages] == [*range(3000), None]
@@ -188,43 +189,43 @@ async def test_everything_arrives_in_order_when_the_other_side_reads_late(
     assert open_fds() == before
 
 
-async def test_a_caller_may_close_its_socket_though_it_is_not_sent_yet(node: FakeNode) -> None:
-    client, handed = socket.socketpair()
-    for _ in range(3000):
-        node.channel.send({"do": "close", "reason": "x" * 100})
-    node.channel.send_handle({"session": "a"}, handed.fileno())
-    handed.close()
-    received: list[int] = []
-    node.sock.setblocking(False)
-    async with asyncio.timeout(BOUND_S):
-        while not received:
-            try:
-                received = node.read()[1]
-            except BlockingIOError:
-                await asyncio.sleep(0)
-    with socket.socket(fileno=received[0]) as sock, client:
-        sock.send(b"still the right one")
-        assert client.recv(100) == b"still the right one"
-
-
-async def test_a_held_socket_whose_caller_gave_up_is_not_sent(node: FakeNode, some_socket: socket.socket) -> None:
-    node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket.fileno())
-    node.channel.send_handle({"session": "given up"}, some_socket.fileno()).cancel()
-    kept = node.channel.send_handle({"session": "kept"}, some_socket.fileno())
+async def test_sockets_wait_for_their_turn_also_where_no_descriptor_is_free(
+    node: FakeNode, some_socket: socket.socket
+) -> None:
+    with no_descriptor_is_free():
+        long = node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket)
+        held = node.channel.send_handle({"session": "held"}, some_socket)
     await node.read_all(1)
     await node.acknowledge()
-    (message,) = await node.read_all(1)
-    assert message["msg"]["session"] == "kept"
+    assert (await node.read_all(1))[0]["msg"]["session"] == "held"
     await node.acknowledge()
-    assert kept.done()
+    assert (long.done(), held.done()) == (True, True)
+
+
+async def test_a_socket_waits_for_room_also_where_no_descriptor_is_free(
+    node: FakeNode, some_socket: socket.socket
+) -> None:
+    lines = 0
+    while "unsent=0" in repr(node.channel):
+        node.channel.send({"do": "close", "reason": "x" * 1000})
+        lines += 1
+    with no_descriptor_is_free():
+        waits = node.channel.send_handle({"session": "waits"}, some_socket)
+    later = node.channel.send_handle({"session": "later"}, some_socket)
+    assert (await node.read_all(lines + 1))[-1]["msg"]["session"] == "waits"
+    await node.acknowledge()
+    assert (waits.done(), later.done()) == (True, False)
+    assert (await node.read_all(1))[0]["msg"]["session"] == "later"
+    await node.acknowledge()
+    assert later.done()
 
 
 async def test_the_end_of_the_other_side_fails_what_is_pending_and_is_told_once(
     node: FakeNode, some_socket: socket.socket
 ) -> None:
     before = open_fds()
-    sent = node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket.fileno())
-    held = node.channel.send_handle({"session": "held"}, some_socket.fileno())
+    sent = node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket)
+    held = node.channel.send_handle({"session": "held"}, some_socket)
     node.sock.close()
     async with asyncio.timeout(BOUND_S):
         for future in (sent, held):
@@ -232,7 +233,7 @@ async def test_the_end_of_the_other_side_fails_what_is_pending_and_is_told_once(
                 await future
     assert node.ends == 1
     with pytest.raises(BrowserServerGone):
-        await node.channel.send_handle({"session": "late"}, some_socket.fileno())
+        await node.channel.send_handle({"session": "late"}, some_socket)
     node.channel.send({"do": "stop"})
     assert node.ends == 1
     assert open_fds() == before - 2  # both ends of the channel; no copy of a socket is left
@@ -249,11 +250,11 @@ async def test_what_was_said_before_the_end_is_heard(node: FakeNode) -> None:
 async def test_what_was_said_before_the_end_is_heard_although_a_write_meets_it_first(
     node: FakeNode, some_socket: socket.socket
 ) -> None:
-    acknowledged = node.channel.send_handle({"session": "a"}, some_socket.fileno())
+    acknowledged = node.channel.send_handle({"session": "a"}, some_socket)
     node.sock.sendall(b'{"cmd":"NODE_HANDLE_ACK"}\n{"say":"closed"}\n')
     node.sock.close()
     node.channel.send({"do": "ack", "idx": 1})
-    too_late = node.channel.send_handle({"session": "b"}, some_socket.fileno())
+    too_late = node.channel.send_handle({"session": "b"}, some_socket)
     async with asyncio.timeout(BOUND_S):
         await acknowledged
         with pytest.raises(BrowserServerGone):
@@ -265,8 +266,8 @@ async def test_what_was_said_before_the_end_is_heard_although_a_write_meets_it_f
 async def test_lines_stay_in_order_where_an_answer_among_them_has_a_write_meet_the_end(
     node: FakeNode, some_socket: socket.socket
 ) -> None:
-    node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket.fileno())
-    held = node.channel.send_handle({"session": "held"}, some_socket.fileno())
+    node.channel.send_handle({"session": "long", "head": "x" * 40_000}, some_socket)
+    held = node.channel.send_handle({"session": "held"}, some_socket)
     await node.read_all(1)
     said = [{"say": "closed", "n": number} for number in range(4000)]  # more than is read at once
     lines = [json.dumps(each).encode() + b"\n" for each in said]
@@ -309,7 +310,7 @@ async def test_a_reset_by_the_other_side_is_an_end(node: FakeNode) -> None:
 
 
 async def test_closing_is_silent_and_idempotent(node: FakeNode, some_socket: socket.socket) -> None:
-    future = node.channel.send_handle({"session": "a"}, some_socket.fileno())
+    future = node.channel.send_handle({"session": "a"}, some_socket)
     node.channel.close()
     node.channel.close()
     with pytest.raises(BrowserServerGone):

@@ -11,7 +11,8 @@ from pwgrid.common.types import ChildKind
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One child of the master before. `alive`: its process is the one in its file (pid, start time, boot, uid).
+    """One child of the master before. `alive`: its process is the one in its file (pid, start time, boot, uid), or this
+    master has its link to a browser server that a successor can take over.
 
     `registry` names the Redis that it uses; `start` is its start time, by which the newest proxy is found.
     """

@@ -49,7 +49,7 @@ class PhaseEvent(StrEnum):
     IS_GIVEN_UP = "is given up"
     EXITS = "exits"
     IS_SUCCEEDED = "is succeeded"
-    IS_CLEANED_UP = "is cleaned up"
+    IS_CLEANED_UP = "is cleaned up"  # nothing of it is left, or what is left cannot be killed
 
 
 _P, _PE = Phase, PhaseEvent

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Found, Verdict, verdicts
+from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.browser_processes import kill_below
 from pwgrid.runtime.child_files import ChildState, read_states, state_path
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
@@ -44,11 +44,17 @@ class Leftovers:
         return [*paths, UNWRITTEN, CODE_CACHE] if paths else []
 
 
-def find_leftovers(registry: str, leftovers: Leftovers, kept: Collection[str], runtime: Path) -> list[str]:
-    """Fills `leftovers` from a runtime directory, and returns the paths in it that must stay, with `kept` among
-    them."""
+def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, runtime: Path) -> list[str]:
+    """Fills `leftovers` from a runtime directory, and returns the paths in it that must stay. `kept` is what this
+    process kept when it executed itself: a worker that has died since has a browser server that a successor can take
+    over, and is adopted all the same."""
     states = list(read_states(runtime))
-    found = [Found(each.kind, each.name, each.process is not None, each.registry, each.forked_at) for each in states]
+    links = kept.ipc if kept is not None else {}
+    alive = [each.process is not None or (each.kind == "worker" and each.name in links) for each in states]
+    found = [
+        Found(each.kind, each.name, is_alive, each.registry, each.forked_at)
+        for each, is_alive in zip(states, alive, strict=True)
+    ]
     for state, verdict in zip(states, verdicts(found, registry), strict=True):
         if verdict is Verdict.ADOPT:
             _adopt(state, leftovers)
@@ -66,7 +72,7 @@ def find_leftovers(registry: str, leftovers: Leftovers, kept: Collection[str], r
     killed = kill_below([path for path in runtime.glob("w/*") if path.name not in adopted])
     if killed:
         log.warning("leftover_processes_killed", processes=killed)
-    return [*leftovers.paths(), *kept]
+    return leftovers.paths() + (["control.sock"] if kept is not None else [])
 
 
 def open_child(loop: Loop, state: ChildState) -> Child | None:

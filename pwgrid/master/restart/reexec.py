@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import orjson
 
-from pwgrid.master.signal_queue import HANDLED
+from pwgrid.master.signal_queue import HANDLED, SignalQueue
 
 VARIABLE: Final = "PWGRID_KEPT_OPEN"
 
@@ -18,7 +18,7 @@ VARIABLE: Final = "PWGRID_KEPT_OPEN"
 @dataclass(frozen=True, slots=True)
 class KeptOpen:
     """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
-    worker id) are descriptors; `pools` are the wanted workers of scaled pools."""
+    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools."""
 
     listeners: tuple[int, ...]
     lock: int
@@ -34,13 +34,16 @@ class KeptOpen:
         return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]
 
 
-def execute(argv: list[str], kept: KeptOpen) -> NoReturn:
-    """Become the new code, with the descriptors in `kept` open. Raises OSError, with nothing changed."""
+def execute(argv: list[str], kept: KeptOpen, signals: SignalQueue) -> NoReturn:
+    """Become the new code, with the descriptors in `kept` open, and the signals that nobody has acted on yet pending.
+    Raises OSError, with nothing changed."""
     memory = os.memfd_create("pwgrid-kept-open", 0)
-    os.write(memory, orjson.dumps(asdict(kept)))
     fds = [memory, *kept.fds()]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # the new code unblocks them once it has handlers
     try:
+        os.write(memory, orjson.dumps(asdict(kept)))
+        for signum in signals.read():
+            os.kill(os.getpid(), signum)  # the queue ends with this code; what is blocked outlives it
         for fd in fds:
             os.set_inheritable(fd, True)
         sys.stdout.flush()

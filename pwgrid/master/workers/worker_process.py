@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pwgrid.common.loop import Loop
 from pwgrid.common.types import BrowserType
+from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
 from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
@@ -36,8 +37,8 @@ def fork_worker(
     """
     worker_id = secrets.token_hex(4)
     with ExitStack() as undo:
-        directory = config.runtime.make_worker_dir(worker_id)
         undo.callback(config.runtime.remove_worker_dir, worker_id)
+        directory = config.runtime.make_worker_dir(worker_id)
         ipc, ipc_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ipc.close)
         common = (*config.common(pool), directory, worker_id, pool)
@@ -83,23 +84,24 @@ def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord, pool:
     return control
 
 
-def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerRecord | None:
-    """The record of a worker that another master forked; None when it has ended since its file was read."""
+def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerRecord:
+    """The record of a worker that another master forked, also of one that has ended since its file was read."""
     child = open_child(loop, state)
     if child is None:
-        return None
+        child = Child(loop, state.pid, -1, state.started_at)
+        child.create_time = state.create_time
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
     life = WorkerLife.adopted(state.status, purpose, loop.now(), times_of(config.settings), state.sessions_until)
     life.reason, life.successors = state.reason, int(state.is_successor)
-    ipc = config.kept_open.ipc.get(state.name) if config.kept_open else None
+    ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
     return WorkerRecord(
         worker_id=state.name,
         pool=state.pool or browser_type,  # versions without named pools write none
         browser_type=browser_type,
         life=life,
         child=child,
-        tree=Tree(child.pid, config.runtime.directory / "w" / state.name, anywhere=True),
+        tree=Tree(0 if child.has_ended else child.pid, config.runtime.directory / "w" / state.name, anywhere=True),
         forked_at=state.forked_at,
         warm_since=state.forked_at if life.status in WARM else math.inf,
         settings=state.settings,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from pwgrid.master.policy.worker_life import Do, Phase, Purpose, Times
 from pwgrid.master.policy.worker_plan import WorkerView
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.worker_process import (
     adopt_worker,
@@ -36,6 +39,7 @@ from pwgrid.master.workers.worker_process import (
 from pwgrid.master.workers.worker_record import WARM, WorkerRecord
 from pwgrid.runtime.browser_processes import Table, process_table
 from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.processes import find_process
 from pwgrid.settings.pools import short_form
 
 log = structlog.get_logger()
@@ -43,9 +47,6 @@ log = structlog.get_logger()
 _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=, --pids-limit or ulimit -u)"
 """Which limit it is, the unit's, the container's or the user's, the error does not tell."""
 
-CLEAN_UP_AGAIN_S: Final = 0.02
-SHORTAGE_S: Final = 1.0
-"""After so long the master looks again at the host's processes, if it could not for want of a descriptor."""
 DRAINED_KEPT: Final = 256
 
 Data = dict[str, Any]
@@ -85,7 +86,7 @@ class Workers:
         self._files = files
         self._proxies = proxies
         self._trees = loop.timer(self._learn_trees_in_time)
-        self._cleaning = loop.timer(self._clean_up)
+        self._clean_up = CleanUp(loop, config.runtime, self._cleaned_up)
 
     def of(self, pool: str) -> list[WorkerRecord]:
         return [record for record in self.records.values() if record.pool == pool]
@@ -111,14 +112,20 @@ class Workers:
         self._follow(record, control)
         log.info("worker_started", worker=record.worker_id, pool=name, pid=record.child.pid, spare=spare)
 
-    def adopt(self, state: ChildState) -> None:
-        """Take over a worker that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
+    def adopt(self, states: Iterable[ChildState]) -> None:
+        """Take over the workers that another master forked; they have WORKER_LOST_THRESHOLD to reconnect."""
+        for state in states:
+            self._adopt(state)
+        if self._config.kept_open is not None:
+            for fd in self._config.kept_open.ipc.values():  # of workers that cannot be used: their browser servers end
+                os.close(fd)
+
+    def _adopt(self, state: ChildState) -> None:
         record = adopt_worker(self._loop, self._config, state)
-        if record is not None:
-            self._see_pool(record)
-            self.registry_seen |= record.life.status is not WorkerStatus.STARTING
-            self._follow(record)
-            log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
+        self._see_pool(record)
+        self.registry_seen |= record.life.status is not WorkerStatus.STARTING
+        self._follow(record)
+        log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
 
     def _see_pool(self, record: WorkerRecord) -> None:
         """Add the worker's pool, as a removed one, if this master's configuration does not have it."""
@@ -283,6 +290,8 @@ class Workers:
         if record.link is not None:
             record.link.read_what_is_left()
         record.tree.worker_pid = 0  # from here on another process may have the pid
+        if ended.is_left:
+            self._count_among_its_tree(record)
         life, was, reason = record.life, record.life.status, _why(record, ended)
         # The exit code of an adopted worker is unknown; but the last step of a clean end is to remove its directory.
         is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
@@ -291,6 +300,13 @@ class Workers:
         figures = {"pid": record.child.pid, "exit": str(ended), "was": was.value, "reason": life.reason}
         tell("worker_exited", worker=record.worker_id, **figures)
         self._do(record, todo)
+
+    @staticmethod
+    def _count_among_its_tree(record: WorkerRecord) -> None:
+        """What could not be killed is tried again with the rest that the worker leaves."""
+        with suppress(OSError):  # no descriptor is free
+            process = find_process(record.child.pid, record.child.create_time)
+            record.tree.known |= {process} if process is not None else set()
 
     def _can_be_taken_over(self, record: WorkerRecord) -> bool:
         try:
@@ -311,29 +327,21 @@ class Workers:
         self._do(record, record.life.gets_successor(self._loop.now(), self._times()))
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
-    def _clean_up(self) -> None:
-        """Kill the processes that ended workers left, until there are none; then remove the workers' directories."""
-        try:
-            self._clean_up_now()
-        except OSError as error:  # no descriptor is free
-            log.warning("clean_up_put_off", reason=error.strerror or str(error))
-            self._cleaning.arm(self._loop.now() + SHORTAGE_S)
+    def _cleaned_up(self, worker_id: str) -> None:
+        record = self.records.pop(worker_id)
+        if record.ipc is not None:
+            record.ipc.close()
+        record.life.gets_cleaned_up()
 
-    def _clean_up_now(self) -> None:
-        """Raises OSError."""
-        table = process_table()
-        for record in [record for record in self.records.values() if record.life.phase is Phase.EXITED]:
-            killed = record.tree.kill(table)
-            if killed:
-                log.info("tree_killed", worker=record.worker_id, processes=killed)
-                self._cleaning.arm(self._loop.now() + CLEAN_UP_AGAIN_S)
-                continue
-            if record.ipc is not None:
-                record.ipc.close()
-            if self._config.runtime.remove_worker_dir(record.worker_id):
-                log.debug("worker_directory_removed", worker=record.worker_id)
-            record.life.gets_cleaned_up()
-            del self.records[record.worker_id]
+    def tell_left(self) -> None:
+        """Log which processes the master could not kill, when it ends."""
+        try:
+            pids = self._clean_up.left()
+        except OSError as error:  # no descriptor is free
+            log.warning("processes_not_listed", reason=error.strerror or str(error))
+            return
+        if pids:
+            log.error("processes_left", pids=pids)
 
     # Doing what `life` decides
 
@@ -422,7 +430,7 @@ _DOING: Final[dict[Do, Callable[[Workers, WorkerRecord], object]]] = {
     Do.TELL_LOST: Workers._tell_lost,
     Do.TELL_GONE: lambda workers, record: workers._tell_proxy(record, "worker_gone"),
     Do.FORK_SUCCESSOR: Workers._fork_successor,
-    Do.CLEAN_UP: lambda workers, _record: workers._cleaning.arm(workers._loop.now()),
+    Do.CLEAN_UP: lambda workers, record: workers._clean_up.begin(record.worker_id, record.tree),
 }
 
 
@@ -438,5 +446,6 @@ def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
 
 def _why(record: WorkerRecord, ended: Exit) -> str:
     if ended.was_killed:
-        return f"{record.life.reason or 'asked to end'}: did not end in time, killed"
+        how = "and cannot be killed" if ended.is_left else "killed"
+        return f"{record.life.reason or 'asked to end'}: did not end in time, {how}"
     return record.life.reason or f"worker ended with {ended}"

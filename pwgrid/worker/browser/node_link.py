@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -37,9 +36,9 @@ class NodeLink:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._incoming = bytearray()
-        self._outgoing: deque[tuple[bytes | memoryview, int | None]] = deque()
+        self._outgoing: deque[tuple[bytes | memoryview, socket.socket | None]] = deque()
         self._unanswered: deque[asyncio.Future[None]] = deque()
-        self._held: deque[tuple[bytes, int | None, asyncio.Future[None] | None]] = deque()
+        self._held: deque[tuple[bytes, socket.socket | None, asyncio.Future[None] | None]] = deque()
         self._barred_until: asyncio.Future[None] | None = None
         self._plain_bytes = 0
         self._closed = False
@@ -62,20 +61,22 @@ class NodeLink:
         else:
             self._send_plain(line)
 
-    def send_handle(self, message: Message, fd: int) -> asyncio.Future[None]:
+    def send_handle(self, message: Message, handle: socket.socket) -> asyncio.Future[None]:
         """Sends a socket with its message. The future is done when Node has the socket, and fails with
-        BrowserServerGone when the link ends first or Node did not get it. The caller may close `fd` at once.
+        BrowserServerGone when the link ends first or Node did not get it.
+
+        The caller keeps the socket open until then: a copy of it would need a descriptor, and none may be free.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         if self._closed:
             future.set_exception(BrowserServerGone())
             return future
-        handle = {"cmd": "NODE_HANDLE", "type": "net.Socket", "msg": message}
-        line = orjson.dumps(handle, option=orjson.OPT_APPEND_NEWLINE)
+        framed = {"cmd": "NODE_HANDLE", "type": "net.Socket", "msg": message}
+        line = orjson.dumps(framed, option=orjson.OPT_APPEND_NEWLINE)
         if self._barred_until is not None:
-            self._held.append((line, os.dup(fd), future))
+            self._held.append((line, handle, future))
         else:
-            self._send_handle(line, fd, future)
+            self._send_handle(line, handle, future)
         return future
 
     def close(self) -> None:
@@ -86,13 +87,7 @@ class NodeLink:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
-        for _, fd in self._outgoing:
-            _close(fd)
-        for _, fd, future in self._held:
-            _close(fd)
-            if future is not None:
-                self._unanswered.append(future)
-        pending = list(self._unanswered)
+        pending = [*self._unanswered, *(future for _, _, future in self._held if future is not None)]
         self._outgoing.clear()
         self._held.clear()
         self._unanswered.clear()
@@ -111,14 +106,14 @@ class NodeLink:
         self._plain_bytes += len(line)
         self._write(line, None)
 
-    def _send_handle(self, line: bytes, fd: int, future: asyncio.Future[None]) -> None:
+    def _send_handle(self, line: bytes, handle: socket.socket, future: asyncio.Future[None]) -> None:
         # Node keeps one received socket until the line that it came with is complete, and a second one replaces it. So
         # after a line that Node may read in two pieces, further sockets are held until it is answered.
         if len(line) + self._plain_bytes > _BATCH_BYTES or self._outgoing:
             self._barred_until = future
         self._plain_bytes = 0
         self._unanswered.append(future)
-        self._write(line, fd)
+        self._write(line, handle)
 
     def _answered(self, received: bool) -> None:
         if not self._unanswered:
@@ -137,38 +132,33 @@ class NodeLink:
 
     def _send_held(self) -> None:
         while self._held and self._barred_until is None:
-            line, fd, future = self._held.popleft()
-            if fd is None or future is None:
+            line, handle, future = self._held.popleft()
+            if handle is None or future is None:
                 self._send_plain(line)
-                continue
-            if not future.done():
-                self._send_handle(line, fd, future)
-            _close(fd)
+            else:
+                self._send_handle(line, handle, future)
 
     # Writing
 
-    def _write(self, line: bytes, fd: int | None) -> None:
+    def _write(self, line: bytes, handle: socket.socket | None) -> None:
         sent = 0
         if not self._outgoing:
-            sent = self._transmit(line, fd)
+            sent = self._transmit(line, handle)
             if sent < 0 or sent == len(line):
                 return
             self._loop.add_writer(self._sock, self._flush)
-        self._outgoing.append((memoryview(line)[sent:], os.dup(fd) if fd is not None and sent == 0 else None))
+        self._outgoing.append((memoryview(line)[sent:], None if sent else handle))  # it went with the first byte
 
     def _flush(self) -> None:
         while self._outgoing:
-            data, fd = self._outgoing.popleft()
-            if fd is None:
+            data, handle = self._outgoing.popleft()
+            if handle is None:
                 data = self._batch(data)
-            sent = self._transmit(data, fd)
-            if sent:
-                _close(fd)
-                fd = None
+            sent = self._transmit(data, handle)
             if sent < 0:
                 return
             if sent < len(data):
-                self._outgoing.appendleft((memoryview(data)[sent:], fd))
+                self._outgoing.appendleft((memoryview(data)[sent:], None if sent else handle))
                 return
         self._loop.remove_writer(self._sock)
 
@@ -177,20 +167,20 @@ class NodeLink:
         batch: list[bytes | memoryview] = [data]
         size = len(data)
         while self._outgoing:
-            more, fd = self._outgoing[0]
-            if fd is not None or size + len(more) > _BATCH_BYTES:
+            more, handle = self._outgoing[0]
+            if handle is not None or size + len(more) > _BATCH_BYTES:
                 break
             batch.append(more)
             size += len(more)
             self._outgoing.popleft()
         return data if len(batch) == 1 else b"".join(batch)
 
-    def _transmit(self, data: bytes | memoryview, fd: int | None) -> int:
+    def _transmit(self, data: bytes | memoryview, handle: socket.socket | None) -> int:
         """How many bytes the kernel took; -1 when it takes no more: the link ends soon."""
         try:
-            if fd is None:
+            if handle is None:
                 return self._sock.send(data)
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle.fileno()]))]
             return self._sock.sendmsg([data], rights)
         except (BlockingIOError, InterruptedError):
             return 0
@@ -240,8 +230,3 @@ class NodeLink:
         if not self._closed:
             self.close()
             self._on_end()
-
-
-def _close(fd: int | None) -> None:
-    if fd is not None:
-        os.close(fd)

@@ -178,9 +178,9 @@ class BrowserServer:
         told = message.get("told", {})  # an earlier version does not report it
         return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
-    def hand_over(self, offer: Offer, fd: int) -> asyncio.Future[None]:
-        """Gives the client's socket to the browser server; the future is done when that has it. The caller may close
-        `fd` at once.
+    def hand_over(self, offer: Offer, client: socket.socket) -> asyncio.Future[None]:
+        """Gives the client's socket to the browser server; the future is done when that has it. The caller keeps the
+        socket open until then.
 
         After the offer's deadline the browser server drops the socket untouched. If the future fails, with
         BrowserServerGone, the socket is untouched, too.
@@ -197,7 +197,7 @@ class BrowserServer:
         }
         if offer.told:
             message["told"] = offer.told  # for a successor of this worker
-        return self._link.send_handle(message, fd)
+        return self._link.send_handle(message, client)
 
     def close_session(self, session_id: str, code: int, reason: str, text: str | None = None) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Ignores unknown ids.

@@ -1,0 +1,161 @@
+"""A worker that dies after a new master has found it, and before it is adopted: what it leaves is not forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pwgrid.common.loop import Loop
+from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.restart.earlier_children import Leftovers, find_leftovers
+from pwgrid.master.restart.reexec import KeptOpen
+from pwgrid.master.workers.pool import Pool
+from pwgrid.master.workers.workers import Workers
+from pwgrid.runtime.browser_processes import kill_below
+from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.runtime.processes import create_time
+from pwgrid.settings.model import Settings
+from tests.support.master_grid import PATIENCE_S
+
+WORKER = "0123abcd"
+NODE = "import os, signal; os.write(1, b'x'); signal.pause()"
+
+
+class ToldProxies:
+    """Keeps what the proxies would be told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def send(self, name: str, data: dict[str, Any]) -> None:
+        self.told.append((name, data["workerId"]))
+
+
+class NextMaster:
+    """The workers of a master that adopts one; `ipc` is its copy of that one's link to the browser server."""
+
+    def __init__(self, runtime: RuntimeDir, *, ipc: socket.socket | None) -> None:
+        fds = {WORKER: ipc.detach()} if ipc is not None else {}
+        settings = Settings()
+        self.kept = KeptOpen((), 0, 0, fds, None, {}, 1, 0.0)
+        self.loop = Loop()
+        self.proxies = ToldProxies()
+        config = MasterConfig(
+            settings=settings,
+            redis_url="redis://localhost",
+            redis=None,
+            runtime=runtime,
+            listeners=(),
+            roles=Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0),
+            version="0",
+            endpoint="ws://localhost",
+            kept_open=self.kept,
+        )
+        pools = {name: Pool(pool, self.loop.now()) for name, pool in settings.pools_wanted().items()}
+        stand_in: Any = self.proxies
+        self.workers = Workers(self.loop, config, pools, ChildFileWriter(self.loop, config), stand_in)
+
+    def adopt(self, state: ChildState) -> None:
+        self.workers.adopt([state])
+        deadline = time.monotonic() + PATIENCE_S
+        self.loop.call_at(deadline, lambda: None)
+        while self.workers.records:
+            self.loop.wait()
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[RuntimeDir]:
+    runtime = RuntimeDir(Path(os.path.realpath(tmp_path)), 1, owns_base=False)
+    runtime.directory.mkdir()
+    runtime.make_worker_dir(WORKER)
+    yield runtime
+    kill_below([runtime.directory])
+
+
+def left_by_a_worker(runtime: RuntimeDir) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], ChildState]:
+    """A worker, its browser server, and its file."""
+    worker = subprocess.Popen(["sleep", "1000"])
+    environment = {"TMPDIR": str(runtime.directory / "w" / WORKER / "tmp")}
+    node = subprocess.Popen([sys.executable, "-I", "-S", "-c", NODE], env=environment, stdout=subprocess.PIPE)
+    assert node.stdout is not None
+    assert node.stdout.read(1) == b"x"
+    node.stdout.close()
+    state = ChildState(
+        *("worker", WORKER, worker.pid, create_time(worker.pid) or 0.0, "", "", "0", time.monotonic(), time.time()),
+        browser_type="chromium",
+        pool="chromium",
+        launched={"nodePid": node.pid},
+        status="available",
+    )
+    state.write(runtime.directory)
+    assert replace(state).process is not None
+    return worker, node, state
+
+
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_what_it_leaves_is_killed_and_the_proxies_hear_of_it(runtime: RuntimeDir, is_reaped: bool) -> None:
+    """Reaped by init, where a killed master had forked it; a zombie of our own, in an upgrade."""
+    worker, node, state = left_by_a_worker(runtime)
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | (0 if is_reaped else os.WNOWAIT))
+    master = NextMaster(runtime, ipc=None)
+    master.adopt(state)
+    assert master.proxies.told == [("worker_lost", WORKER)]
+    assert not (runtime.directory / "w" / WORKER).exists()
+    assert not psutil.pid_exists(worker.pid)
+    assert node.wait(PATIENCE_S) == -signal.SIGKILL
+    worker.wait()
+
+
+def test_its_sessions_get_a_successor_also_where_it_died_before_the_new_code_looked_for_it(runtime: RuntimeDir) -> None:
+    worker, node, _ = left_by_a_worker(runtime)
+    ours, theirs = socket.socketpair()
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    leftovers = Leftovers()
+    master = NextMaster(runtime, ipc=ours)
+    find_leftovers("", leftovers, master.kept, runtime.directory)
+    (state,) = leftovers.workers
+    assert (leftovers.dead, node.poll()) == ([], None)
+    master.adopt(state)
+    assert master.proxies.told == [("worker_taken_over", WORKER), ("worker_gone", WORKER)]
+    assert node.wait(PATIENCE_S) == -signal.SIGKILL
+    worker.wait()
+    theirs.close()
+
+
+def test_its_sessions_get_a_successor_where_this_master_has_its_link_to_the_browser_server(runtime: RuntimeDir) -> None:
+    worker, node, state = left_by_a_worker(runtime)
+    ours, theirs = socket.socketpair()
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    master = NextMaster(runtime, ipc=ours)
+    master.adopt(state)
+    assert master.proxies.told == [("worker_taken_over", WORKER), ("worker_gone", WORKER)]
+    assert node.wait(PATIENCE_S) == -signal.SIGKILL
+    worker.wait()
+    with theirs:
+        theirs.settimeout(PATIENCE_S)
+        assert theirs.recv(1) == b""  # no copy of its other end is left
+
+
+def test_the_browser_server_of_a_worker_that_this_master_cannot_use_hears_of_it(runtime: RuntimeDir) -> None:
+    ours, theirs = socket.socketpair()
+    NextMaster(runtime, ipc=ours).workers.adopt([])
+    with theirs:
+        theirs.settimeout(PATIENCE_S)
+        assert theirs.recv(1) == b""
