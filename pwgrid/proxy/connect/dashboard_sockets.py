@@ -25,8 +25,8 @@ def is_dashboard_target(target: bytes) -> bool:
 
 
 class DashboardSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, without two lines of its log that are no errors of ours. Refuses heads that uvicorn would never
-    answer."""
+    """uvicorn's protocol, without two lines of its log that are no errors of ours. It refuses heads that uvicorn would
+    never answer."""
 
     def data_received(self, data: bytes) -> None:
         """Gets the whole head first. If websockets cannot read that, uvicorn would leave the connection open."""
