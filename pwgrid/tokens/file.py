@@ -33,22 +33,23 @@ class TokenFile:
 
     def tokens(self) -> Tokens:
         """Returns the tokens that the file has now. Called for each client: costs one stat() if nothing has changed."""
+        seen: tuple[int, ...] = ()
         try:
             status = os.stat(self._name)
+            # A replaced file has another inode; an edited one has another time.
+            seen = (status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+            if seen == self._seen:
+                return self._tokens
+            self._tokens = read(self._path)
         except FileNotFoundError:
             self._seen, self._tokens = None, NO_TOKENS
             return NO_TOKENS
-        except OSError as error:
+        except OSError as error:  # perhaps only for now (no descriptor is free): it is tried again for the next client
             return self._unreadable((error.errno or 0,), error)
-        # A replaced file has another inode; an edited one has another time.
-        seen = (status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-        if seen != self._seen:
-            try:
-                self._tokens = read(self._path)
-            except (OSError, ValueError) as error:
-                return self._unreadable(seen, error)
-            self._seen = seen
-            log.info("tokens_read", path=str(self._path), tokens=len(self._tokens.all))
+        except ValueError as error:
+            return self._unreadable(seen, error)
+        self._seen = seen
+        log.info("tokens_read", path=str(self._path), tokens=len(self._tokens.all))
         return self._tokens
 
     def _unreadable(self, seen: tuple[int, ...], error: Exception) -> Tokens:

@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.control.silence import Silence
 from pwgrid.worker.browser.server import BrowserServer, CanaryResult
 
 log = structlog.get_logger()
@@ -16,12 +17,16 @@ CANARY_TRIES: Final = 2
 
 async def wait_until_hung(server: BrowserServer, limit_s: float) -> None:
     """Pings the browser server; returns when it has left a ping unanswered for `limit_s`: it is hung, or gone."""
+    loop = asyncio.get_running_loop()
     while True:
+        silence, pong = Silence(limit_s, loop.time()), asyncio.create_task(server.ping())
         try:
-            async with asyncio.timeout(limit_s):
-                await server.ping()
-        except TimeoutError:
-            return
+            while not pong.done():
+                await asyncio.wait([pong], timeout=silence.look_at - loop.time())
+                if not pong.done() and silence.is_over(loop.time()):
+                    return
+        finally:
+            pong.cancel()
         await asyncio.sleep(PING_S)
 
 

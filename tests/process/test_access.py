@@ -326,6 +326,14 @@ def test_a_token_counts_at_once_and_no_more_at_once_without_a_reload(guarded: Gu
     assert guarded.grid.ask("status")["proxy"]["pid"] == pid
 
 
+def test_a_page_that_looks_at_the_grid_ends_with_its_token(guarded: Guarded) -> None:
+    text, _ = tokens.create(guarded.place, "looks", Role.OPERATOR, 0, ())
+    with guarded.connect(text, "/v1/live") as page:
+        assert page.recv(4096).startswith(b"HTTP/1.1 101 ")
+        tokens.revoke(guarded.place, "looks")
+        assert raw.read_all(page).endswith(b"\x88\x02\x03\xf4")  # the close frame, 1012: connect again
+
+
 def test_the_command_finds_the_file_by_the_running_grid(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PWGRID_CONFIG", raising=False)
     base = str(guarded.grid.runtime.parent)

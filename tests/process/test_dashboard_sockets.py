@@ -17,6 +17,16 @@ NOT_UTF_8 = b"\x81\x84\0\0\0\0\xff\xfe\x80\x80"
 """A masked frame of text."""
 
 RESET = struct.pack("ii", 1, 0)
+MALFORMED = (
+    b"\r\nX A: 1",
+    b"\r\nno colon",
+    b"\r\nA: 1\nB: 2",
+    b"\r\nContent-Length: 1",
+    b"\r\nA: " + b"a" * 10_000,
+    b"".join(b"\r\nA%d: 1" % number for number in range(200)),
+)
+"""What is behind the other headers."""
+
 REFUSED = (("/v1/live/0123", ""), ("/v1/live/0123/4", ""), ("/v1/live", "http://evil.example"))
 
 
@@ -51,6 +61,30 @@ def test_a_page_that_is_refused_is_no_error(grid: Grid, target: str, origin: str
     with contextlib.closing(raw.connect(grid.port)) as page:
         page.sendall(raw.head(target=target, Origin=origin or None))
         assert raw.read_all(page).startswith(b"HTTP/1.1 403 ")
+    assert errors(grid) == []
+
+
+@pytest.mark.parametrize("more", MALFORMED)
+def test_a_head_that_cannot_be_read_is_answered_and_its_connection_closed(grid: Grid, more: bytes) -> None:
+    with contextlib.closing(raw.connect(grid.port)) as page:
+        page.sendall(raw.head(target="/v1/live").replace(b"\r\n\r\n", more + b"\r\n\r\n"))
+        assert raw.read_all(page).startswith(b"HTTP/1.1 400 ")
+    assert errors(grid) == []
+
+
+def test_a_target_that_is_not_ascii_is_answered_and_its_connection_closed(grid: Grid) -> None:
+    with contextlib.closing(raw.connect(grid.port)) as page:
+        page.sendall(raw.head(target="/v1/live?x").replace(b"?x", b"?\xff"))
+        assert raw.read_all(page).startswith(b"HTTP/1.1 400 ")
+    assert errors(grid) == []
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xff", b"\x89\x80\0\0\0\0", NOT_UTF_8])
+def test_who_speaks_before_the_answer_is_disconnected(grid: Grid, frame: bytes) -> None:
+    with contextlib.closing(raw.connect(grid.port)) as page:
+        page.sendall(raw.head(target="/v1/live") + frame)
+        with contextlib.suppress(ConnectionResetError):
+            assert raw.read_all(page) == b""
     assert errors(grid) == []
 
 

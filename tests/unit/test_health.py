@@ -1,7 +1,14 @@
-"""When a browser counts as sick. The browser server here is one that answers as it is told."""
+"""When a browser counts as sick, and its server as hung. The browser server here is one that answers as it is told."""
 
+import asyncio
+import socket
+import time
+from contextlib import closing
+
+from pwgrid.common.waiting import end_task
+from pwgrid.control.silence import LATE_S
 from pwgrid.worker.browser.server import CanaryResult
-from pwgrid.worker.health import wait_until_sick
+from pwgrid.worker.health import wait_until_hung, wait_until_sick
 
 WELL, SICK = CanaryResult(True, "", 20), CanaryResult(False, "no page", 30)
 
@@ -32,3 +39,42 @@ async def test_two_tries_in_vain_are_a_sickness_and_one_is_not() -> None:
 
 async def test_a_browser_server_that_ends_while_its_browser_is_tried_is_not_sick_but_dead() -> None:
     assert await found(Server(WELL, SICK, SICK, ends_after=2)) == (None, [WELL])
+
+
+class Pinged:
+    """Answers over a socket, as a browser server does, and notes the second ping."""
+
+    def __init__(self) -> None:
+        self._here, self.there = socket.socketpair()
+        self._here.setblocking(False)
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+
+    def close(self) -> None:
+        self._here.close()
+        self.there.close()
+
+    async def ping(self) -> None:
+        if self.first.is_set():
+            self.second.set()
+        self.first.set()
+        await asyncio.get_running_loop().sock_recv(self._here, 1)
+
+
+async def test_a_browser_server_that_answers_no_ping_is_hung() -> None:
+    with closing(Pinged()) as server:
+        await asyncio.wait_for(wait_until_hung(server, 0.05), 30)  # type: ignore[arg-type]
+
+
+async def test_one_whose_answer_came_while_the_worker_stood_still_is_not_hung() -> None:
+    limit_s = 0.4
+    with closing(Pinged()) as server:
+        watch = asyncio.create_task(wait_until_hung(server, limit_s))  # type: ignore[arg-type]
+        await server.first.wait()
+        server.there.send(b".")
+        time.sleep(
+            limit_s + LATE_S
+        )  # the loop stands still, as on a host that does; its timers come before its sockets
+        asked_again = asyncio.create_task(server.second.wait())
+        await asyncio.wait([watch, asked_again], return_when=asyncio.FIRST_COMPLETED)
+        assert not watch.done()
+        await end_task(watch)

@@ -25,16 +25,12 @@ class Writer:
 
     def __init__(self) -> None:
         self.written = b""
-        self.is_closed = False
 
     def write(self, data: bytes) -> None:
         self.written += data
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 def message(said: bytes) -> dict[str, Any]:
@@ -68,4 +64,3 @@ async def test_what_makes_no_sense_is_ignored_and_what_comes_after_it_is_heard(s
         found.append(orjson.loads(told[5:end]))
         told = told[end:]
     assert found == [{"page": "p@1"}, {"ack": True}]
-    assert writer.is_closed

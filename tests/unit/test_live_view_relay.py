@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import closing
+from pathlib import Path
 from typing import cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from starlette.types import Message
@@ -13,6 +16,9 @@ from starlette.websockets import WebSocket, WebSocketState
 from pwgrid.common.waiting import end_task
 from pwgrid.proxy.api import dashboard
 from pwgrid.proxy.dashboard.live_view import close_page, relay
+from pwgrid.proxy.policy.access import ANYBODY, Identity
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.registry.records import SessionRecord
 
 BOUND_S = 20.0
 
@@ -56,6 +62,7 @@ async def relayed(page: Page, content: bytes = b"") -> bytes:
             try:
                 await relay(cast(WebSocket, page), reader, writer)
             finally:
+                writer.close()
                 await writer.wait_closed()
         return shows.recv(4096)
 
@@ -109,3 +116,70 @@ async def test_a_page_of_the_grid_may_say_what_it_likes_until_it_goes() -> None:
     socket.client_state = WebSocketState.CONNECTED
     await dashboard._until_gone(socket)
     assert says == []
+
+
+class Viewed:
+    """A grid with one session, whose browser server the test plays; and a page that opens its live view."""
+
+    def __init__(self, runtime: Path, monkeypatch: pytest.MonkeyPatch, *, is_gone: bool = False) -> None:
+        self._shows: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self.is_refused, self.is_accepted, self._is_gone = False, asyncio.Event(), is_gone
+        monkeypatch.setattr(dashboard, "open_view", self._open)
+        record = SessionRecord.read("0123", {"status": "running", "workerId": "ab"})
+        registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
+        grid = Mock(registry=registry, boot=Mock(runtime=runtime), settings=Mock(live_view=True))
+        access = Mock(check=self._check)
+        self._view = dashboard.live_routes(grid, access).routes[-1].endpoint  # type: ignore[attr-defined]
+
+    def _check(self, *_asked: object, **_more: object) -> Identity:
+        if self.is_refused:
+            raise Refusal(401, "revoked")
+        return ANYBODY
+
+    async def _open(self, *_of: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        ours, shows = socket.socketpair()
+        await self._shows.put(await asyncio.open_connection(sock=shows))
+        return await asyncio.open_connection(sock=ours)
+
+    async def is_shown_no_more(self) -> bool:
+        """Whether the connection to the browser server ends."""
+        reader, writer = await self._shows.get()
+        with closing(writer):
+            return await reader.read() == b""
+
+    async def _receive(self) -> Message:
+        if self.is_accepted.is_set():
+            await asyncio.Event().wait()
+        return {"type": "websocket.connect"}
+
+    async def _send(self, message: Message) -> None:
+        if self._is_gone:
+            raise OSError("gone")
+        if message["type"] == "websocket.accept":
+            self.is_accepted.set()
+
+    async def view(self) -> None:
+        scope = {"type": "websocket", "headers": [], "query_string": b"", "client": ("a", 1)}
+        await self._view(WebSocket(scope, self._receive, self._send), "0123")
+
+
+async def test_who_is_gone_before_the_view_begins_leaves_no_connection_to_the_browser_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Viewed(tmp_path, monkeypatch, is_gone=True)
+    with pytest.raises(OSError, match="gone") as held:
+        await page.view()
+    async with asyncio.timeout(BOUND_S):
+        assert await page.is_shown_no_more()
+    del held  # with its traceback, which has kept the connection from being collected
+
+
+async def test_a_view_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "TOKEN_LOOK_S", 0.01)
+    page = Viewed(tmp_path, monkeypatch)
+    viewing = asyncio.create_task(page.view())
+    async with asyncio.timeout(BOUND_S):
+        await page.is_accepted.wait()
+        page.is_refused = True
+        await viewing
+        assert await page.is_shown_no_more()

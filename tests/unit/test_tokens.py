@@ -19,6 +19,7 @@ from pwgrid.settings import load as settings
 from pwgrid.settings.load import find_tokens_file, load
 from pwgrid.tokens.file import TokenFile, changing, read
 from pwgrid.tokens.tokens import Role, Token, Tokens, make
+from tests.support.descriptors import no_descriptor_is_free
 from tests.support.docs import blocks
 from tests.support.grid import ROOT
 
@@ -192,6 +193,16 @@ def test_a_file_that_is_none_lets_nobody_in_and_says_so_once(
     assert capsys.readouterr().out.count("tokens_unreadable") == 1
     with pytest.raises(GridError, match="is no file of tokens"):
         cli.listed(cli.Place(path))
+
+
+def test_a_file_that_cannot_be_read_for_now_is_read_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = cli.create(cli.Place(path), "one", Role.CLIENT, 0, ())
+    file = TokenFile(path)
+    with no_descriptor_is_free():
+        found = [file.tokens() for _ in range(3)]
+    assert [(tokens.are_there, tokens.all) for tokens in found] == [(True, ())] * 3
+    assert capsys.readouterr().out.count("tokens_unreadable") == 1
+    assert file.tokens().find(text) is not None
 
 
 def test_a_file_that_is_larger_than_all_memory_lets_nobody_in(path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import orjson
@@ -33,6 +35,9 @@ log = structlog.get_logger()
 
 SERVICE_RESTART: Final = 1012
 """The WebSocket close code that has the page connect again, to the next proxy."""
+
+TOKEN_LOOK_S: Final = 1.0
+"""How often the token of who looks is checked again: it may have been revoked."""
 
 
 def page_of(request: Request) -> Response | None:
@@ -75,12 +80,17 @@ def live_routes(grid: Proxy, access: Access) -> APIRouter:
         peer = socket.client.host if socket.client else ""
         return access.check(headers, parameters, socket.scope.get("server"), peer, from_own_page=True)
 
+    def operator(socket: WebSocket) -> Identity:
+        """As `who`. Raises Refusal for all others, too."""
+        identity = who(socket)
+        if not identity.is_operator:
+            raise Refusal(403, f"the token {identity.name} is a client's: the page takes an operator's")
+        return identity
+
     @router.websocket("/v1/live")
     async def live(socket: WebSocket) -> None:
         try:
-            identity = who(socket)
-            if not identity.is_operator:
-                raise Refusal(403, f"the token {identity.name} is a client's: the page takes an operator's")
+            identity = operator(socket)
             if grid.feed.is_full:
                 raise no_capacity("too many pages look at this grid already: close some")
         except Refusal as refusal:
@@ -89,7 +99,10 @@ def live_routes(grid: Proxy, access: Access) -> APIRouter:
         await socket.accept()
         you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
         async with grid.feed.page() as page:
-            await first_of(_send(socket, page, you), _until_gone(socket), page.ended.wait())
+            await first_of(
+                *(_send(socket, page, you), _until_gone(socket), page.ended.wait()),
+                _until_refused(partial(operator, socket)),
+            )
         await close_page(socket, SERVICE_RESTART)
 
     @router.websocket("/v1/live/{id}")
@@ -99,11 +112,12 @@ def live_routes(grid: Proxy, access: Access) -> APIRouter:
         except (Refusal, RegistryUnavailable) as error:
             await _deny(socket, error)
             return
-        await socket.accept()
-        log.info("session_viewed", session=session_id, by=address_of(socket))
         try:
-            await relay(socket, reader, writer)
+            await socket.accept()
+            log.info("session_viewed", session=session_id, by=address_of(socket))
+            await first_of(relay(socket, reader, writer), _until_refused(partial(who, socket)))
         finally:
+            writer.close()
             with contextlib.suppress(RegistryUnavailable):  # the record has the view's begin already
                 await grid.registry.note_view(session_id)
             grid.feed.touch_session(session_id)
@@ -150,6 +164,14 @@ async def _send(socket: WebSocket, page: Page, first: bytes) -> None:
 async def _until_gone(socket: WebSocket) -> None:
     while (await socket.receive())["type"] != "websocket.disconnect":
         pass  # a page has nothing to say
+
+
+async def _until_refused(check: Callable[[], object]) -> None:
+    """Returns once `check` raises Refusal. No event tells that the file of tokens has changed."""
+    with contextlib.suppress(Refusal):
+        while True:
+            await asyncio.sleep(TOKEN_LOOK_S)
+            check()
 
 
 def _sent(file: File, request: Request) -> Response:

@@ -6,6 +6,10 @@ from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+from websockets.http11 import Request
+
+from pwgrid.proxy.connect.refusal_responses import render
+from pwgrid.proxy.policy.refusal import Refusal
 
 _LIVE: Final = b"/v1/live"
 _GET_LIVE: Final = b"GET " + _LIVE
@@ -21,7 +25,23 @@ def is_dashboard_target(target: bytes) -> bool:
 
 
 class DashboardSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol without two lines of its log that are no errors of ours."""
+    """uvicorn's protocol, without two lines of its log that are no errors of ours. It refuses heads that uvicorn would
+    never answer."""
+
+    def data_received(self, data: bytes) -> None:
+        """Gets the whole head first. If websockets cannot read that, uvicorn would leave the connection open."""
+        if self.handshake_initiated and not self.handshake_complete:
+            self.transport.abort()  # no page says anything before it is answered, and uvicorn may raise for it
+            return
+        super().data_received(data)
+        if not self.handshake_initiated and not self.transport.is_closing():
+            self.transport.write(render(Refusal(400, "bad WebSocket handshake: its head is malformed, or too long")))
+            self.transport.close()
+
+    def handle_connect(self, event: Request) -> None:
+        """Called for the head. uvicorn raises for a target that is not ASCII, and nobody would hear of it."""
+        if event.path.isascii():
+            super().handle_connect(event)
 
     async def send(self, message: Any) -> None:
         """Called by the application. A refusal that has been sent whole completes the handshake, too: uvicorn would

@@ -33,11 +33,8 @@ async def open_view(path: Path, session_id: str) -> tuple[asyncio.StreamReader, 
 
 
 async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the session, the page or the browser server ends."""
-    try:
-        await first_of(_show(socket, reader), _hear(socket, writer))
-    finally:
-        writer.close()
+    """Until the session, the page or the browser server ends. The caller closes `writer`."""
+    await first_of(_show(socket, reader), _hear(socket, writer))
 
 
 async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:

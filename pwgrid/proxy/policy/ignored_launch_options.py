@@ -3,11 +3,11 @@
 Playwright Test and pytest-playwright send launch options with each connect, as JSON in a header.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import orjson
 from websockets.datastructures import Headers
 
 HEADER: Final = "x-playwright-launch-options"
@@ -30,8 +30,8 @@ def not_heeded(headers: Headers, parameters: Iterable[tuple[str, str]], grid: Ma
     if not given:
         return ()
     try:
-        options = json.loads(given[0])
-    except ValueError:  # Playwright's own server ignores that, too
+        options = orjson.loads(given[0])
+    except orjson.JSONDecodeError:  # Playwright's own server ignores that, too
         return ()
     if not isinstance(options, dict):
         return ()
