@@ -16,10 +16,10 @@ const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
 const CLOSED_WITH_CLIENT = 'its client has gone';
 const kClient = Symbol('client'); // property of a Playwright connection
-// What a command over CDP has made: its id, and the command that undoes it.
+// What a command over CDP makes: how its answer names it, and the command that undoes it.
 const UNDO = new Map([
-  ['Target.createBrowserContext', ({ browserContextId: id }) => [id, ['Target.disposeBrowserContext', { browserContextId: id }]]],
-  ['Target.createTarget', ({ targetId: id }) => [id, ['Target.closeTarget', { targetId: id }]]],
+  ['Target.createBrowserContext', { named: 'browserContextId', by: 'Target.disposeBrowserContext' }],
+  ['Target.createTarget', { named: 'targetId', by: 'Target.closeTarget' }],
 ]);
 
 // In place of those of a Playwright progress: it does not end before what it is the progress of.
@@ -47,7 +47,7 @@ class Client {
     this.streams = new Set(); // that read files
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
-    this.files = []; // outside its directory, like a video that starts with its page
+    this.files = []; // outside its directory, like downloads
     // what the rules in guard.cjs read
     this.guard = clients.options.clientGuard;
     this.isShared = clients.options.slots > 1;
@@ -137,8 +137,10 @@ class Client {
   // Returns `answer`, which makes what the CDP command has made a thing of this client.
   recordMade(method, answer) {
     const undo = UNDO.get(method);
-    if (undo)
-      this.track(answer.then(result => this.madeOverCdp.set(...undo(result))));
+    if (undo) {
+      const { named, by } = undo;
+      this.track(answer.then(({ [named]: id }) => this.madeOverCdp.set(id, [by, { [named]: id }])));
+    }
     return answer;
   }
 
@@ -239,18 +241,19 @@ class Client {
   async removeAll() {
     const { browser, byDirectory, running, stopTracing } = this.clients;
     this.processes.forEach(killGroup);
-    for (const context of this.contexts)
-      await closeAnyway(context);
-    if (this.ownsTracing) { // fails where a page was recorded, which is gone by now and its record with it
+    const undone = [...this.contexts].map(closeAnyway);
+    if (this.ownsTracing) { // its stop fails where a page was recorded, which is gone by now and its record with it
       this.ownsTracing = false;
-      await running.run(this, stopTracing).catch(() => { browser._tracingRecording = false; });
+      undone.push(this.track(running.run(this, stopTracing).catch(() => { browser._tracingRecording = false; })));
     }
     for (const [method, params] of this.madeOverCdp.values())
-      await browser._session.send(method, params).catch(() => {});
+      undone.push(browser._session.send(method, params));
     this.madeOverCdp.clear();
     for (const { _session } of this.browserSessions)
-      await browser._session.send('Target.detachFromTarget', { sessionId: _session._sessionId }).catch(() => {});
+      undone.push(browser._session.send('Target.detachFromTarget', { sessionId: _session._sessionId }));
     this.browserSessions.clear();
+    if (undone.length)
+      await settledWithin(END_LIMIT_MS, undone);
     for (const made of [this.directory, ...this.files].filter(Boolean))
       if (!removeIfEmpty(made))
         await fs.promises.rm(made, { recursive: true, force: true }).catch(console.error);
@@ -332,7 +335,7 @@ class Clients {
       return client ? replacement(client, make, ...args) : make(...args);
     });
     wrap(browser, 'doCreateNewContext', (client, make, options) => {
-      if (options.recordVideo) // it begins with a page, and that with an event of the browser, which has no client
+      if (options.recordVideo) // each page of the context has one, also a page that no call has asked for
         options.recordVideo.dir = this.directoryOf(client, artifactsDir);
       return client.ownContext(make(options));
     });
@@ -396,7 +399,8 @@ class Clients {
     const { spawn } = childProcess;
     childProcess.spawn = (command, args, ...rest) => {
       const made = spawn(command, args, ...rest);
-      const client = this.running.getStore() ?? this.byDirectory.get(path.dirname(String(args?.at?.(-1)))); // ffmpeg of a video
+      // A video that starts with its page is started by an event of the browser, and known by where it goes.
+      const client = this.running.getStore() ?? this.byDirectory.get(path.dirname(String(args?.at?.(-1))));
       client?.ownProcess(made);
       return made;
     };
@@ -426,6 +430,13 @@ async function closeAnyway(context) {
 // A page of a context that is being closed may come to life after that, and would begin its video.
 function withoutVideo(context) {
   context._options.recordVideo = undefined;
+}
+
+async function settledWithin(limitMs, promises) {
+  let timer;
+  const limit = new Promise(resolve => { timer = setTimeout(resolve, limitMs).unref(); });
+  await Promise.race([Promise.allSettled(promises), limit]);
+  clearTimeout(timer);
 }
 
 // Most clients leave their directory empty. This is one system call; fs.promises.rm takes three turns through Node's threads.
