@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -62,7 +63,17 @@ class Shared:
             *(f"page {each['url']}" for each in pages),
             *(f"process {each.name()}" for each in processes if each.pid != browser),
             *left_behind(self.watched),
+            *(f"open file {each}" for each in self._open_files()),
         ]
+
+    def _open_files(self) -> list[str]:
+        """Those of Node that sessions have made."""
+        found = []
+        descriptors = Path(f"/proc/{self.watched.server.pid}/fd")
+        for descriptor in descriptors.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.readlink(descriptor))
+        return [each for each in found if each.startswith(str(self.watched.directory / "tmp" / "playwright-artifacts"))]
 
     async def once_nothing_is_left(self) -> None:
         # What a third client asks for now is done after what was asked for before.

@@ -44,7 +44,7 @@ class Client {
     this.madeOverCdp = new Map(); // by id: the CDP command that undoes it
     this.browserSessions = new Set(); // CDP sessions that end with no context
     this.processes = new Set();
-    this.streams = new Set(); // that read files
+    this.streams = new Set(); // of files
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
     this.files = []; // outside its directory, like downloads
@@ -92,6 +92,8 @@ class Client {
       this.files.push(dispatcher._object.localPath());
     else if (dispatcher._type === 'Stream')
       this.ownStream(dispatcher._object.stream);
+    else if (dispatcher._type === 'WritableStream')
+      this.ownStream(dispatcher._object.streamOrDirectory);
     else if (dispatcher._type === 'Playwright')
       override(dispatcher, 'cleanup', cleanup => this.cleanup(cleanup));
   }
@@ -144,8 +146,10 @@ class Client {
     return answer;
   }
 
-  // A stream that nobody reads keeps its file open, and the end of a video waits for it.
+  // A stream that nobody reads keeps its file open, and the end of a video waits for it. Until 1.60 Playwright closes none.
   ownStream(stream) {
+    if (typeof stream?.destroy !== 'function') // the path of a directory
+      return;
     if (this.isGone)
       return void stream.destroy();
     this.streams.add(stream);
