@@ -176,7 +176,7 @@ class Client {
       });
       // Playwright would leave a context half closed whose `close` it ends, and wait for ever when it closes it again.
       override(context, 'close', (close, progress, ...rest) => {
-        if (typeof progress?.race !== 'function') // until 1.61 it has no progress, and is not ended
+        if (typeof progress?.race !== 'function') // 1.58 has none here, and does not end it
           return this.track(close(progress, ...rest));
         return progress.race(this.track(close({ ...progress, ...ENDLESS }, ...rest)));
       });
