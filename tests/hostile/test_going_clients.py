@@ -245,10 +245,14 @@ async def test_a_client_whose_ffmpeg_hangs_leaves_nothing(closes: bool) -> None:
     async with shared_browser() as shared:
         async with protocol_client(shared.watched.endpoint) as client:
             context = await a_video(client)
-            (ffmpeg,) = (
-                each
-                for each in psutil.Process(shared.watched.server.pid).children()
-                if each.pid != shared.watched.server.ready.browser_pid
+            # By its own name: Node itself stands still while a child that is yet to become ffmpeg does.
+            (ffmpeg,) = await eventually_async(
+                lambda: [
+                    each
+                    for each in psutil.Process(shared.watched.server.pid).children()
+                    if each.name().startswith("ffmpeg")
+                ],
+                "ffmpeg runs",
             )
             ffmpeg.suspend()
             if closes:
