@@ -20,19 +20,24 @@ from websockets.exceptions import ConnectionClosed
 
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_browser
+from tests.hostile.calls import (
+    DOWNLOAD,
+    browser_session,
+    evaluate,
+    goto,
+    left_behind,
+    page_session,
+    read_stream,
+    targets,
+    title,
+    tracing_of,
+)
 from tests.support.front_door import BOUND_S, Watched, browser_server, processes_of, readable
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
 
 SHARED = 5
 GUARDED = "CLIENT_GUARD=off allows it"
-DOWNLOAD = """(() => {
-    const link = document.createElement('a');
-    link.href = URL.createObjectURL(new Blob(['of the page']));
-    link.download = 'x.txt';
-    document.body.append(link);
-    link.click();
-})()"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -62,64 +67,11 @@ async def refused(call: Awaitable[Any], why: str) -> None:
     assert why in str(caught.value)
 
 
-async def tracing_of(client: ProtocolClient, context: str) -> str:
-    return str(client.objects[context][1]["tracing"]["guid"])
-
-
-async def evaluate(client: ProtocolClient, page: str, expression: str) -> Any:
-    answer = await client.send(
-        client.frame(page),
-        "evaluateExpression",
-        expression=expression,
-        isFunction=False,
-        arg={"value": {"v": "undefined"}, "handles": []},
-    )
-    return answer["value"]
-
-
-async def goto(client: ProtocolClient, page: str, url: str) -> None:
-    await client.send(client.frame(page), "goto", url=url, timeout=BOUND_S * 1000, waitUntil="load")
-
-
-async def title(client: ProtocolClient, page: str) -> str:
-    return str((await client.send(client.frame(page), "title"))["value"])
-
-
 async def downloaded(client: ProtocolClient) -> str:
     """The artifact of a download."""
     page = await client.new_page(await client.new_context(acceptDownloads="accept"))
     await evaluate(client, page, DOWNLOAD)
     return str((await client.event("download"))["artifact"]["guid"])
-
-
-async def read_stream(client: ProtocolClient, stream: str) -> bytes:
-    data = b""
-    while chunk := base64.b64decode((await client.send(stream, "read"))["binary"]):
-        data += chunk
-    return data
-
-
-def left_behind(watched: Watched) -> list[str]:
-    """What sessions have left in the directories that Playwright made for them."""
-    return sorted(
-        str(path.relative_to(watched.directory))
-        for made in (watched.directory / "tmp").glob("playwright-*")
-        for path in made.rglob("*")
-        if "profile" not in made.name
-    )
-
-
-async def targets(client: ProtocolClient, session: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await client.cdp(session, "Target.getTargets"))["targetInfos"]
-    return found
-
-
-async def browser_session(client: ProtocolClient) -> str:
-    return str((await client.send(client.one("Browser"), "newBrowserCDPSession"))["session"]["guid"])
-
-
-async def page_session(client: ProtocolClient, context: str, page: str) -> str:
-    return str((await client.send(context, "newCDPSession", page={"guid": page}))["session"]["guid"])
 
 
 # Further browsers

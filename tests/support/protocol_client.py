@@ -55,13 +55,23 @@ class ProtocolClient:
         else:
             self.events.append(message)
 
-    async def send(self, guid: str, method: str, /, **params: Any) -> dict[str, Any]:
-        """The result of a call. Raises Refusal with the error that came instead."""
+    async def post(self, guid: str, method: str, /, **params: Any) -> asyncio.Future[dict[str, Any]]:
+        """Sends a call; returns its answer to come."""
         self._id += 1
         self._answers[self._id] = answer = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to wait for it
         await self._websocket.send(
             json.dumps({"id": self._id, "guid": guid, "method": method, "params": params, "metadata": {}})
         )
+        return answer
+
+    def drop(self) -> None:
+        """Ends the connection without a word."""
+        self._websocket.transport.abort()
+
+    async def send(self, guid: str, method: str, /, **params: Any) -> dict[str, Any]:
+        """The result of a call. Raises Refusal with the error that came instead."""
+        answer = await self.post(guid, method, **params)
         async with asyncio.timeout(BOUND_S):
             message = await answer
         if "error" in message:

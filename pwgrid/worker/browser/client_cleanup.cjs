@@ -1,5 +1,6 @@
 // Clients at Playwright's dispatcher, where their messages are parsed already: stops what guard.cjs refuses, and removes with
-// a client what it made on the host or in the browser beside its contexts (files, processes, contexts over CDP).
+// a client what it made on the host or in the browser (files, processes, contexts, pages over CDP), also what was only being
+// made when it went: Playwright ends the calls of a client that goes, and the browser does what they had asked for.
 'use strict';
 
 const childProcess = require('node:child_process');
@@ -10,9 +11,22 @@ const { AsyncLocalStorage } = require('node:async_hooks');
 const { ENDS_THE_SESSION, isWellFormed, judge } = require('./guard.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
+const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
 const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
+const CLOSED_WITH_CLIENT = 'its client has gone';
 const kClient = Symbol('client'); // property of a Playwright connection
+// What a command over CDP makes: how its answer names it, and the command that undoes it.
+const UNDO = new Map([
+  ['Target.createBrowserContext', { named: 'browserContextId', by: 'Target.disposeBrowserContext' }],
+  ['Target.createTarget', { named: 'targetId', by: 'Target.closeTarget' }],
+]);
+
+// In place of those of a Playwright progress: it does not end before what it is the progress of.
+const ENDLESS = {
+  race: promises => promises.length === 0 ? Promise.resolve() : Promise.race([promises].flat()),
+  signal: new AbortController().signal,
+};
 
 class Client {
   // `clients`: those of this browser server
@@ -20,11 +34,20 @@ class Client {
     this.session = session;
     this.clients = clients;
     this.connection = null;
+    this.isGone = false;
+    this.isOver = false; // gone, and what it had under way is done, or was waited for long enough
+    this.underWay = new Set(); // promises of what goes on when its call has ended
+    this.limit = null; // kept END_LIMIT_MS after it has gone, if that matters
+    this.timer = null;
+    this.removed = Promise.resolve(); // what is being removed now
+    this.contexts = new Set(); // those that are not closed
+    this.madeOverCdp = new Map(); // by id: the CDP command that undoes it
+    this.browserSessions = new Set(); // CDP sessions that end with no context
     this.processes = new Set();
-    this.madeOverCdp = []; // the CDP commands that undo what it made
+    this.streams = new Set(); // of files
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
-    this.files = []; // outside its directory, like a video that starts with its page
+    this.files = []; // outside its directory, like downloads
     // what the rules in guard.cjs read
     this.guard = clients.options.clientGuard;
     this.isShared = clients.options.slots > 1;
@@ -67,11 +90,12 @@ class Client {
       this.ownCdpSession(dispatcher);
     else if (dispatcher._type === 'Artifact')
       this.files.push(dispatcher._object.localPath());
+    else if (dispatcher._type === 'Stream')
+      this.ownStream(dispatcher._object.stream);
+    else if (dispatcher._type === 'WritableStream')
+      this.ownStream(dispatcher._object.streamOrDirectory);
     else if (dispatcher._type === 'Playwright')
-      override(dispatcher, 'cleanup', async cleanup => {
-        await cleanup();
-        await this.end();
-      });
+      override(dispatcher, 'cleanup', cleanup => this.cleanup(cleanup));
   }
 
   // Returns its pages by id, the newest last.
@@ -91,14 +115,6 @@ class Client {
     });
     override(dispatcher, 'disconnectFromReusedContext', (disconnect, params, progress) =>
       this.clients.reusing(this, browser, () => disconnect(params, progress)));
-    override(dispatcher, 'startTracing', async (startTracing, params, progress) => {
-      await startTracing(params, progress);
-      this.ownsTracing = true;
-    });
-    override(dispatcher, 'stopTracing', async (stopTracing, params, progress) => {
-      this.ownsTracing = false;
-      return await stopTracing(params, progress);
-    });
   }
 
   ownCdpSession(dispatcher) {
@@ -108,32 +124,144 @@ class Client {
       if (ends)
         this.clients.browserIsGoing(true);
       try {
-        const answer = await send(params, progress);
-        if (method === 'Target.createBrowserContext')
-          this.madeOverCdp.push(['Target.disposeBrowserContext', { browserContextId: answer.result.browserContextId }]);
-        else if (method === 'Target.createTarget')
-          this.madeOverCdp.push(['Target.closeTarget', { targetId: answer.result.targetId }]);
-        return answer;
+        return await send(params, progress);
       } catch (error) {
         if (ends && this.clients.browser.isConnected()) // the browser has refused it on this CDP session
           this.clients.browserIsGoing(false);
         throw error;
       }
     });
+    const { _session } = dispatcher._object;
+    if (_session)
+      override(_session, 'send', (send, method, params) => this.recordMade(method, send(method, params)));
   }
 
-  // Called when its connection is over and its contexts are closed.
-  async end() {
-    const { browser } = this.clients;
-    for (const made of this.processes)
+  // Returns `answer`, which makes what the CDP command has made a thing of this client.
+  recordMade(method, answer) {
+    const undo = UNDO.get(method);
+    if (undo) {
+      const { named, by } = undo;
+      this.track(answer.then(({ [named]: id }) => this.madeOverCdp.set(id, [by, { [named]: id }])));
+    }
+    return answer;
+  }
+
+  // A stream that nobody reads keeps its file open, and the end of a video waits for it. Until 1.60 Playwright closes none.
+  ownStream(stream) {
+    if (typeof stream?.destroy !== 'function') // the path of a directory
+      return;
+    if (this.isGone)
+      return void stream.destroy();
+    this.streams.add(stream);
+    stream.once('close', () => this.streams.delete(stream));
+  }
+
+  ownProcess(made) {
+    this.processes.add(made);
+    made.once('exit', () => this.processes.delete(made));
+    if (this.isGone)
       killGroup(made);
-    if (this.ownsTracing) // fails where a page was recorded, which is gone by now and its record with it
-      await browser.stopTracing().catch(() => { browser._tracingRecording = false; });
-    for (const [method, params] of this.madeOverCdp)
-      await browser._session.send(method, params).catch(() => {});
+  }
+
+  // `making` is the promise of a context; so is what this returns.
+  ownContext(making) {
+    return this.track(making.then(context => {
+      this.contexts.add(context);
+      if (this.isGone)
+        withoutVideo(context);
+      context.once('close', () => {
+        this.contexts.delete(context);
+        this.madeOverCdp.delete(context._browserContextId);
+        withoutVideo(context);
+      });
+      // Playwright would leave a context half closed whose `close` it ends, and wait for ever when it closes it again.
+      override(context, 'close', (close, progress, ...rest) => {
+        if (typeof progress?.race !== 'function') // 1.58 has none here, and does not end it
+          return this.track(close(progress, ...rest));
+        return progress.race(this.track(close({ ...progress, ...ENDLESS }, ...rest)));
+      });
+      return context;
+    }));
+  }
+
+  // Returns `promise`, for which the end of this client waits. What it has made when that wait is over is removed then.
+  track(promise) {
+    this.underWay.add(promise);
+    const done = () => {
+      this.underWay.delete(promise);
+      if (this.isOver)
+        this.remove();
+    };
+    promise.then(done, done);
+    return promise;
+  }
+
+  // Called when its connection is over; what Playwright does then may have begun.
+  gone() {
+    if (this.isGone)
+      return;
+    this.isGone = true;
+    this.processes.forEach(killGroup); // a video that nobody will see; ffmpeg may also be stuck
+    this.streams.forEach(each => each.destroy());
+    this.contexts.forEach(withoutVideo);
+    if (this.connection?._activeProgressControllers?.size) // Playwright waits for all of them before it calls `cleanup`
+      this.untilLimit();
+  }
+
+  // In place of Playwright's own, which closes the contexts that were given to this client.
+  async cleanup(cleanup) {
+    this.gone();
+    await this.settled();
+    const closed = cleanup().catch(() => {}); // a full disk, say
+    await (this.contexts.size ? Promise.race([closed, this.untilLimit()]) : closed);
+    await this.settled();
+    clearTimeout(this.timer);
+    await this.end();
+  }
+
+  async settled() {
+    if (this.underWay.size)
+      await Promise.race([Promise.allSettled([...this.underWay]), this.untilLimit()]);
+  }
+
+  untilLimit() {
+    this.limit ??= new Promise(resolve => {
+      this.timer = setTimeout(() => resolve(this.end()), END_LIMIT_MS).unref();
+    });
+    return this.limit;
+  }
+
+  end() {
+    this.isOver = true;
+    return this.remove();
+  }
+
+  // Removes what there is of it by now, again for each thing that comes later.
+  remove() {
+    this.removed = this.removed.then(() => this.removeAll()).catch(console.error);
+    return this.removed;
+  }
+
+  async removeAll() {
+    const { browser, byDirectory, running, stopTracing } = this.clients;
+    this.processes.forEach(killGroup);
+    const undone = [...this.contexts].map(closeAnyway);
+    if (this.ownsTracing) { // its stop fails where a page was recorded, which is gone by now and its record with it
+      this.ownsTracing = false;
+      undone.push(this.track(running.run(this, stopTracing).catch(() => { browser._tracingRecording = false; })));
+    }
+    for (const [method, params] of this.madeOverCdp.values())
+      undone.push(browser._session.send(method, params));
+    this.madeOverCdp.clear();
+    for (const { _session } of this.browserSessions)
+      undone.push(browser._session.send('Target.detachFromTarget', { sessionId: _session._sessionId }));
+    this.browserSessions.clear();
+    if (undone.length)
+      await settledWithin(END_LIMIT_MS, undone);
     for (const made of [this.directory, ...this.files].filter(Boolean))
       if (!removeIfEmpty(made))
         await fs.promises.rm(made, { recursive: true, force: true }).catch(console.error);
+    byDirectory.delete(this.directory);
   }
 }
 
@@ -149,6 +277,7 @@ class Clients {
     this.arriving = null;
     this.reusingNow = null;
     this.lastDirectory = 0;
+    this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
   }
@@ -197,9 +326,51 @@ class Clients {
     const directory = () => this.directoryOf(this.running.getStore(), artifactsDir);
     Object.defineProperty(browser.options, 'artifactsDir', { get: directory });
     Object.defineProperty(browser.options, 'tracesDir', { get: directory });
+    this.ownMakers(browser, artifactsDir);
     const { newContextForReuse, contextForReuse } = browser;
     browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusingNow, args);
     browser.contextForReuse = () => contextForReuse.call(this.reusingNow);
+  }
+
+  // What these make is known as the client's from the first moment, also where its call ends before it is made.
+  ownMakers(browser, artifactsDir) {
+    const wrap = (object, name, replacement) => object?.[name] && override(object, name, (make, ...args) => {
+      const client = this.running.getStore();
+      return client ? replacement(client, make, ...args) : make(...args);
+    });
+    wrap(browser, 'doCreateNewContext', (client, make, options) => {
+      if (options.recordVideo) // each page of the context has one, also a page that no call has asked for
+        options.recordVideo.dir = this.directoryOf(client, artifactsDir);
+      return client.ownContext(make(options));
+    });
+    wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => {
+      client.browserSessions.add(session);
+      return session;
+    })));
+    // A context that Playwright cannot set up, for a wrong permission, say, is known by this alone.
+    wrap(browser._session, 'send', (client, send, method, params) => {
+      const answer = send(method, params);
+      return method === 'Target.createBrowserContext' ? client.recordMade(method, answer) : answer;
+    });
+    this.stopTracing = browser.stopTracing?.bind(browser);
+    wrap(browser, 'startTracing', (client, start, ...args) => {
+      const others = browser._tracingRecording;
+      const started = start(...args);
+      if (others)
+        return started;
+      client.ownsTracing = true;
+      return client.track(started.catch(error => {
+        client.ownsTracing = browser._tracingRecording = false;
+        throw error;
+      }));
+    });
+    wrap(browser, 'stopTracing', (client, stop) => {
+      client.ownsTracing = false;
+      return client.track(stop().catch(error => {
+        client.ownsTracing = true;
+        throw error;
+      }));
+    });
   }
 
   // Each client has a directory of its own: the files of a trace are named after calls, which all clients number alike.
@@ -209,6 +380,7 @@ class Clients {
     if (!client.directory) {
       client.directory = path.join(base, `session-${++this.lastDirectory}`);
       fs.mkdirSync(client.directory);
+      this.byDirectory.set(client.directory, client);
     }
     return client.directory;
   }
@@ -229,13 +401,11 @@ class Clients {
 
   wrapSpawn() {
     const { spawn } = childProcess;
-    childProcess.spawn = (...args) => {
-      const made = spawn(...args);
-      const processes = this.running.getStore()?.processes;
-      if (processes) {
-        processes.add(made);
-        made.once('exit', () => processes.delete(made));
-      }
+    childProcess.spawn = (command, args, ...rest) => {
+      const made = spawn(command, args, ...rest);
+      // A video that starts with its page is started by an event of the browser, and known by where it goes.
+      const client = this.running.getStore() ?? this.byDirectory.get(path.dirname(String(args?.at?.(-1))));
+      client?.ownProcess(made);
       return made;
     };
   }
@@ -252,6 +422,25 @@ class Clients {
 function override(object, name, replacement) {
   const original = object[name];
   object[name] = (...args) => replacement(original.bind(object), ...args);
+}
+
+// Playwright's own close of this context has failed, hangs, or was never asked for.
+async function closeAnyway(context) {
+  await context.doClose?.(CLOSED_WITH_CLIENT).catch(() => {});
+  await Promise.all([context._deleteAllDownloads?.(), context._deleteAllTempDirs?.()]).catch(() => {});
+  context._didCloseInternal?.();
+}
+
+// A page of a context that is being closed may come to life after that, and would begin its video.
+function withoutVideo(context) {
+  context._options.recordVideo = undefined;
+}
+
+async function settledWithin(limitMs, promises) {
+  let timer;
+  const limit = new Promise(resolve => { timer = setTimeout(resolve, limitMs).unref(); });
+  await Promise.race([Promise.allSettled(promises), limit]);
+  clearTimeout(timer);
 }
 
 // Most clients leave their directory empty. This is one system call; fs.promises.rm takes three turns through Node's threads.

@@ -115,6 +115,7 @@ class Session {
 
   closed() {
     clearTimeout(this.timer);
+    this.client?.gone();
     const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
     this.home.onClosed(this, {
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
