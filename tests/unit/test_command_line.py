@@ -280,3 +280,20 @@ def test_without_a_name_it_is_the_user_s_shell(home: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     done = CliRunner().invoke(main, ["completion", "install"])
     assert (done.exit_code, "name the shell" in done.output) == (1, True)
+
+
+@pytest.mark.parametrize("before", [[], ["--chromium", "1"], ["--chromium", "1", "--"]])
+def test_what_comes_after_the_command_of_run_is_for_that_command(
+    before: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr("pwgrid.cli.run.run_command", lambda _arguments, command, _environment: ran.append(command))
+    command = ("playwright", "test", "--config", "mine.ts", "--port", "1", "--help")
+    assert CliRunner().invoke(main, ["run", *before, *command]).exit_code == 0
+    assert ran == [command]
+
+
+def test_run_refuses_an_option_that_it_does_not_know() -> None:
+    refused = CliRunner().invoke(main, ["run", "--chromim", "2", "--", "true"])
+    assert refused.exit_code == exit_codes.REFUSED
+    assert "--chromim" in refused.stderr
