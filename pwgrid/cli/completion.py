@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -12,9 +13,11 @@ import click
 from click.shell_completion import get_completion_class
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.whole_file import write_whole
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _MARK: Final = "# pwgrid completion"
+_MODE: Final = 0o644
 _ZSH_HEAD: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 
@@ -44,7 +47,7 @@ def install(command: click.Command, shell: str) -> list[str]:
     done = []
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(script(command, shell))
+        write_whole(file, script(command, shell).encode(), mode=_MODE)
         done.append(f"wrote {file}")
         if startup is not None:
             _set_line(startup, f"[ -r {shlex.quote(str(file))} ] && . {shlex.quote(str(file))}  {_MARK}")
@@ -92,7 +95,11 @@ def _set_line(file: Path, line: str | None) -> bool:
     after = kept + (f"{joint}{line}\n" if line is not None else "")
     if after == before:
         return False
-    file.write_bytes(after.encode("utf-8", "surrogateescape"))
+    file = file.resolve()  # a link stays one: it may lead into a directory under version control
+    had = file.stat() if file.exists() else None
+    uid, gid = (had.st_uid, had.st_gid) if had is not None and os.geteuid() == 0 else (-1, -1)
+    mode = _MODE if had is None else stat.S_IMODE(had.st_mode)
+    write_whole(file, after.encode("utf-8", "surrogateescape"), mode=mode, uid=uid, gid=gid)
     return True
 
 

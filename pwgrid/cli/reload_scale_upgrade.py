@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+import click
+
 from pwgrid.cli.grid_queries import watch
 from pwgrid.cli.pool_names import pool_name
 from pwgrid.cli.progress import Display
@@ -42,12 +44,12 @@ def scale(grid: RunningGrid, figures: dict[str, int]) -> dict[str, int]:
 
 
 def read_scale(pools: Sequence[str]) -> dict[str, int]:
-    """Reads arguments like `chromium=4`. Raises GridError for any other."""
+    """Reads arguments like `chromium=4`. Raises UsageError for any other."""
     figures = {}
     for text in pools:
         name, equals, workers = text.partition("=")
         if not equals or not workers.isdecimal():
-            raise GridError(f"{text!r} is not POOL=N, for example chromium=4")
+            raise click.UsageError(f"{text!r} is not POOL=N, for example chromium=4")
         figures[name] = int(workers)
     return figures
 

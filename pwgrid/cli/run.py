@@ -188,6 +188,7 @@ def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen
 
 def _is_in_foreground() -> bool:
     try:
-        return os.tcgetpgrp(0) == os.getpgrp()
+        with open("/dev/tty", "rb", buffering=0) as terminal:  # stdin may be a file or a pipe
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:  # no terminal
         return False

@@ -1,11 +1,15 @@
 """`pwgrid run` with a fake browser server: what needs many sessions."""
 
+import contextlib
 import json
+import os
+import shlex
 import subprocess
 import sys
 import textwrap
 
 from tests.support.grid import ROOT
+from tests.support.terminal import OnTerminal
 
 SIXTY_SESSIONS = textwrap.dedent(
     """
@@ -40,3 +44,12 @@ def test_a_private_grid_recycles_no_worker_after_a_number_of_sessions() -> None:
     assert [(worker["status"], worker["slots"]) for worker in status["workers"]] == [("available", 70)]
     assert "pwgrid: 61 sessions, " in done.stderr
     assert " 0 cut, " in done.stderr
+
+
+def test_a_terminal_s_ctrl_c_is_not_sent_a_second_time_where_stdin_is_no_terminal() -> None:
+    """The command has it from the terminal already. Two signals in a row may be taken for one, so this asks `run`."""
+    asks = (sys.executable, "-c", "from pwgrid.cli import run; print('from the terminal:', run._is_in_foreground())")
+    with contextlib.closing(OnTerminal("sh", "-c", f"exec {shlex.join(asks)} </dev/null", env=os.environ)) as shown:
+        shown.until_text("from the terminal: True")
+    alone = subprocess.run(asks, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True, check=True)
+    assert alone.stdout == b"from the terminal: False\n"

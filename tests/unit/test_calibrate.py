@@ -201,6 +201,17 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Pa
         calibration.main(asked, loaded, [], {})
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_was_measured_is_told_also_where_a_file_cannot_be_written(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: replace(FOUND, steps=steps(1.0, 1.5)))
+    asked = calibration.Asked(None, None, "chromium", 1.0, 2, tmp_path / "none/x.svg", write=False, as_json=as_json)
+    with pytest.raises(GridError, match=r"none/x.svg cannot be written"):
+        calibration.main(asked, load_settings(None, {}, {}), [], {})
+    assert "chromium_workers" in capsys.readouterr().out
+
+
 class Client:
     """Fails each third session."""
 

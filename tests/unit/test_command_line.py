@@ -16,9 +16,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pwgrid.cli import exit_codes
+from pwgrid.cli import completion, exit_codes
 from pwgrid.cli.help_topics import pages
 from pwgrid.cli.main import main
+from pwgrid.common.errors import GridError
+from tests.support.disk import nothing_can_be_written
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -280,3 +282,38 @@ def test_without_a_name_it_is_the_user_s_shell(home: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     done = CliRunner().invoke(main, ["completion", "install"])
     assert (done.exit_code, "name the shell" in done.output) == (1, True)
+
+
+def test_a_start_up_file_that_cannot_be_written_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    kept = tmp_path / "dotfiles"
+    kept.write_text("mine\n")
+    kept.chmod(0o600)
+    (tmp_path / ".bashrc").symlink_to(kept)
+    assert CliRunner().invoke(main, ["completion", "install", "bash"]).exit_code == 0
+    assert (tmp_path / ".bashrc").is_symlink()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    before = kept.read_text()
+    with nothing_can_be_written(), pytest.raises(GridError, match="cannot change"):
+        completion.uninstall("bash")
+    assert kept.read_text() == before
+
+
+@pytest.mark.parametrize("before", [[], ["--chromium", "1"], ["--chromium", "1", "--"]])
+def test_what_comes_after_the_command_of_run_is_for_that_command(
+    before: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr("pwgrid.cli.run.run_command", lambda _arguments, command, _environment: ran.append(command))
+    command = ("playwright", "test", "--config", "mine.ts", "--port", "1", "--help")
+    assert CliRunner().invoke(main, ["run", *before, *command]).exit_code == 0
+    assert ran == [command]
+
+
+def test_run_refuses_an_option_that_it_does_not_know() -> None:
+    refused = CliRunner().invoke(main, ["run", "--chromim", "2", "--", "true"])
+    assert refused.exit_code == exit_codes.REFUSED
+    assert "--chromim" in refused.stderr

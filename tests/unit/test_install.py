@@ -52,6 +52,11 @@ def test_what_is_the_operator_s_stays_and_what_is_ours_is_renewed() -> None:
     assert steps(WANTED, after(WANTED, toml="mine\n", token="mine\n", unit="old\n")) == [UNIT]
 
 
+def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed() -> None:
+    made = record(WANTED, NOTHING, None, FRESH)
+    assert removal(made, {SETTINGS.path: "# Gr\udcfc\udcdfe\n"}, purge=False).kept.keys() == {SETTINGS.path}
+
+
 def test_a_repeated_installation_keeps_the_record_of_the_first() -> None:
     first = record(WANTED, NOTHING, None, FRESH)
     assert first.user == "grid"

@@ -7,9 +7,10 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from pwgrid.cli import reload_scale_upgrade
+from pwgrid.cli import exit_codes, reload_scale_upgrade
 from pwgrid.cli.drain import describe_end, is_good, progress
 from pwgrid.cli.reload_scale_upgrade import VersionChange, read_scale, reload_text
 from pwgrid.cli.running_grid import ask, find_grid
@@ -62,8 +63,9 @@ def test_scale_reads_pools_and_figures() -> None:
 
 @pytest.mark.parametrize("text", ["chromium", "chromium=", "chromium=-1", "chromium=two", "=", "4"])
 def test_scale_refuses_what_is_no_figure(text: str) -> None:
-    with pytest.raises(GridError, match="POOL=N"):
+    with pytest.raises(click.UsageError, match="POOL=N") as refused:
         read_scale([text])
+    assert refused.value.exit_code == exit_codes.REFUSED
 
 
 @pytest.mark.parametrize(

@@ -299,12 +299,21 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
     chrome.parent.mkdir(parents=True)
     chrome.touch(0o755)
     browser = find_for_pool(mine, settings, SearchPaths(root=tmp_path))
-    assert str(browser) == "chromium: channel chrome (setting)"
+    assert str(browser) == f"chromium: {chrome} (setting)"
     spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path / "s", tmp_path)
     options = json.loads(spec.options(tmp_path, 1.0))
-    assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", "", False)
+    assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", str(chrome), False)
     assert (options["slots"], options["args"], spec.environment()["TZ"]) == (2, ["--global"], "UTC")
     assert options["proxy"] == {"server": "http://proxy:1", "username": "me", "password": "p"}
+
+
+@pytest.mark.parametrize(("browser", "channel"), [("chromium", "chromium-tip-of-tree"), ("firefox", "msedge")])
+def test_a_channel_of_playwright_s_own_is_left_to_playwright(
+    read: Any, tmp_path: Path, browser: str, channel: str
+) -> None:
+    text = pool(f'channel = "{channel}"').replace('"chromium"', f'"{browser}"', 1)
+    mine = read(text).settings.pools_wanted()["appa"]
+    assert find_for_pool(mine, Settings(), SearchPaths(root=tmp_path)).executable == ""
 
 
 CHECKED = """\

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pwgrid.cli.top import app, watcher
-from pwgrid.cli.top.draw import _age, draw
+from pwgrid.cli.top.draw import HELP, _age, draw
 from pwgrid.cli.top.key_actions import Mode, Pane, Quit, Request, State, press, rows
 from pwgrid.cli.top.key_parser import Keys
 from pwgrid.cli.top.snapshot import Event, Snapshot, events
@@ -247,6 +247,7 @@ def test_q_quits_and_help_goes_back_with_any_key() -> None:
     state, _ = pressed("?")
     assert state.mode is Mode.HELP
     assert any("drain the chosen worker" in line for line in drawn(SNAPSHOT, state))
+    assert max(map(len, HELP.splitlines())) < 80
     assert pressed("q", state=state) == (State(), None)
 
 

@@ -48,10 +48,6 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
     wish = measure.Wish(asked.browser_type, asked.url or STAND_IN, asked.script, asked.seconds, most)
     found = measure.calibrate(wish, loaded.settings, arguments, environment, say)
     proposal = sizing.propose(found, asked.browser_type, loaded.settings.min_host_available_mib)
-    if asked.svg is not None:
-        _draw(asked.svg, plot.as_svg(found.steps, f"{asked.browser_type} on {found.cores:g} cores"))
-    if asked.write:
-        write.write(file, proposal.settings)
     if asked.as_json:
         click.echo(output.as_json(sizing.as_data(found, proposal)))
     for line in ["", *measure.report(found), "", *(f"- {reason}" for reason in proposal.reasons), ""]:
@@ -59,6 +55,11 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
     for name, value in proposal.settings.items():
         say(f"{name} = {value}")
     say("")
+    # Only now: minutes of measuring are not lost where a file cannot be written.
+    if asked.svg is not None:
+        _draw(asked.svg, plot.as_svg(found.steps, f"{asked.browser_type} on {found.cores:g} cores"))
+    if asked.write:
+        write.write(file, proposal.settings)
     say(
         f"written into {file}: pwgrid reload, or a new start, takes it"
         if asked.write

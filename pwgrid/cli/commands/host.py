@@ -50,11 +50,10 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
         "worker_select_timeout": "600",
         "log_level": "warning",
     },
-    context_settings={"ignore_unknown_options": True},
+    context_settings={"allow_interspersed_args": False},  # all that comes after COMMAND is for COMMAND
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.pass_context
-def run(context: click.Context, /, config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
+def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
     """Runs COMMAND with a private grid of its own.
 
     COMMAND finds the grid's address in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT; Playwright Test and

@@ -180,7 +180,7 @@ def described(found: Sequence[Step], present: Present, *, in_full: bool) -> Iter
 
 def digest(text: str) -> str:
     """The SHA-256 of a text, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def _shown(file: TextFile, there: str | None, *, in_full: bool) -> Iterable[str]:

@@ -20,10 +20,11 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 HELP: Final = """\
 Tab, Shift-Tab     go to another table: pools, workers, sessions
 Up Down j k        choose a row; PgUp PgDn Home End
-d                  drain the chosen worker, or every worker of the chosen pool; asks first
-                   (a worker that drains already: end its sessions now)
+d                  drain the chosen worker, or every worker of the chosen pool
+                   (one that drains already: end its sessions now); asks first
 e                  end the chosen session; asks first
-/                  show only workers, sessions and events that contain a text; Esc shows all
+/                  show only workers, sessions and events that contain a text;
+                   Esc shows all
 q, Ctrl-C          quit
 
 SESS     live sessions of the worker / its slots

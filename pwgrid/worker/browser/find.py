@@ -123,19 +123,24 @@ _NAMES_ON_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "firefox": ("firefox-esr", "firefox"),
 }
 
-_CHANNEL_PATHS: Final[Mapping[str, str]] = {
-    "chrome": "opt/google/chrome/chrome",
-    "chrome-beta": "opt/google/chrome-beta/chrome",
-    "chrome-dev": "opt/google/chrome-unstable/chrome",
-    "chrome-canary": "opt/google/chrome-canary/chrome",
-    "msedge": "opt/microsoft/msedge/msedge",
-    "msedge-beta": "opt/microsoft/msedge-beta/msedge",
-    "msedge-dev": "opt/microsoft/msedge-dev/msedge",
-    "moz-firefox": "snap/bin/firefox",
-    "moz-firefox-beta": "opt/firefox-beta/firefox",
-    "moz-firefox-nightly": "opt/firefox-nightly/firefox",
+_CHANNEL_PATHS: Final[Mapping[str, Mapping[str, str]]] = {
+    "chromium": {
+        "chrome": "opt/google/chrome/chrome",
+        "chrome-beta": "opt/google/chrome-beta/chrome",
+        "chrome-dev": "opt/google/chrome-unstable/chrome",
+        "chrome-canary": "opt/google/chrome-canary/chrome",
+        "msedge": "opt/microsoft/msedge/msedge",
+        "msedge-beta": "opt/microsoft/msedge-beta/msedge",
+        "msedge-dev": "opt/microsoft/msedge-dev/msedge",
+    },
+    "firefox": {
+        "moz-firefox": "snap/bin/firefox",
+        "moz-firefox-beta": "opt/firefox-beta/firefox",
+        "moz-firefox-nightly": "opt/firefox-nightly/firefox",
+    },
 }
-"""The only place where Playwright looks for the browser of a channel on Linux."""
+"""The only place where Playwright looks for the browser of a channel on Linux. Its other channels are browsers of its
+own, which another version of its package replaces."""
 
 _HOW_TO_GET: Final[Mapping[BrowserType, str]] = {
     "chromium": "run `pwgrid setup --chromium 1`, or install the system's chromium, or set CHROMIUM_EXECUTABLE",
@@ -161,16 +166,17 @@ def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPa
 
 
 def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
-    """Returns what the workers of a pool launch. Playwright itself finds a channel's browser; this only checks that it
-    is there. Raises BrowserMissing."""
+    """Returns what the workers of a pool launch. Playwright itself finds those browsers of a channel that are its own.
+    Raises BrowserMissing."""
     if pool.channel:
-        path = _CHANNEL_PATHS.get(pool.channel)
-        if path is not None and not os.access((places or SearchPaths()).root / path, os.X_OK):
+        path = _CHANNEL_PATHS.get(pool.browser_type, {}).get(pool.channel)
+        executable = "" if path is None else str((places or SearchPaths()).root / path)
+        if executable and not os.access(executable, os.X_OK):
             raise BrowserMissing(
                 f"the channel of pool {pool.name} is {pool.channel}, and there is no such browser at /{path}",
                 "install it there, as its maker's package does, or name an executable instead",
             )
-        return FoundBrowser(pool.browser_type, "", pool.channel, "setting")
+        return FoundBrowser(pool.browser_type, executable, pool.channel, "setting")
     if pool.executable and not pool.is_short_form:
         return _chosen(pool.browser_type, pool.executable, f"the executable of pool {pool.name}")
     return find_browser(pool.browser_type, settings.of_pool(pool), places)
