@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.common.whole_file import write_whole
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _MARK: Final = "# pwgrid completion"
@@ -124,7 +124,7 @@ def complete_scale(context: click.Context, _parameter: click.Parameter, incomple
 def complete_session(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of the latest sessions."""
     from pwgrid.cli import grid_queries
-    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.cli.ask_grid import find_grid
 
     try:
         grid = find_grid(context.params.get("port"), context.params.get("runtime_dir"))
@@ -140,7 +140,7 @@ def _pools(found: dict[str, Any]) -> list[str]:
 
 
 def _asked(context: click.Context, names: Callable[[dict[str, Any]], list[str]]) -> list[str]:
-    from pwgrid.cli.running_grid import ask, find_grid
+    from pwgrid.cli.ask_grid import ask, find_grid
 
     try:
         return names(ask(find_grid(context.params.get("port"), context.params.get("runtime_dir")), "status"))

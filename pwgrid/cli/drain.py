@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.grid_queries import status, watch
 from pwgrid.cli.progress import Display
-from pwgrid.cli.running_grid import ask
 from pwgrid.runtime.find_grids import RunningGrid
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pwgrid
 from pwgrid import __version__
-from pwgrid.cli.running_grid import REPLY_TIMEOUT_S, ask, left_text
+from pwgrid.cli.ask_grid import REPLY_TIMEOUT_S, ask, left_text
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.runtime.find_grids import LeftGrid, RunningGrid, find_elsewhere, find_running
 
@@ -144,8 +144,8 @@ def follow_sessions(grid: RunningGrid) -> Iterator[list[dict[str, Any]]]:
 
 def redis_cli(grid: RunningGrid, arguments: tuple[str, ...]) -> NoReturn:
     """Replaces this process by redis-cli, connected to the grid's Redis."""
-    from pwgrid.registry.connect import redis_cli_arguments
-    from pwgrid.registry.embedded import find_redis_cli
+    from pwgrid.registry.embedded_redis import find_redis_cli
+    from pwgrid.registry.open_redis import redis_cli_arguments
 
     binary = find_redis_cli()
     where, password = redis_cli_arguments(ask(grid, "redis")["url"], timeout_s=REPLY_TIMEOUT_S)

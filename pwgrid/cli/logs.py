@@ -16,8 +16,8 @@ import click
 import orjson
 
 from pwgrid.cli import grid_queries
+from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
 from pwgrid.cli.output import compact, printable
-from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import LeftGrid
 

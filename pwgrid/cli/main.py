@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from pwgrid import __version__
-from pwgrid.cli.commands import change_grid, config, help, host, show_grid, token
-from pwgrid.cli.install.commands import install, uninstall
+from pwgrid.cli.commands import change_grid, config, help, show_grid, start_and_setup, token
+from pwgrid.cli.commands.install import install, uninstall
 from pwgrid.common.errors import GridError
 
 
@@ -64,7 +64,13 @@ def main() -> None:
 
 
 for command in (
-    *(host.serve, host.run, host.setup, host.doctor, host.calibrate),
+    *(
+        start_and_setup.serve,
+        start_and_setup.run,
+        start_and_setup.setup,
+        start_and_setup.doctor,
+        start_and_setup.calibrate,
+    ),
     *(show_grid.status, show_grid.top, show_grid.sessions, show_grid.logs, show_grid.version, show_grid.redis_cli),
     *(
         change_grid.drain,

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import click
 
+from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.cli.grid_queries import watch
 from pwgrid.cli.pool_names import pool_name
 from pwgrid.cli.progress import Display
-from pwgrid.cli.running_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.common.errors import GridError
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid

@@ -14,8 +14,8 @@ from typing import IO, Final
 from uuid import uuid4
 
 from pwgrid.cli import exit_codes
-from pwgrid.cli.closing_line import closing_line
 from pwgrid.cli.run_command_guard import MARK_VARIABLE
+from pwgrid.cli.run_summary import closing_line
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 

@@ -23,10 +23,10 @@ from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.main import Master
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
-from pwgrid.master.restart.earlier_children import Leftovers, find_leftovers
+from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
-from pwgrid.registry import embedded
+from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
@@ -109,7 +109,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         config = MasterConfig(
             settings=settings,
             redis_url=redis_url,
-            redis=None if settings.redis_url else embedded.prepare(runtime.directory / "redis"),
+            redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
             runtime=runtime,
             listeners=listeners,
             open_listeners=partial(_open, settings, held),
@@ -228,4 +228,4 @@ def _is_up_to_date(runs: WhatRuns, settings: Settings) -> bool:
 
 
 def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:
-    return settings.redis_url.get_secret_value() or embedded.url_of(runtime.directory / "redis")
+    return settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")

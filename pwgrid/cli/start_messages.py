@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
-from pwgrid.cli.address import url_for_others
+from pwgrid.cli.endpoint_for_other_hosts import url_for_others
 from pwgrid.cli.output import printable
 from pwgrid.cli.welcome import is_wanted, token_query, welcome
 from pwgrid.common import sd_notify

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pwgrid.cli.ask_grid import ask, left_text
 from pwgrid.cli.grid_queries import LOOK_EVERY_S
 from pwgrid.cli.progress import Display
-from pwgrid.cli.running_grid import ask, left_text
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
 from pwgrid.runtime.processes import opened

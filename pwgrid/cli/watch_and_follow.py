@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from pwgrid.cli import grid_queries, tables
+from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
 from pwgrid.cli.output import compact, printable
-from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 from pwgrid.common.errors import GridError
 
 Found = dict[str, Any]

@@ -8,9 +8,9 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from pwgrid.master.restart.earlier_children import Leftovers
+from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen
-from pwgrid.registry.embedded import EmbeddedRedis
+from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings

@@ -20,12 +20,12 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
-from pwgrid.master.policy.worker_life import Purpose
 from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
+from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.redis_child import RedisChild
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.earlier_children import Leftovers
+from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute
 from pwgrid.master.restart.reload import CONFIGURATION, Reload
 from pwgrid.master.restart.version_change import VersionChange
@@ -40,9 +40,9 @@ from pwgrid.runtime.browser_processes import reap_orphans
 
 log = structlog.get_logger()
 
-MIN_STARTING: Final = 4
-"""So many workers may always start at once. They compete with sessions for the cores, thread by thread: with two at a
-time they fall behind on two busy cores."""
+MOST_STARTING: Final = max(4, os.cpu_count() or 0)
+"""How many workers may start at once: one for each core, but at least 4. They compete with sessions for the cores, thread
+by thread: with two at a time they fall behind on two busy cores."""
 
 AFTER_DRAIN_S: Final = 75.0
 """Beyond the drain, the service manager is told to give a stop so long: for browsers that hang, the proxy and Redis,
@@ -210,7 +210,7 @@ class Master:
         for name, pool in self._pools.items():
             pool.foresee(self._workers.of(name), now)
         wanted = {name: pool.wanted(now) for name, pool in self._pools.items()}
-        limits = Limits(max(MIN_STARTING, os.cpu_count() or 0), settings.max_surge)
+        limits = Limits(MOST_STARTING, settings.max_surge)
         for action in plan(wanted, self._workers.views(), now, self._memory.limits(limits)):
             match action:
                 case Spawn():
@@ -303,7 +303,7 @@ class Master:
     # After another master, and before the next one
 
     def _adopt(self, leftovers: Leftovers) -> None:
-        """Adopt what another master left. What cannot be used was ended already (restart/earlier_children.py)."""
+        """Adopt what another master left. What cannot be used was ended already (restart/children_to_adopt.py)."""
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)

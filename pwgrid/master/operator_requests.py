@@ -16,7 +16,7 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import report_checks
-from pwgrid.master.policy.worker_life import Purpose
+from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.version_change import VersionChange
 from pwgrid.master.shutdown import Shutdown

@@ -13,7 +13,7 @@ from pwgrid.master.child import Child, Exit
 from pwgrid.master.fork import fork_command
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.single_child import SingleChild
-from pwgrid.registry.embedded import EmbeddedRedis
+from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()

@@ -10,7 +10,7 @@ from pwgrid.common.loop import Loop
 from pwgrid.common.types import ChildKind
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, Run
-from pwgrid.master.restart.earlier_children import open_child
+from pwgrid.master.restart.children_to_adopt import open_child
 from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()

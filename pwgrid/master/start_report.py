@@ -9,8 +9,8 @@ import structlog
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.worker_record import WorkerRecord
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ class StartReport:
         self._is_settled = False
         self._is_not_ready = False
 
-    def tell(self, records: Iterable[WorkerRecord], *, listens: bool, ready: bool) -> None:
+    def tell(self, records: Iterable[ManagedWorker], *, listens: bool, ready: bool) -> None:
         """Call the callbacks that have news: those about readiness once every pool is complete, or known not to start.
 
         `listens` and `ready` come from the proxy, so that a caller who then asks the proxy gets the same answer.
@@ -49,7 +49,7 @@ class StartReport:
             self._is_not_ready = True
             self._call(self._config.on_not_ready, status)
 
-    def _tell_progress(self, records: Iterable[WorkerRecord]) -> None:
+    def _tell_progress(self, records: Iterable[ManagedWorker]) -> None:
         statuses: dict[str, list[WorkerStatus]] = {name: [] for name in self._pools}
         for record in records:
             if record.life.is_capacity and record.pool in statuses:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final
 
-from pwgrid.master.workers.worker_record import WorkerRecord
+from pwgrid.master.workers.managed_worker import ManagedWorker
 
 ANSWER_S: Final = 1.0
 """How long to wait for workers to say how many sessions they have: what they said last is up to a ping old."""
@@ -23,7 +23,7 @@ class StopReport:
         self._is_told = self._is_hurried = False
         self._asked_at = math.inf
 
-    def tell(self, records: Collection[WorkerRecord], now: float, drain_s: float, *, hurried: bool) -> float:
+    def tell(self, records: Collection[ManagedWorker], now: float, drain_s: float, *, hurried: bool) -> float:
         """Say what is new. Returns when to call it again at the latest (monotonic seconds)."""
         self._asked_at = min(self._asked_at, now)
         if not self._is_told and not hurried:

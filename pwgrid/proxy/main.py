@@ -19,13 +19,14 @@ from pwgrid.common import log as logging
 from pwgrid.common.background_tasks import BackgroundTasks
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.traces import Traces
-from pwgrid.common.traces import start as start_traces
+from pwgrid.common.trace_export import Traces
+from pwgrid.common.trace_export import start as start_traces
 from pwgrid.common.types import BrowserType
-from pwgrid.common.waiting import first_of
+from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.choose_protocol import ProtocolChooser
 from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
@@ -33,14 +34,13 @@ from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusal_responses import no_capacity, stopping
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.dashboard.recent_events import RecentEvents
-from pwgrid.proxy.dead_workers import DeadWorkers
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.readiness import Readiness
-from pwgrid.proxy.reaper import keep_reaping
+from pwgrid.proxy.readiness_check import Readiness
+from pwgrid.proxy.reap_dead_workers import DeadWorkers
+from pwgrid.proxy.reap_stale_workers import keep_reaping
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
-from pwgrid.proxy.traces import ClientTraces
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
@@ -56,8 +56,8 @@ RETIRE_LOOK_S: Final = 0.05
 GRACE_S: Final = 5.0
 """How long answers may still be written when the proxy is told to stop."""
 
-TELL_WAITING_S: Final = 0.25
-"""How often at most the master hears of the lines."""
+TELL_WAITING_S: Final = 1.0
+"""How often at most the master hears of the lines: it only shows them, and each time costs it a turn of its loop."""
 
 MOST_PARTIES: Final = 50
 """How many waiting parties the master hears of at most: a frame of the control link is bounded."""

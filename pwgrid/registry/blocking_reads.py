@@ -14,7 +14,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.registry import records
-from pwgrid.registry.connect import open_blocking
+from pwgrid.registry.open_redis import open_blocking
 from pwgrid.registry.records import RegistrySnapshot, SessionRecord
 
 DEFAULT_TIMEOUT_S: Final = 1.0

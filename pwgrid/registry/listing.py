@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pwgrid.registry import records
-from pwgrid.registry.client import RedisClient
 from pwgrid.registry.records import SessionPage, SessionRecord
+from pwgrid.registry.redis_client import RedisClient
 
 _CHUNK: Final = 200
 

@@ -18,8 +18,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
 from pwgrid.registry import listing, records
-from pwgrid.registry.client import RedisClient
-from pwgrid.registry.connect import database
+from pwgrid.registry.open_redis import database
 from pwgrid.registry.pipelined_connection import Argument, Reply
 from pwgrid.registry.records import (
     Activity,
@@ -31,6 +30,7 @@ from pwgrid.registry.records import (
     SessionRecord,
     WorkerRecord,
 )
+from pwgrid.registry.redis_client import RedisClient
 from pwgrid.registry.scripts import load
 from pwgrid.registry.session_updates import SessionUpdate
 from pwgrid.registry.subscription import Subscription, glob_escape

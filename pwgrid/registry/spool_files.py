@@ -11,8 +11,8 @@ from pathlib import Path
 import orjson
 import structlog
 
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.common.whole_file import write_whole
 from pwgrid.registry.session_updates import SessionUpdate
 from pwgrid.runtime.directory import UNWRITTEN
 

@@ -13,8 +13,8 @@ import structlog
 from redis.asyncio.client import PubSub
 
 from pwgrid.common.redis_url import shown
-from pwgrid.common.waiting import end_task
-from pwgrid.registry.connect import close_async, open_async
+from pwgrid.common.wait_for_tasks import end_task
+from pwgrid.registry.open_redis import close_async, open_async
 from pwgrid.registry.reconnect import keep_connected
 
 log = structlog.get_logger()

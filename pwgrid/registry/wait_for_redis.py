@@ -10,7 +10,7 @@ import time
 
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 
-from pwgrid.registry.connect import open_blocking
+from pwgrid.registry.open_redis import open_blocking
 
 
 def main() -> int:

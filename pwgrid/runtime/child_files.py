@@ -16,8 +16,8 @@ from typing import Any, Final
 import orjson
 import psutil
 
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.types import ChildKind
-from pwgrid.common.whole_file import write_whole
 from pwgrid.runtime.processes import find_process
 from pwgrid.runtime.untrusted_files import read_plain
 

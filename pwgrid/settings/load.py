@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
-from pwgrid.common import traces
+from pwgrid.common import trace_export
 from pwgrid.common.errors import ConfigError, Violation
 from pwgrid.settings.model import (
     DEFAULT,
@@ -95,7 +95,7 @@ def load(
     settings = draft.finished(has_tokens=tokens_file is not None and os.path.exists(tokens_file))
     again = partial(load, config_file, dict(environ), dict(flags), private=private)
     warnings = tuple(_warnings(settings, draft.sources, path))
-    if (fault := traces.fault(environ)) is not None:
+    if (fault := trace_export.fault(environ)) is not None:
         warnings += (str(fault),)
     return Loaded(settings, draft.sources, path, again, tokens_file, warnings, tuple(find_strays(environ)))
 

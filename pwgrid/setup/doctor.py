@@ -19,11 +19,11 @@ from typing import Final, Literal
 
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.common import traces
+from pwgrid.common import trace_export
 from pwgrid.common.errors import GridError
 from pwgrid.common.redis_url import shown
 from pwgrid.master.memory.memory_readings import available_mib, own_cgroups, text_of
-from pwgrid.registry import embedded
+from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import find_elsewhere, find_left, find_running
@@ -204,7 +204,7 @@ def _tasks_left() -> Iterator[int]:
 def _redis(settings: Settings) -> Finding:
     if not settings.redis_url:
         try:
-            server = embedded.find_redis_server()
+            server = embedded_redis.find_redis_server()
         except GridError as error:
             return Finding("redis", "bad", f"no redis-server that runs: {error}", "pwgrid setup")
         version, fault = version_of(server)
@@ -213,7 +213,7 @@ def _redis(settings: Settings) -> Finding:
         return Finding("redis", "good", f"a private one: {server}, {version}")
     from redis.exceptions import RedisError
 
-    from pwgrid.registry.connect import open_blocking
+    from pwgrid.registry.open_redis import open_blocking
 
     url = settings.redis_url.get_secret_value()
     try:
@@ -241,9 +241,9 @@ def _port(settings: Settings) -> Finding:
 
 def _traces() -> Iterator[Finding]:
     """Nothing where nobody asks for them."""
-    if (variable := traces.asked_by(os.environ)) is None:
+    if (variable := trace_export.asked_by(os.environ)) is None:
         return
-    fault = traces.fault(os.environ)
+    fault = trace_export.fault(os.environ)
     good = f"they go where {variable} says"
     yield Finding("traces", "warn", *fault) if fault else Finding("traces", "good", good)
 

@@ -12,8 +12,8 @@ from typing import Final
 import orjson
 import structlog
 
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.common.whole_file import write_whole
 from pwgrid.tokens.tokens import NO_TOKENS, Token, Tokens
 
 log = structlog.get_logger()

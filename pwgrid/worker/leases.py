@@ -17,8 +17,8 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.whole_file import write_whole
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import CAPS, EXPIRES_AT, LEASE, TOKEN, lease_of
 from pwgrid.worker.handoff import Answer

@@ -18,7 +18,7 @@ from pwgrid.common.background_tasks import BackgroundTasks
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import why
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.waiting import first_of
+from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
 from pwgrid.control.child_side import ChildSide
 from pwgrid.registry.records import WorkerRecord, lease_of

@@ -44,7 +44,7 @@ async def test_an_adopted_worker_drains_and_is_replaced_as_any_other(playwright:
         grid.kill_master()
         grid.start_again()
         (old,) = [worker["pid"] for worker in grid.status()["workers"]]
-        from pwgrid.cli.running_grid import ask
+        from pwgrid.cli.ask_grid import ask
         from pwgrid.runtime.find_grids import RunningGrid
 
         running = RunningGrid(grid.runtime, grid.port, grid.process.pid, grid.endpoint)

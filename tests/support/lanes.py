@@ -25,8 +25,8 @@ MOSTLY_WAIT = (
     "tests/hostile/test_open_files.py",
     "tests/hostile/test_redis.py",
     "tests/hostile/test_requests.py",
-    "tests/lua/test_client.py",
-    "tests/lua/test_connect.py",
+    "tests/lua/test_redis_client.py",
+    "tests/lua/test_open_redis.py",
 )
 """Files that need a core for at most half of their time, and take more than 5 s."""
 

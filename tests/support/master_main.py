@@ -25,7 +25,7 @@ import uvloop
 
 from pwgrid.common import log as logging
 from pwgrid.common.types import BrowserType
-from pwgrid.common.waiting import first_of
+from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child
@@ -36,7 +36,7 @@ from pwgrid.master.proxy.listener import open_listener
 from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.embedded import EmbeddedRedis
+from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings

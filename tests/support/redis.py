@@ -14,7 +14,7 @@ import psutil
 import pytest
 from redis import Redis
 
-from pwgrid.registry import embedded
+from pwgrid.registry import embedded_redis
 
 READY_S = 20.0
 
@@ -24,7 +24,7 @@ class RedisServer:
 
     def __init__(self, *extra_arguments: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="pwgrid-redis-"))
-        self._redis = embedded.prepare(self.directory)
+        self._redis = embedded_redis.prepare(self.directory)
         self._extra = extra_arguments
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -44,7 +44,7 @@ class RedisServer:
         self.socket_path.unlink(missing_ok=True)
         with (self.directory / "output.log").open("ab") as output:
             self._process = subprocess.Popen((*self._redis.argv, *self._extra), stdout=output, stderr=output)
-        embedded.wait_until_ready(self.socket_path, time.monotonic() + READY_S)
+        embedded_redis.wait_until_ready(self.socket_path, time.monotonic() + READY_S)
 
     def signal(self, number: int) -> None:
         """Sends it a signal (SIGSTOP, SIGCONT)."""

@@ -12,12 +12,12 @@ from fastapi import FastAPI
 from structlog.testing import capture_logs
 
 from pwgrid.common.histogram import Histogram
-from pwgrid.proxy.api import bodies
+from pwgrid.proxy.api import bounded_bodies
 from pwgrid.proxy.api.app import create_app
-from pwgrid.proxy.connect.connect_figures import Figures
+from pwgrid.proxy.connect.connect_metrics import Figures
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.readiness import Readiness
+from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.settings.model import Settings
 
@@ -134,7 +134,7 @@ WITH_A_BODY = [
 async def test_a_body_that_does_not_arrive_is_not_waited_for(
     method: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "BODY_S", 0.05)
+    monkeypatch.setattr(bounded_bodies, "BODY_S", 0.05)
 
     async def never() -> dict[str, Any]:
         await asyncio.Event().wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.calibrate import load, plot, sizing, write
+from pwgrid.cli.calibrate import load_generator, plot, sizing, write
 from pwgrid.cli.calibrate import main as calibration
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.common.errors import GridError
@@ -226,12 +226,12 @@ class Client:
         await asyncio.sleep(0.001)
         self.live -= 1
         if number % 3 == 0:
-            raise load.SessionFailed("no luck")
+            raise load_generator.SessionFailed("no luck")
 
 
 async def test_so_many_clients_have_one_session_after_the_other_and_failures_are_counted_apart() -> None:
     client = Client()
-    step, failures = await load.measure(client, 4, 0.1)
+    step, failures = await load_generator.measure(client, 4, 0.1)
     assert (client.most, client.live) == (4, 0)
     assert (step.clients, step.sessions + step.failed) == (4, client.sessions)
     assert step.failed == len(failures) == client.sessions // 3 > 0
@@ -240,10 +240,10 @@ async def test_so_many_clients_have_one_session_after_the_other_and_failures_are
 
 async def test_a_session_that_fails_is_not_measured() -> None:
     async def fail() -> None:
-        raise load.SessionFailed("net::ERR_NAME_NOT_RESOLVED")
+        raise load_generator.SessionFailed("net::ERR_NAME_NOT_RESOLVED")
 
     with pytest.raises(GridError, match="the session that is to be measured fails: net::ERR_NAME_NOT_RESOLVED"):
-        await load.once(fail)
+        await load_generator.once(fail)
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,14 @@ def test_a_script_that_cannot_be_run_is_refused(name: str, mode: int | None, pro
         path.write_text("")
         path.chmod(mode)
     with pytest.raises(GridError, match=problem):
-        load.Script(path, "ws://127.0.0.1:1")
+        load_generator.Script(path, "ws://127.0.0.1:1")
 
 
 async def test_a_script_that_fails_says_how_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "fails.py"
     path.write_text("import os, sys\nsys.exit('no grid at ' + os.environ['PWGRID_WS_ENDPOINT'])\n")
-    with pytest.raises(load.SessionFailed, match=r"fails.py ended with 1: no grid at ws://127.0.0.1:1"):
-        await load.Script(path, "ws://127.0.0.1:1").session()
+    with pytest.raises(load_generator.SessionFailed, match=r"fails.py ended with 1: no grid at ws://127.0.0.1:1"):
+        await load_generator.Script(path, "ws://127.0.0.1:1").session()
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_was_and_alone(tmp_path: Path) -> None:

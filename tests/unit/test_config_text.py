@@ -17,7 +17,7 @@ from pwgrid.cli.main import main
 from pwgrid.common.errors import ConfigError
 from pwgrid.common.types import Part
 from pwgrid.settings import load as config
-from pwgrid.settings.config_file import write_files
+from pwgrid.settings.generated_config_files import write_files
 from pwgrid.settings.load import described, load, show
 from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
@@ -60,7 +60,7 @@ def test_the_shipped_files_are_those_that_the_table_stands_for(tmp_path: Path) -
     write_files(tmp_path)
     for name in ("grid.toml", "env.example"):
         assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), (
-            "run: python -m pwgrid.settings.config_file config"
+            "run: python -m pwgrid.settings.generated_config_files config"
         )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.worker_life import Phase
+from pwgrid.master.policy.worker_state_machine import Phase
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text()

@@ -12,8 +12,8 @@ from typing import Any, Never
 
 import pytest
 
+from pwgrid.cli.ask_grid import WithoutMasterError
 from pwgrid.cli.logs import Request, command_for, everything, naming, record_text, run, show, story
-from pwgrid.cli.running_grid import WithoutMasterError
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import ChildKind
 from pwgrid.runtime.child_files import ChildState

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.memory import meter as memory
 from pwgrid.master.memory.meter import MemoryMeter
-from pwgrid.master.policy.worker_life import Purpose, WorkerLife
 from pwgrid.master.policy.worker_plan import Limits
+from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.runtime.browser_processes import Table, Tree, process_table
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
@@ -47,14 +47,14 @@ class FakeWorkers:
 
 
 def memory_record(started_at: float, link: OneLink) -> Any:
-    from pwgrid.master.workers.worker_record import WorkerRecord
+    from pwgrid.master.workers.managed_worker import ManagedWorker
 
     class OneChild:
         pid = os.getpid()
 
     life = WorkerLife(Purpose.SERVE, WorkerStatus.AVAILABLE)
     arguments: tuple[Any, ...] = ("w", "chromium", "chromium", life, OneChild(), Tree(os.getpid(), Path("/nowhere")))
-    return WorkerRecord(*arguments, started_at, "1", link=link, slots=5)  # type: ignore[arg-type]
+    return ManagedWorker(*arguments, started_at, "1", link=link, slots=5)  # type: ignore[arg-type]
 
 
 def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> MemoryMeter:

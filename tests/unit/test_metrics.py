@@ -15,7 +15,7 @@ from pwgrid.master.policy import reason_classes
 from pwgrid.master.workers.tally import Tally
 from pwgrid.proxy.api import metric_families as families
 from pwgrid.proxy.api.metrics import Scrape, exposition
-from pwgrid.proxy.connect.connect_figures import Figures, Waited
+from pwgrid.proxy.connect.connect_metrics import Figures, Waited
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster

@@ -11,9 +11,9 @@ import click
 import pytest
 
 from pwgrid.cli import exit_codes, reload_scale_upgrade
+from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.drain import describe_end, is_good, progress
 from pwgrid.cli.reload_scale_upgrade import VersionChange, read_scale, reload_text
-from pwgrid.cli.running_grid import ask, find_grid
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 from tests.support.display import Recorded

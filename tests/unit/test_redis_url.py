@@ -11,7 +11,7 @@ import pytest
 
 from pwgrid.common import redis_url
 from pwgrid.common.redis_url import is_sentinel, problem, sentinels, service, shown
-from pwgrid.registry.connect import database, open_async
+from pwgrid.registry.open_redis import database, open_async
 
 SECRET = "hunter2"
 

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from pwgrid.proxy.readiness import Readiness
+from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selector

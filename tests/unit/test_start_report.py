@@ -8,8 +8,8 @@ import pytest
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.start_report import StartReport
+from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.worker_record import WorkerRecord
 
 SHORT = "the host is short of memory"
 
@@ -98,9 +98,9 @@ def test_what_another_master_had_started_is_started_but_called_ready_only_when_i
     assert start.tell(ready=True) == ["ready True"]
 
 
-def worker(status: WorkerStatus, *, of: str = "chromium") -> WorkerRecord:
+def worker(status: WorkerStatus, *, of: str = "chromium") -> ManagedWorker:
     life = SimpleNamespace(status=status, is_capacity=status in BEFORE_A_DRAIN)
-    return cast(WorkerRecord, SimpleNamespace(pool=of, life=life))
+    return cast(ManagedWorker, SimpleNamespace(pool=of, life=life))
 
 
 def test_no_more_workers_are_launched_than_are_wanted_also_while_one_is_replaced() -> None:

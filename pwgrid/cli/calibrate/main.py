@@ -11,8 +11,8 @@ import click
 
 from pwgrid.cli import output
 from pwgrid.cli.calibrate import measure, plot, sizing, write
-from pwgrid.cli.calibrate.load import STAND_IN
-from pwgrid.cli.private_settings import usable_cores
+from pwgrid.cli.calibrate.load_generator import STAND_IN
+from pwgrid.cli.private_grid_settings import usable_cores
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import psutil
 
-from pwgrid.cli.calibrate import load, plot
+from pwgrid.cli.ask_grid import ask
+from pwgrid.cli.calibrate import load_generator, plot
 from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
-from pwgrid.cli.private_settings import as_environment, usable_cores
+from pwgrid.cli.private_grid_settings import as_environment, usable_cores
 from pwgrid.cli.run import PrivateGrid, Ready
-from pwgrid.cli.running_grid import ask
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.master.memory.memory_readings import MIB, available_mib, memory_bytes
@@ -93,7 +93,7 @@ class _Calibration:
     async def run(self) -> Measured:
         available = available_mib()
         async with self._client() as client:
-            await load.once(client.session)  # what only the first session takes must not count for each
+            await load_generator.once(client.session)  # what only the first session takes must not count for each
             worker_mib, session_mib = await self._memory(client)
             cpu_s = await self._cpu(client)
             launch_s, launches_per_s = await self._launches()
@@ -113,19 +113,22 @@ class _Calibration:
         )
 
     @contextlib.asynccontextmanager
-    async def _client(self) -> AsyncIterator[load.Client]:
+    async def _client(self) -> AsyncIterator[load_generator.Client]:
         wish, endpoint = self._wish, self._ready.connect
         if wish.script is not None:
-            yield load.Script(wish.script, endpoint)
+            yield load_generator.Script(wish.script, endpoint)
             return
-        async with load.Page.of(wish.browser_type, endpoint, wish.url) as page:
+        async with load_generator.Page.of(wish.browser_type, endpoint, wish.url) as page:
             yield page
 
-    async def _memory(self, client: load.Client) -> tuple[float, float]:
+    async def _memory(self, client: load_generator.Client) -> tuple[float, float]:
         """The MiB of an idle worker, and of each session in it."""
         await asyncio.sleep(SETTLE_S)
         (idle,) = self._worker_mib()
-        highest, sessions = idle, asyncio.create_task(load.measure(client, TOGETHER, max(SETTLE_S, self._wish.seconds)))
+        highest, sessions = (
+            idle,
+            asyncio.create_task(load_generator.measure(client, TOGETHER, max(SETTLE_S, self._wish.seconds))),
+        )
         while not sessions.done():
             highest = max(highest, *await asyncio.to_thread(self._worker_mib))
             await asyncio.sleep(LOOK_S)
@@ -134,11 +137,11 @@ class _Calibration:
         self._say(f"memory ({self._metric}): {idle:.0f} MiB for an idle worker, {session:.0f} MiB for each session")
         return idle, session
 
-    async def _cpu(self, client: load.Client) -> float:
+    async def _cpu(self, client: load_generator.Client) -> float:
         """Processor seconds of one session, without those of its client."""
         before, since, sessions = self._cpu_s(), time.monotonic(), 0
         while time.monotonic() - since < min(self._wish.seconds, SHORT_S) or not sessions:
-            await load.once(client.session)
+            await load_generator.once(client.session)
             sessions += 1
         cpu_s = max(0.001, (self._cpu_s() - before) / sessions)
         self._say(f"processor: {cpu_s:.2f} s of one core for a session, without its client")
@@ -165,11 +168,11 @@ class _Calibration:
         self._say(f"launches: {mean:.1f} s each, {per_s:.1f} a second with {more} at once")
         return mean, per_s
 
-    async def _steps(self, client: load.Client) -> AsyncIterator[Step]:
+    async def _steps(self, client: load_generator.Client) -> AsyncIterator[Step]:
         steps: list[Step] = []
         clients = 1
         while clients <= self._wish.most and goes_on(steps):
-            step, failures = await load.measure(client, clients, self._wish.seconds)
+            step, failures = await load_generator.measure(client, clients, self._wish.seconds)
             if not step.sessions:
                 raise GridError(f"no session of {clients} at once worked: {(failures or ['no reason'])[0]}")
             steps.append(step)
@@ -202,7 +205,7 @@ class _Calibration:
 
     def _cpu_s(self) -> float:
         """Processor seconds of all workers; those of ended processes count for their parents."""
-        return sum(load.cpu_s(each) for tree in self._trees() for each in tree)
+        return sum(load_generator.cpu_s(each) for tree in self._trees() for each in tree)
 
 
 def report(found: Measured) -> list[str]:

@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.common.whole_file import write_whole
 from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
 
 

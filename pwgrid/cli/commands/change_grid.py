@@ -27,8 +27,8 @@ def drain(
     """
     from pwgrid.cli import drain as drain_command
     from pwgrid.cli import exit_codes
+    from pwgrid.cli.ask_grid import find_grid
     from pwgrid.cli.progress import watching
-    from pwgrid.cli.running_grid import find_grid
 
     if sum((worker is not None, pool is not None, everything)) != 1:
         raise click.UsageError("name one of WORKER, --pool POOL and --all")
@@ -62,7 +62,7 @@ def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     and exits 2, and nothing changes.
     """
     from pwgrid.cli import exit_codes, reload_scale_upgrade
-    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.cli.ask_grid import find_grid
     from pwgrid.common.errors import Refused
 
     try:
@@ -84,7 +84,7 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_
     pwgrid scale chromium=4 firefox=1
     """
     from pwgrid.cli import reload_scale_upgrade
-    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.cli.ask_grid import find_grid
 
     figures = reload_scale_upgrade.read_scale(pools)
     wanted = reload_scale_upgrade.scale(find_grid(port, runtime_dir), figures)
@@ -121,9 +121,9 @@ def restart(port: int | None, runtime_dir: str | None, **options: bool) -> None:
 def _replace_everything(
     port: int | None, runtime_dir: str | None, *, force: bool, no_wait: bool, as_json: bool
 ) -> None:
+    from pwgrid.cli.ask_grid import find_grid
     from pwgrid.cli.progress import watching
     from pwgrid.cli.reload_scale_upgrade import VersionChange
-    from pwgrid.cli.running_grid import find_grid
 
     change = VersionChange(find_grid(port, runtime_dir), force=force)
     is_through = not change.is_needed
@@ -146,8 +146,8 @@ def _replace_everything(
 def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as_json: bool) -> None:
     """Ends a grid: no new sessions, live ones go on until DRAIN_TIMEOUT. Ctrl-C ends only the waiting."""
     from pwgrid.cli import stop as stop_command
+    from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
     from pwgrid.cli.progress import watching
-    from pwgrid.cli.running_grid import WithoutMasterError, find_grid
 
     try:
         stopping = stop_command.stop(find_grid(port, runtime_dir), now=now)

@@ -55,7 +55,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     --runtime-dir names it, if several run).
     """
     from pwgrid.cli import grid_queries, output
-    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.cli.ask_grid import find_grid
     from pwgrid.settings import load as settings_load
 
     if running:

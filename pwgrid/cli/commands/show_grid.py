@@ -76,7 +76,7 @@ def sessions(
 ) -> None:
     """Shows the latest sessions, with the reason of each end; with --follow the newest last."""
     from pwgrid.cli import grid_queries, output, tables, watch_and_follow
-    from pwgrid.cli.running_grid import find_grid
+    from pwgrid.cli.ask_grid import find_grid
 
     grid = find_grid(port, runtime_dir)
     if follow:
@@ -130,8 +130,8 @@ def version(as_json: bool) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def redis_cli(arguments: tuple[str, ...]) -> None:
     """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
+    from pwgrid.cli.ask_grid import find_grid
     from pwgrid.cli.grid_queries import redis_cli
-    from pwgrid.cli.running_grid import find_grid
 
     port = os.environ.get("PWGRID_PORT", "").strip()
     if port and not port.isdecimal():

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install.install_steps import Command, Directory, Present, Record, Removal, Step, TextFile, User, Wanted
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.common.whole_file import write_whole
 
 RECORD: Final = "installed.json"
 """In the configuration's directory, which belongs to the user who installs: no other user may say what is removed."""

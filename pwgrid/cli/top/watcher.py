@@ -9,7 +9,7 @@ import time
 from typing import Any, Final, NoReturn
 
 from pwgrid.cli import grid_queries
-from pwgrid.cli.running_grid import ask, find_grid
+from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.top.key_actions import Request
 from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.common.errors import GridError, RegistryUnavailable

@@ -24,7 +24,7 @@ from pwgrid.master.policy.recycle_reasons import (
     renewed_after,
 )
 from pwgrid.master.policy.worker_plan import Limits
-from pwgrid.master.workers.worker_record import WorkerRecord
+from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_processes import Table
 from pwgrid.settings.model import Settings
@@ -100,7 +100,7 @@ class MemoryMeter:
             for name, pool in settings.pools_wanted().items()
         }
 
-    def _limits_of(self, record: WorkerRecord) -> RecycleLimits:
+    def _limits_of(self, record: ManagedWorker) -> RecycleLimits:
         """The limits of its pool; the global ones where the configuration no longer has that pool."""
         return self._limits_of_pools.get(record.pool, self._limits)
 
@@ -127,7 +127,7 @@ class MemoryMeter:
         )
         return min(ages, default=math.inf)
 
-    def _meter(self, records: list[WorkerRecord], table: Table) -> None:
+    def _meter(self, records: list[ManagedWorker], table: Table) -> None:
         metric = self._settings.memory_metric
         samples = renewed_after(self._settings.memory_check_interval)
         renewed = {record.worker_id for record in records if record.memory.is_due(samples)}
@@ -150,12 +150,12 @@ class MemoryMeter:
                 record.link.push_state({"rssMib": rss_mib})
         self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
 
-    def _mark(self, record: WorkerRecord, now: float) -> None:
+    def _mark(self, record: ManagedWorker, now: float) -> None:
         record.recycle = recycle_reason(self._limits_of(record), WorkerFigures(record.forked_at, record.memory), now)
         if record.recycle is not None:
             log.info("worker_to_be_recycled", worker=record.worker_id, reason=record.recycle, **_figures(record))
 
-    def _look_at_host(self, records: Iterable[WorkerRecord]) -> None:
+    def _look_at_host(self, records: Iterable[ManagedWorker]) -> None:
         self.host_available_mib = self._available()
         self._seen = frozenset(self._workers.records)
         sizes = [
@@ -170,15 +170,15 @@ class MemoryMeter:
             log.info("host_guard_opened", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
 
 
-def _processes(record: WorkerRecord, table: Table) -> Iterator[psutil.Process]:
+def _processes(record: ManagedWorker, table: Table) -> Iterator[psutil.Process]:
     if record.child.pid in table.processes:
         yield table.processes[record.child.pid]
     yield from record.tree.known
 
 
-def _oldest_first(record: WorkerRecord) -> int:
+def _oldest_first(record: ManagedWorker) -> int:
     return -record.memory.samples_since
 
 
-def _figures(record: WorkerRecord) -> dict[str, Any]:
+def _figures(record: ManagedWorker) -> dict[str, Any]:
     return {"rss_mib": record.memory.rss_mib, "memory_mib": record.memory.memory_mib, "active": record.active}

@@ -13,7 +13,7 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.proxy.proxy_child import ProxyChild
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.earlier_children import Leftovers
+from pwgrid.master.restart.children_to_adopt import Leftovers
 
 log = structlog.get_logger()
 

@@ -15,13 +15,13 @@ from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import concerning, concerning_pool
-from pwgrid.master.policy.worker_life import Purpose
+from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
 from pwgrid.settings.model import CONCERNS, Settings
 from pwgrid.settings.pools import PoolSettings
 
 if TYPE_CHECKING:
-    from pwgrid.master.workers.worker_record import WorkerRecord
+    from pwgrid.master.workers.managed_worker import ManagedWorker
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class ChildFileWriter:
         """The fingerprint of the settings that the workers of a pool are forked with."""
         return digest(concerning_pool(CONCERNS, self._config.settings, pool))
 
-    def worker(self, record: WorkerRecord) -> None:
+    def worker(self, record: ManagedWorker) -> None:
         """Write a worker's file, if anything in it has changed."""
         if not record.life.has_process:
             self._workers.pop(record.worker_id, None)

@@ -13,8 +13,8 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff, Run
 from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
 from pwgrid.master.policy.worker_plan import Wanted
+from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.master.workers.tally import Tally
-from pwgrid.master.workers.worker_record import WorkerRecord
 from pwgrid.settings.pools import PoolSettings
 
 log = structlog.get_logger()
@@ -91,7 +91,7 @@ class Pool:
             log.info("pool_scaled", pool=self.name, before=self.workers, after=workers)
             self.workers = workers
 
-    def failed(self, record: WorkerRecord, now: float) -> None:
+    def failed(self, record: ManagedWorker, now: float) -> None:
         """Count a worker that ended unplanned."""
         served_s = max(0.0, now - record.warm_since)
         self.died(record.life.reason or "ended without a reason", now, Run(record.forked_at, served_s, record.lifetime))
@@ -103,7 +103,7 @@ class Pool:
         retry_s = round(max(0.0, self.backoff.not_before - now), 2)
         log.warning("pool_backs_off", pool=self.name, deaths=self.backoff.deaths, retry_s=retry_s, reason=reason)
 
-    def observe(self, records: Collection[WorkerRecord], now: float) -> None:
+    def observe(self, records: Collection[ManagedWorker], now: float) -> None:
         """Update `is_complete`, and reset the backoff after a healthy run since the last death."""
         available = [record for record in records if record.life.status is WorkerStatus.AVAILABLE]
         self.is_complete = len(available) >= self.workers
@@ -113,13 +113,13 @@ class Pool:
             log.info("pool_healthy", pool=self.name)
             self.backoff = self.backoff.healthy()
 
-    def count_sessions(self, record: WorkerRecord, lifetime: int, now: float) -> None:
+    def count_sessions(self, record: ManagedWorker, lifetime: int, now: float) -> None:
         """Take in the number of sessions that one of its workers reports to have had so far."""
         if lifetime > record.lifetime and record.counted_at <= now:  # sessions under another master are not new
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
         record.lifetime, record.counted_at = lifetime, now
 
-    def foresee(self, records: Collection[WorkerRecord], now: float) -> None:
+    def foresee(self, records: Collection[ManagedWorker], now: float) -> None:
         """Update `spares`."""
         outlook = Outlook(
             self.rate.per_s(now),
@@ -129,7 +129,7 @@ class Pool:
         )
         self.spares = spares(outlook, [record.lifetime for record in records if record.life.is_capacity])
 
-    def status_reply(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
+    def status_reply(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
         count = {status: sum(1 for record in records if record.life.status is status) for status in WorkerStatus}
         return {
             "name": self.name,
@@ -150,12 +150,12 @@ class Pool:
             "reason": self.reason,
         }
 
-    def figures(self, records: Collection[WorkerRecord]) -> Figures:
+    def figures(self, records: Collection[ManagedWorker]) -> Figures:
         """What readiness depends on."""
         available = sum(record.life.status is WorkerStatus.AVAILABLE for record in records)
         return Figures(self.workers, available, self.reason and without_places(self.reason))
 
-    def roster_entry(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
+    def roster_entry(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
         settings, statuses = self.settings, [record.life.status for record in records]
         return {
             "browserType": settings.browser_type,
@@ -172,14 +172,14 @@ class Pool:
             "args": list(settings.args),
         }
 
-    def metrics(self, records: Collection[WorkerRecord]) -> dict[str, Any]:
+    def metrics(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
         """What the proxy's metrics show of it: the tally, and the memory of its workers."""
         sizes = [size for record in records if (size := record.memory.memory_mib or record.memory.rss_mib)]
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
         deaths = {"earlyDeaths": self.backoff.deaths}
         return {"browserType": self.settings.browser_type, **memory, **deaths, **self.tally.as_data()}
 
-    def _is_proof(self, record: WorkerRecord, now: float) -> bool:
+    def _is_proof(self, record: ManagedWorker, now: float) -> bool:
         served_s = now - record.warm_since
         started_since = record.forked_at >= self.backoff.died_at
         return started_since and self.backoff.policy.is_healthy(served_s, record.lifetime)

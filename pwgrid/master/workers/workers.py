@@ -23,20 +23,20 @@ from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import report_checks
 from pwgrid.master.policy.backoff import Run
-from pwgrid.master.policy.worker_life import Do, Phase, Purpose, Times
 from pwgrid.master.policy.worker_plan import WorkerView
+from pwgrid.master.policy.worker_state_machine import Do, Phase, Purpose, Times
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
-from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.worker_process import (
+from pwgrid.master.workers.fork_or_adopt_worker import (
     adopt_worker,
     browser_server_lives,
     fork_successor,
     fork_worker,
     times_of,
 )
-from pwgrid.master.workers.worker_record import WARM, WorkerRecord
+from pwgrid.master.workers.managed_worker import WARM, ManagedWorker
+from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_processes import Table, process_table
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.processes import find_process
@@ -77,7 +77,7 @@ class Workers:
         files: ChildFileWriter,
         proxies: Proxies,
     ) -> None:
-        self.records: dict[str, WorkerRecord] = {}
+        self.records: dict[str, ManagedWorker] = {}
         self.registry_seen = False
         self.drained: deque[Data] = deque(maxlen=DRAINED_KEPT)
         self._loop = loop
@@ -88,7 +88,7 @@ class Workers:
         self._trees = loop.timer(self._learn_trees_in_time)
         self._clean_up = CleanUp(loop, config.runtime, self._cleaned_up)
 
-    def of(self, pool: str) -> list[WorkerRecord]:
+    def of(self, pool: str) -> list[ManagedWorker]:
         return [record for record in self.records.values() if record.pool == pool]
 
     # What is done with them
@@ -127,7 +127,7 @@ class Workers:
         self._follow(record)
         log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
 
-    def _see_pool(self, record: WorkerRecord) -> None:
+    def _see_pool(self, record: ManagedWorker) -> None:
         """Add the worker's pool, as a removed one, if this master's configuration does not have it."""
         if record.pool not in self._pools:
             settings = replace(short_form(self._config.settings, record.browser_type), name=record.pool, workers=0)
@@ -150,7 +150,7 @@ class Workers:
                 each.close()
         return True
 
-    def serve(self, record: WorkerRecord) -> None:
+    def serve(self, record: ManagedWorker) -> None:
         """Let a spare serve, at once or as soon as it is warm; it counts as a wanted worker from now on."""
         self._do(record, record.life.serve(self._loop.now()))
 
@@ -158,7 +158,7 @@ class Workers:
         now, times = self._loop.now(), self._times()
         return [record.view(now, times) for record in self.records.values()]
 
-    def drain(self, record: WorkerRecord, reason: str, wanted: Purpose) -> None:
+    def drain(self, record: ManagedWorker, reason: str, wanted: Purpose) -> None:
         """Have a worker drain and end; if it does not end in time, it is killed."""
         was = record.life.status
         todo = record.life.drain(wanted, reason, self._loop.now(), self._times())
@@ -174,7 +174,7 @@ class Workers:
         if record is not None:
             self._send(record, "end_session", {"sessionId": session_id, "reason": reason})
 
-    def kill(self, record: WorkerRecord, reason: str) -> None:
+    def kill(self, record: ManagedWorker, reason: str) -> None:
         """Kill a worker that takes too much memory, and its tree; its sessions fail for `reason`."""
         self._do(record, record.life.takes_too_much_memory(reason))
 
@@ -204,7 +204,7 @@ class Workers:
 
     # What workers report. Content that makes no sense raises ValueError, which ends its connection.
 
-    def _heard(self, record: WorkerRecord, item: Received) -> None:
+    def _heard(self, record: ManagedWorker, item: Received) -> None:
         now, life = self._loop.now(), record.life
         match item:
             case Opened():
@@ -233,7 +233,7 @@ class Workers:
             case Applied():
                 log.warning("event_unknown", worker=record.worker_id, name=item.name)
 
-    def _said(self, record: WorkerRecord, name: str, data: Data) -> None:
+    def _said(self, record: ManagedWorker, name: str, data: Data) -> None:
         now, life = self._loop.now(), record.life
         if name == "stopped":
             cut, timed_out = report_checks.count(data.get("cut")), bool(data.get("timedOut"))
@@ -265,7 +265,7 @@ class Workers:
         elif name == "failed":
             log.error("worker_failed", worker=record.worker_id, pool=record.pool, reason=reason)
 
-    def _note_warm(self, record: WorkerRecord, *, is_repeated: bool) -> None:
+    def _note_warm(self, record: ManagedWorker, *, is_repeated: bool) -> None:
         self.registry_seen |= record.life.status is WorkerStatus.AVAILABLE
         if record.life.status not in WARM or record.warm_since <= self._loop.now():
             return
@@ -277,16 +277,16 @@ class Workers:
             pool.starts.took(took_s)
             pool.tally.launch.observe(took_s)
 
-    def _note_drain(self, record: WorkerRecord, was: WorkerStatus, reason: str) -> None:
+    def _note_drain(self, record: ManagedWorker, was: WorkerStatus, reason: str) -> None:
         if was in BEFORE_A_DRAIN and record.life.status is WorkerStatus.DRAINING:
             self._pools[record.pool].tally.drains(reason)
 
     # How workers end
 
-    def _on_silence(self, record: WorkerRecord, reason: str) -> None:
+    def _on_silence(self, record: ManagedWorker, reason: str) -> None:
         self._do(record, record.life.falls_silent(reason, taken_over=self._can_be_taken_over(record)))
 
-    def _exited(self, record: WorkerRecord, ended: Exit) -> None:
+    def _exited(self, record: ManagedWorker, ended: Exit) -> None:
         if record.link is not None:
             record.link.read_what_is_left()
         record.tree.worker_pid = 0  # from here on another process may have the pid
@@ -302,20 +302,20 @@ class Workers:
         self._do(record, todo)
 
     @staticmethod
-    def _count_among_its_tree(record: WorkerRecord) -> None:
+    def _count_among_its_tree(record: ManagedWorker) -> None:
         """What could not be killed is tried again with the rest that the worker leaves."""
         with suppress(OSError):  # no descriptor is free
             process = find_process(record.child.pid, record.child.create_time)
             record.tree.known |= {process} if process is not None else set()
 
-    def _can_be_taken_over(self, record: WorkerRecord) -> bool:
+    def _can_be_taken_over(self, record: ManagedWorker) -> bool:
         try:
             return record.life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
         except OSError as error:  # no descriptor is free, nor would one be for a successor
             log.error("browser_server_not_found", worker=record.worker_id, reason=error.strerror or str(error))
             return False
 
-    def _fork_successor(self, record: WorkerRecord) -> None:
+    def _fork_successor(self, record: ManagedWorker) -> None:
         """Fork a process that stays until the sessions of the dead one have ended: its browser server lives."""
         try:
             control = fork_successor(self._loop, self._config, record, self._pools[record.pool].settings)
@@ -345,54 +345,54 @@ class Workers:
 
     # Doing what `life` decides
 
-    def _do(self, record: WorkerRecord, todo: Iterable[Do]) -> None:
+    def _do(self, record: ManagedWorker, todo: Iterable[Do]) -> None:
         for what in todo:
             _DOING[what](self, record)
         record.late.arm(record.life.ready_by)
         self._files.worker(record)
 
-    def _count_death(self, record: WorkerRecord) -> None:
+    def _count_death(self, record: ManagedWorker) -> None:
         self._pools[record.pool].failed(record, self._loop.now())
 
-    def _send_serve(self, record: WorkerRecord) -> None:
+    def _send_serve(self, record: ManagedWorker) -> None:
         self._send(record, "serve", {})
 
-    def _send_drain(self, record: WorkerRecord) -> None:
+    def _send_drain(self, record: ManagedWorker) -> None:
         is_now = record.life.purpose is Purpose.END_NOW
         timeout_s = round(max(0.0, record.life.sessions_until - self._loop.now()), 1)
         is_recycle = record.life.purpose is Purpose.RECYCLE
         how = {"timeoutS": timeout_s, "recycle": is_recycle, "now": is_now}
         self._send(record, "drain", {"reason": record.life.reason, **how})
 
-    def _limit_drain(self, record: WorkerRecord) -> None:
+    def _limit_drain(self, record: ManagedWorker) -> None:
         record.child.end_by(math.inf, record.life.drain_by)
 
-    def _kill_process(self, record: WorkerRecord) -> None:
+    def _kill_process(self, record: ManagedWorker) -> None:
         now = self._loop.now()
         record.child.end_by(now, now)
 
-    def _cut_link(self, record: WorkerRecord) -> None:
+    def _cut_link(self, record: ManagedWorker) -> None:
         if record.link is not None:
             record.link.close(record.life.reason or "ended")
             record.link = None
 
-    def _tell_lost(self, record: WorkerRecord) -> None:
+    def _tell_lost(self, record: ManagedWorker) -> None:
         reason = record.life.reason
         log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
         self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
         self._tell_proxy(record, "worker_lost")
 
-    def _tell_proxy(self, record: WorkerRecord, command: str) -> None:
+    def _tell_proxy(self, record: ManagedWorker, command: str) -> None:
         about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.life.reason}
         self._proxies.send(command, about)
 
     @staticmethod
-    def _send(record: WorkerRecord, name: str, data: Data) -> None:
+    def _send(record: ManagedWorker, name: str, data: Data) -> None:
         """Send a command over its link, where it waits if an adopted worker has not reconnected yet."""
         if record.link is not None:
             record.link.send(name, data)
 
-    def _follow(self, record: WorkerRecord, control: socket.socket | None = None) -> None:
+    def _follow(self, record: ManagedWorker, control: socket.socket | None = None) -> None:
         """Watch its process and its link from here on."""
         lost_s = self._config.settings.worker_lost_threshold
         record.link = MasterSide(
@@ -413,11 +413,11 @@ class Workers:
     def _times(self) -> Times:
         return times_of(self._config.settings)
 
-    def _on_late(self, record: WorkerRecord) -> None:
+    def _on_late(self, record: ManagedWorker) -> None:
         self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
 
 
-_DOING: Final[dict[Do, Callable[[Workers, WorkerRecord], object]]] = {
+_DOING: Final[dict[Do, Callable[[Workers, ManagedWorker], object]]] = {
     Do.COUNT_DEATH: Workers._count_death,
     Do.SEND_SERVE: Workers._send_serve,
     Do.SEND_DRAIN: Workers._send_drain,
@@ -434,7 +434,7 @@ _DOING: Final[dict[Do, Callable[[Workers, WorkerRecord], object]]] = {
 }
 
 
-def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
+def select(records: Iterable[ManagedWorker], data: Data) -> list[ManagedWorker]:
     """The workers that a drain request names: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
     worker_id = data.get("worker", data.get("workerId"))
     if worker_id is not None:
@@ -444,7 +444,7 @@ def select(records: Iterable[WorkerRecord], data: Data) -> list[WorkerRecord]:
     return list(records) if data.get("all") else []
 
 
-def _why(record: WorkerRecord, ended: Exit) -> str:
+def _why(record: ManagedWorker, ended: Exit) -> str:
     if ended.was_killed:
         how = "and cannot be killed" if ended.is_left else "killed"
         return f"{record.life.reason or 'asked to end'}: did not end in time, {how}"

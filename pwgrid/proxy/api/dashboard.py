@@ -18,7 +18,7 @@ from websockets.datastructures import Headers
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.common.waiting import first_of
+from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.proxy.api.common import address_of
 from pwgrid.proxy.api.roles import open_to_all
 from pwgrid.proxy.connect.refusal_responses import body_of, no_capacity, registry_away

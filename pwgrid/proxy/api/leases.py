@@ -12,16 +12,16 @@ from starlette.responses import Response
 from pwgrid.common.label_keys import LabelKeyError, parse
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.bodies import BoundedBody
+from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, problems
 from pwgrid.proxy.api.roles import needs
+from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.labels_and_run_names import run_name
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import Ticket
-from pwgrid.proxy.traces import attempting
 from pwgrid.registry import records
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.bodies import BoundedBody
+from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import problems
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.refusal_responses import no_capacity

@@ -17,8 +17,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
+from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect import connect_head, refusal_responses
-from pwgrid.proxy.connect.connect_figures import Figures, Waited
+from pwgrid.proxy.connect.connect_metrics import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.access import Access, Address
@@ -37,7 +38,6 @@ from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
-from pwgrid.proxy.traces import Attempt, ClientTraces
 from pwgrid.registry import records
 from pwgrid.registry.registry import Selection
 from pwgrid.settings.model import Settings

@@ -12,7 +12,7 @@ from importlib.metadata import version as version_of_package
 from pathlib import Path
 from typing import Any
 
-from pwgrid.common.whole_file import write_whole
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.settings.model import Settings
 
 

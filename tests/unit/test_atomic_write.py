@@ -14,8 +14,8 @@ from pwgrid.cli import token as tokens
 from pwgrid.cli.calibrate import write as calibrated
 from pwgrid.cli.install import apply
 from pwgrid.cli.install.install_steps import TextFile
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.common.whole_file import write_whole
 from pwgrid.registry import spool_files as kept
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings

@@ -20,9 +20,9 @@ from redis.exceptions import RedisError
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import problem
 from pwgrid.registry.blocking_reads import snapshot
-from pwgrid.registry.client import RedisClient
-from pwgrid.registry.connect import redis_cli_arguments
-from pwgrid.registry.embedded import find_redis_cli, find_redis_server
+from pwgrid.registry.embedded_redis import find_redis_cli, find_redis_server
+from pwgrid.registry.open_redis import redis_cli_arguments
+from pwgrid.registry.redis_client import RedisClient
 from pwgrid.registry.registry import Registry
 from tests.support.grid import free_port
 from tests.support.redis import RedisServer

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pwgrid.cli.closing_line import text_of
 from pwgrid.cli.main import main
-from pwgrid.cli.private_settings import as_environment, private_settings, slots_of_worker, usable_cores
+from pwgrid.cli.private_grid_settings import as_environment, private_settings, slots_of_worker, usable_cores
+from pwgrid.cli.run_summary import text_of
 from pwgrid.settings.load import load
 
 SERVERS_OWN = {

@@ -5,7 +5,7 @@ import asyncio
 from structlog.testing import capture_logs
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.reaper import keep_reaping
+from pwgrid.proxy.reap_stale_workers import keep_reaping
 from pwgrid.registry.records import Reaped
 
 

@@ -9,8 +9,8 @@ import structlog
 from click.testing import CliRunner
 
 from pwgrid.cli.main import main
-from pwgrid.common import traces
-from pwgrid.proxy.traces import ClientTraces
+from pwgrid.common import trace_export
+from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.settings.load import load
 from pwgrid.setup.doctor import _traces as traces_of
 
@@ -33,8 +33,8 @@ ASKED = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
     ],
 )
 def test_the_standard_variables_ask_for_traces(environ: dict[str, str], variable: str | None) -> None:
-    assert traces.asked_by(environ) == variable
-    assert traces.fault(environ) is None
+    assert trace_export.asked_by(environ) == variable
+    assert trace_export.fault(environ) is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_keeps_traces_from_being_made_is_said_with_what_to_do(more: dict[st
     assert load(None, {**environ, "OTEL_SDK_DISABLED": "true"}, {}).warnings == ()
     with mock.patch.dict("os.environ", environ):
         (finding,) = traces_of()
-        assert traces.start("proxy", 8080) is None
+        assert trace_export.start("proxy", 8080) is None
     assert (finding.level, finding.found.startswith(found), bool(finding.to_do)) == ("warn", True, True)
 
 
@@ -67,7 +67,7 @@ def test_where_the_extra_is_missing_config_check_says_what_to_install_and_finds_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(traces, "_EXPORTER", "no-such-package")
+        patch.setattr(trace_export, "_EXPORTER", "no-such-package")
         done = CliRunner().invoke(main, ["config", "check"], env={"PWGRID_CONFIG": None, **ASKED})
         assert done.exit_code == 0
         assert "warning: no traces" in done.stderr
@@ -90,7 +90,7 @@ def test_a_process_whose_tracer_cannot_be_made_goes_without() -> None:
     environ = {**ASKED, "OTEL_BSP_MAX_QUEUE_SIZE": "-1"}
     try:
         with mock.patch.dict("os.environ", environ), structlog.testing.capture_logs() as lines:
-            assert traces.start("proxy", 8080) is None
+            assert trace_export.start("proxy", 8080) is None
     finally:
         logger.handlers, logger.propagate = handlers, propagates
     ((event, error),) = ((line["event"], line["error"]) for line in lines)
@@ -101,12 +101,12 @@ def test_a_process_whose_tracer_cannot_be_made_goes_without() -> None:
 def test_complaints_of_the_sdk_are_one_line_now_and_then_that_counts_the_others() -> None:
     logger = logging.Logger("opentelemetry.test")
     with structlog.contextvars.bound_contextvars(role="proxy", of="p1"):
-        logger.addHandler(traces._Complaints())
+        logger.addHandler(trace_export._Complaints())
     with mock.patch("time.monotonic", return_value=1000.0) as clock, structlog.testing.capture_logs() as lines:
         for number in range(5):
             logger.error("Failed to export %s", number)
         logger.info("not worth a line")
-        clock.return_value += traces.QUIET_S
+        clock.return_value += trace_export.QUIET_S
         logger.warning("Queue full")
     assert [(line["why"], line["more_since_the_last_line"]) for line in lines] == [
         ("Failed to export 0", 0),

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.registry import reconnect
-from pwgrid.registry.client import RedisClient
 from pwgrid.registry.reconnect import keep_connected
+from pwgrid.registry.redis_client import RedisClient
 from pwgrid.registry.scripts import Script, load
 from pwgrid.registry.subscription import Subscription
 from tests.support.redis import RedisServer

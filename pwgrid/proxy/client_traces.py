@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.common.traces import Span, Traces
+from pwgrid.common.trace_export import Span, Traces
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import WorkerView
 from pwgrid.proxy.select.queue import ClientGone, Ticket

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from pwgrid.cli.running_grid import ask
+from pwgrid.cli.ask_grid import ask
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 

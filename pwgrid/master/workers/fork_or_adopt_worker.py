@@ -14,9 +14,9 @@ from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
-from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
-from pwgrid.master.restart.earlier_children import open_child
-from pwgrid.master.workers.worker_record import WARM, WorkerRecord
+from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
+from pwgrid.master.restart.children_to_adopt import open_child
+from pwgrid.master.workers.managed_worker import WARM, ManagedWorker
 from pwgrid.runtime.browser_processes import Tree, process_table
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState
@@ -30,7 +30,7 @@ def times_of(settings: Settings) -> Times:
 
 def fork_worker(
     loop: Loop, config: MasterConfig, pool: PoolSettings, purpose: Purpose, *, registry_seen: bool
-) -> tuple[WorkerRecord, socket.socket]:
+) -> tuple[ManagedWorker, socket.socket]:
     """Fork a worker with a new directory; returns its record and our end of its control link.
 
     Raises OSError, with nothing left behind.
@@ -54,13 +54,13 @@ def fork_worker(
     now = loop.now()
     life = WorkerLife.forked(purpose, now, times_of(config.settings))
     tree = Tree(child.pid, directory)
-    record = WorkerRecord(
+    record = ManagedWorker(
         worker_id, pool.name, pool.browser_type, life, child, tree, now, version=config.version, ipc=ipc
     )
     return record, control
 
 
-def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord, pool: PoolSettings) -> socket.socket:
+def fork_successor(loop: Loop, config: MasterConfig, record: ManagedWorker, pool: PoolSettings) -> socket.socket:
     """Fork a process in the place of the dead one, with its id, directory and browser server; returns our end of its
     control link. Raises OSError, with nothing left behind.
 
@@ -84,7 +84,7 @@ def fork_successor(loop: Loop, config: MasterConfig, record: WorkerRecord, pool:
     return control
 
 
-def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerRecord:
+def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> ManagedWorker:
     """The record of a worker that another master forked, also of one that has ended since its file was read."""
     child = open_child(loop, state)
     if child is None:
@@ -95,7 +95,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
     life = WorkerLife.adopted(state.status, purpose, loop.now(), times_of(config.settings), state.sessions_until)
     life.reason, life.successors = state.reason, int(state.is_successor)
     ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
-    return WorkerRecord(
+    return ManagedWorker(
         worker_id=state.name,
         pool=state.pool or browser_type,  # versions without named pools write none
         browser_type=browser_type,
@@ -112,7 +112,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> WorkerR
     )
 
 
-def browser_server_lives(record: WorkerRecord) -> bool:
+def browser_server_lives(record: ManagedWorker) -> bool:
     """Whether there is a browser server that a successor could take over. Raises OSError."""
     node_pid = record.launched.get("nodePid")
     if record.ipc is None or not isinstance(node_pid, int):

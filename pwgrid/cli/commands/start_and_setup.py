@@ -65,7 +65,7 @@ def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> Non
     \b
     pwgrid run --chromium 2 -- npx playwright test
     """
-    from pwgrid.cli.private_settings import as_environment, private_settings
+    from pwgrid.cli.private_grid_settings import as_environment, private_settings
     from pwgrid.cli.run import grid_environment, run_command
 
     flags["port"] = flags["port"] or 0

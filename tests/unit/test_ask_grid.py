@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.cli.running_grid import ask
+from pwgrid.cli.ask_grid import ask
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.runtime.find_grids import RunningGrid
 

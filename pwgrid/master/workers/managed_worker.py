@@ -14,15 +14,15 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.control.master_side import MasterSide
 from pwgrid.master.child import Child
 from pwgrid.master.policy.recycle_reasons import Footprint
-from pwgrid.master.policy.worker_life import Purpose, Times, WorkerLife
 from pwgrid.master.policy.worker_plan import WorkerView
+from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
 from pwgrid.runtime.browser_processes import Tree
 
 WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 
 
 @dataclass(eq=False, slots=True)
-class WorkerRecord:
+class ManagedWorker:
     """One worker. Times are monotonic seconds.
 
     `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy of

@@ -10,7 +10,7 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.reaper import report
+from pwgrid.proxy.reap_stale_workers import report
 from pwgrid.registry import spool_files
 from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
 from pwgrid.registry.registry import Registry

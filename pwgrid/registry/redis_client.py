@@ -18,8 +18,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_url import shown
-from pwgrid.common.waiting import end_task
-from pwgrid.registry.connect import close_async, open_async
+from pwgrid.common.wait_for_tasks import end_task
+from pwgrid.registry.open_redis import close_async, open_async
 from pwgrid.registry.pipelined_connection import Argument, Command, Pipeline, PipelinedConnection, Reply, packed
 from pwgrid.registry.reconnect import keep_connected
 from pwgrid.registry.scripts import Script

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, TRANSITIONS, LifecycleError, WorkerEvent, WorkerStatus
-from pwgrid.master.policy.worker_life import (
+from pwgrid.master.policy.worker_state_machine import (
     DRAIN_GRACE_S,
     DRAIN_NOW_S,
     LAUNCH_GRACE_S,

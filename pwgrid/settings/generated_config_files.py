@@ -1,4 +1,5 @@
-"""Writes config/grid.toml and config/env.example from the model: `python -m pwgrid.settings.config_file config`."""
+"""Writes config/grid.toml and config/env.example from the model:
+`python -m pwgrid.settings.generated_config_files config`."""
 
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pwgrid.settings.pools import PoolTable
 
 _TOML_HEAD: Final = """\
 # All settings of pwgrid with their defaults. Made from pwgrid/settings/model.py by
-# `python -m pwgrid.settings.config_file config`: change it there.
+# `python -m pwgrid.settings.generated_config_files config`: change it there.
 #
 # A line counts once its # is removed. The grid reads the file that --config or $PWGRID_CONFIG names, else
 # /etc/pwgrid/grid.toml. Environment variables (the setting's name in upper case, or the name given) beat the file,
@@ -45,7 +46,7 @@ _EXAMPLE: Final = {
 
 _ENVIRONMENT_HEAD: Final = """\
 # Environment of pwgrid with the defaults. Made from pwgrid/settings/model.py by
-# `python -m pwgrid.settings.config_file config`: change it there.
+# `python -m pwgrid.settings.generated_config_files config`: change it there.
 # A line counts once its # is removed; an empty value counts as not set. Lists are words as a shell splits them.
 
 # Configuration file; empty: /etc/pwgrid/grid.toml, if there is one.
