@@ -41,8 +41,8 @@ from pwgrid.runtime.browser_processes import reap_orphans
 log = structlog.get_logger()
 
 MOST_STARTING: Final = max(4, os.cpu_count() or 0)
-"""How many workers may start at once: one for each core, but at least 4. They compete with sessions for the cores, thread
-by thread: with two at a time they fall behind on two busy cores."""
+"""How many workers may start at once: one for each core, but at least 4. They compete with sessions for the cores,
+thread by thread: with two at a time they fall behind on two busy cores."""
 
 AFTER_DRAIN_S: Final = 75.0
 """Beyond the drain, the service manager is told to give a stop so long: for browsers that hang, the proxy and Redis,

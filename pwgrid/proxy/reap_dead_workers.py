@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.reap_stale_workers import report
@@ -48,13 +48,22 @@ class DeadWorkers:
                 for spooled in spool_files.read_all(self._runtime):
                     await self._write(spooled)
                 for worker_id, (browser_type, reason) in list(self.lost.items()):
-                    report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
-                    self.lost.pop(worker_id, None)
+                    await self._reap(worker_id, browser_type, reason)
             except (RegistryUnavailable, OSError) as error:  # the latter is of a spool file
                 log.warning("dead_workers_not_cleared", workers=len(self.lost), error=str(error))
                 self._is_refused.set()
                 return
-        self._on_cleared()
+        if not self._is_refused.is_set():
+            self._on_cleared()
+
+    async def _reap(self, worker_id: str, browser_type: BrowserType, reason: str) -> None:
+        try:
+            report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
+        except RegistryError as error:  # of this worker alone, such as a key of another type
+            log.error("dead_worker_not_cleared", worker=worker_id, error=str(error))
+            self._is_refused.set()
+            return
+        self.lost.pop(worker_id, None)
 
     async def keep_trying(self) -> None:
         """Tries again after AGAIN_S whenever Redis has refused: while it stays connected, no event tells that it works

@@ -81,6 +81,6 @@ async def _entries(client: RedisClient, index: str, score: str, last_id: str | N
 
 def _read(cursor: str) -> tuple[str, str]:
     score, colon, session_id = cursor.partition(":")
-    if not colon or not (score.replace(".", "", 1).isdecimal() or score == "inf"):
+    if not colon or not score.isascii() or not (score.replace(".", "", 1).isdecimal() or score == "inf"):
         raise ValueError(f"not a cursor: {cursor!r}")
     return score, session_id

@@ -96,6 +96,22 @@ async def test_what_redis_cannot_take_yet_stays_for_later(
     assert (await registry.snapshot()).outcomes == {"completed": 2}
 
 
+async def test_a_worker_that_redis_refuses_to_remove_keeps_no_other_one(registry: Registry, tmp_path: Path) -> None:
+    await registry.register(WORKER)
+    await registry.client.call("SET", "sessions:live:chromium:00000000", "of another program")
+    cleared: list[bool] = []
+    clearing = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
+    clearing.lost.update({"00000000": ("chromium", "memory limit"), WORKER.worker_id: ("chromium", "memory limit")})
+    with capture_logs() as logs:
+        await clearing.clear()
+    assert [line["worker"] for line in logs if line["event"] == "dead_worker_not_cleared"] == ["00000000"]
+    assert (clearing.lost.keys(), cleared) == ({"00000000"}, [])
+    assert (await registry.snapshot()).workers == {}
+    await registry.client.call("DEL", "sessions:live:chromium:00000000")
+    await clearing.clear()
+    assert (clearing.lost, cleared) == ({}, [True])
+
+
 async def test_what_was_put_off_is_tried_again(
     registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,7 +337,7 @@ async def test_filters_pass_what_matches(many: Registry) -> None:
     assert (await many.sessions(browser_type="firefox")).sessions == []
 
 
-@pytest.mark.parametrize("cursor", ["x", "1:2:", "-inf:a", ":a"])
+@pytest.mark.parametrize("cursor", ["x", "1:2:", "-inf:a", ":a", "\u0661:a"])
 async def test_a_cursor_of_somebody_else_is_refused(registry: Registry, cursor: str) -> None:
     if cursor == "1:2:":
         assert (await registry.sessions(cursor=cursor)).sessions == []
