@@ -38,6 +38,10 @@ class _Commands(click.Group):
         except BrokenPipeError:  # `pwgrid status | head`; click itself would exit with 1
             _write_no_more()
             sys.exit(0)
+        except KeyboardInterrupt:  # click itself would print "Aborted!" and exit with 1
+            from pwgrid.cli import exit_codes
+
+            sys.exit(exit_codes.INTERRUPTED)
 
 
 def _surroundings(error: OSError) -> str | None:

@@ -59,6 +59,16 @@ def options(command: click.Command) -> set[str]:
     return {option for parameter in command.get_params(context) for option in parameter.opts}
 
 
+@pytest.mark.parametrize("arguments", [["doctor"], ["setup", "--chromium", "0"]])
+def test_ctrl_c_ends_any_command_with_its_own_exit_code(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pwgrid.settings.load.load", interrupted)
+    done = CliRunner().invoke(main, arguments)
+    assert (done.exit_code, done.output) == (130, "")
+
+
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
 def test_a_command_that_prints_data_prints_json(name: str, command: click.Command) -> None:
     assert ("--json" in options(command)) is (name not in WITHOUT_JSON)

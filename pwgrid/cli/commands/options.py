@@ -1,9 +1,7 @@
 """Options that several commands share: the settings as flags, which grid is meant, --json."""
 
-import contextlib
 import os
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,17 +69,6 @@ def completing(what: str) -> Any:
         return found
 
     return complete
-
-
-@contextlib.contextmanager
-def until_ctrl_c() -> Iterator[None]:
-    """Ctrl-C ends the command in this block, with the exit code that shells give for it."""
-    from pwgrid.cli import exit_codes
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(exit_codes.INTERRUPTED)
 
 
 class Configured(click.Command):

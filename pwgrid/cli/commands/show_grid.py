@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pwgrid.cli.commands.options import GRID_OPTIONS, completing, until_ctrl_c, with_json, with_options
+from pwgrid.cli.commands.options import GRID_OPTIONS, completing, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.session_lifecycle import SessionStatus
 
@@ -31,8 +31,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     from pwgrid.cli import exit_codes, output, watch_and_follow
 
     if every_s is not None:
-        with until_ctrl_c():
-            watch_and_follow.watch_status(lambda: watch_and_follow.status(port, runtime_dir), every_s, as_json=as_json)
+        watch_and_follow.watch_status(lambda: watch_and_follow.status(port, runtime_dir), every_s, as_json=as_json)
     try:
         found = watch_and_follow.status(port, runtime_dir)
     except NoGridError as none:
@@ -80,10 +79,9 @@ def sessions(
 
     grid = find_grid(port, runtime_dir)
     if follow:
-        with until_ctrl_c():
-            news = grid_queries.follow_sessions(grid)
-            latest = grid_queries.sessions(grid, wanted, limit)
-            watch_and_follow.follow_sessions(latest, news, status=wanted, as_json=as_json)
+        news = grid_queries.follow_sessions(grid)
+        latest = grid_queries.sessions(grid, wanted, limit)
+        watch_and_follow.follow_sessions(latest, news, status=wanted, as_json=as_json)
     found = grid_queries.sessions(grid, wanted, limit)
     click.echo(output.as_json(found) if as_json else tables.sessions_text(found))
 
@@ -112,8 +110,7 @@ def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool,
     """
     from pwgrid.cli import logs as logs_command
 
-    with until_ctrl_c():
-        sys.exit(logs_command.run(port, runtime_dir, logs_command.Request(**options, follow=follow, as_json=as_json)))
+    sys.exit(logs_command.run(port, runtime_dir, logs_command.Request(**options, follow=follow, as_json=as_json)))
 
 
 @click.command()
