@@ -66,9 +66,12 @@ def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequen
 
 def revoke(where: Place, name: str) -> None:
     """Removes a token. Raises GridError where there is none with this name."""
+    unknown = GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
+    if not where.path.exists():  # nothing is to be made for that
+        raise unknown
     with changing(where.path, where.reader) as tokens:
         if tokens.pop(name, None) is None:
-            raise GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
+            raise unknown
 
 
 def listed(where: Place) -> list[dict[str, Any]]:

@@ -180,6 +180,13 @@ def test_what_changes_in_the_file_counts_at_once(path: Path) -> None:
     assert not file.tokens().are_there
 
 
+def test_a_token_that_cannot_be_revoked_leaves_no_directory(tmp_path: Path) -> None:
+    place = cli.Place(tmp_path / "etc" / "tokens.json")
+    with pytest.raises(GridError, match="there is no token 'nobody'"):
+        cli.revoke(place, "nobody")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"tokens": [{"name": "x"}]}', b"\xff", b'{"tokens": 7}'])
 def test_a_file_that_is_none_lets_nobody_in_and_says_so_once(
     path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
