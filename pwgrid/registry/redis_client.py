@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_url import shown
-from pwgrid.common.wait_for_tasks import end_task
+from pwgrid.common.wait_for_tasks import end_task, first_of
 from pwgrid.registry.open_redis import close_async, open_async
 from pwgrid.registry.pipelined_connection import Argument, Command, Pipeline, PipelinedConnection, Reply, packed
 from pwgrid.registry.reconnect import keep_connected
@@ -146,13 +146,11 @@ class RedisClient:
             async with asyncio.timeout(self._timeout_s):
                 connection = await pool.get_connection()
             pipelines = PipelinedConnection(connection, self._timeout_s)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(pipelines.read())
-                tasks.create_task(self._serve(pipelines))
-        except TimeoutError:
-            self._lost(f"it did not answer within {self._timeout_s:g} s")
-        except ExceptionGroup as errors:
-            self._lost(str(errors.exceptions[0]) or repr(errors.exceptions[0]))
+            # Not a TaskGroup: one that fails leaves this task with a cancellation that is never taken back, and up to
+            # Python 3.11.3 (Debian 12) the next timeout then cancels the task itself.
+            await first_of(pipelines.read(), self._serve(pipelines))
+        except TimeoutError as error:
+            self._lost(str(error) or f"it did not answer within {self._timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
             self._lost(str(error) or repr(error))
         finally:
