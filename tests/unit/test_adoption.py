@@ -1,4 +1,5 @@
-"""What a master does with what the one before it has left. What an adopted worker says: test_worker_life.py."""
+"""What a master does with what the one before it has left. For what an adopted worker says see
+test_worker_state_machine.py."""
 
 from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 

@@ -125,10 +125,8 @@ class _Calibration:
         """The MiB of an idle worker, and of each session in it."""
         await asyncio.sleep(SETTLE_S)
         (idle,) = self._worker_mib()
-        highest, sessions = (
-            idle,
-            asyncio.create_task(load_generator.measure(client, TOGETHER, max(SETTLE_S, self._wish.seconds))),
-        )
+        highest, together = idle, load_generator.measure(client, TOGETHER, max(SETTLE_S, self._wish.seconds))
+        sessions = asyncio.create_task(together)
         while not sessions.done():
             highest = max(highest, *await asyncio.to_thread(self._worker_mib))
             await asyncio.sleep(LOOK_S)
