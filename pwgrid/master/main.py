@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -124,6 +125,9 @@ class Master:
             # children's objects would fill the gaps that it leaves, and copy these pages, too (docs of gc.freeze).
             gc.freeze()
             gc.enable()
+            # Python's cache of attributes looked up in types holds names. Each child would replace them with its own,
+            # and copy a page for most names that it gives up.
+            sys._clear_type_cache()
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
             self._serve()
         except BaseException:
