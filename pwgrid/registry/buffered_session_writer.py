@@ -37,14 +37,21 @@ class _Kept:
 
 class BufferedSessionWriter:
     """Writes session updates in their order. While `write` raises RegistryUnavailable, keeps one for each session, and
-    writes it before anything newer. Drops what Redis refuses for good, with an error in the log.
+    writes it before anything newer, and calls `on_kept` with each that it was asked to write. Drops what Redis refuses
+    for good, with an error in the log.
 
     Beyond `limit`, drops updates of running sessions first, oldest first: each heartbeat tells of these sessions
     anyway. Then drops the oldest ends: a heartbeat ends these sessions, too, but without the reason.
     """
 
-    def __init__(self, write: Callable[[SessionUpdate], Awaitable[object]], limit: int = MAX_UNWRITTEN) -> None:
+    def __init__(
+        self,
+        write: Callable[[SessionUpdate], Awaitable[object]],
+        on_kept: Callable[[SessionUpdate], object] = lambda update: None,
+        limit: int = MAX_UNWRITTEN,
+    ) -> None:
         self._write = write
+        self._on_kept = on_kept
         self._limit = limit
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._under_way: dict[asyncio.Task[None], _Kept] = {}
@@ -59,6 +66,7 @@ class BufferedSessionWriter:
         kept = _Kept(update, (on_record,) if on_record else ())
         if self._kept or self._replaying.locked():
             self._keep(kept)
+            self._on_kept(update)
             return
         task = asyncio.create_task(self._attempt(kept))
         self._under_way[task] = kept
@@ -118,6 +126,7 @@ class BufferedSessionWriter:
         except RegistryUnavailable as error:
             log.warning("registry_write_kept", session=kept.update.session_id, error=str(error))
             self._keep(kept)
+            self._on_kept(kept.update)
             return
         kept.done()
 

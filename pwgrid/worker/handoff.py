@@ -89,7 +89,7 @@ class HandoffServer:
             self._drop(link)
 
     def tell_freed(self) -> None:
-        """Tells proxies that a full worker has a slot again: while Redis is away nothing else tells them."""
+        """Tells proxies that this worker has a slot again: while Redis is away nothing else tells them."""
         for link in list(self._links):
             self._send(link, b'{"freed":true}')
 

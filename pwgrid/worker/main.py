@@ -67,6 +67,7 @@ class Worker:
             self.slots,
             self._record,
             lambda: self.sessions.leases.by_id.values(),
+            lambda: self.sessions.tell_freed(),
         )
         self.sessions = Sessions(
             boot,

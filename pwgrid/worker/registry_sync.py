@@ -28,13 +28,15 @@ RECORD_DELAY_S: Final = 0.01
 """How long work is put off that only keeps records: each process that wakes up takes time from clients.
 
 - The answer to the proxy and the session's record wait, so that the session's client gets its first answer sooner.
-- The log line of a session's end waits, so that the next client of the slot is served sooner."""
+- The log line of a session's end waits for Redis' answer, but no longer than this, so that the next client of the slot
+  is served sooner."""
 
 _AGAIN_S: Final = 0.1
 
 
 class RegistrySync:
-    """The worker's side of the registry. `record` returns the worker's record as of now, `leases` its leases."""
+    """The worker's side of the registry. `record` returns the worker's record as of now, `leases` its leases. Calls
+    `on_untold` when a session or lease has ended and Redis cannot be told."""
 
     def __init__(
         self,
@@ -43,13 +45,15 @@ class RegistrySync:
         slots: Slots,
         record: Callable[[], WorkerRecord],
         leases: Callable[[], Collection[Lease]] = tuple,
+        on_untold: Callable[[], None] = lambda: None,
     ) -> None:
         self._boot = boot
         self._registry = registry
         self._slots = slots
         self._record = record
         self._leases = leases
-        self._writer = BufferedSessionWriter(registry.write)
+        self._writer = BufferedSessionWriter(registry.write, self._on_kept)
+        self._on_untold = on_untold
         self._is_due = asyncio.Event()
         self._is_known = False
         self._drain_at: float | None = None
@@ -107,7 +111,12 @@ class RegistrySync:
         successor hears of the end again."""
         status = how_ended(closed.by, closed.reason).value
         end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out, self._drain_at)
-        self._writer.note(_update(session or LiveSession(closed.session_id), end), on_record)
+
+        def recorded() -> None:
+            on_record()
+            self._log_ends()  # now, since Redis' answer has woken this process anyway
+
+        self._writer.note(_update(session or LiveSession(closed.session_id), end), recorded)
         self._unlogged.append({"session": closed.session_id, "status": status, "reason": closed.reason})
         if self._log_timer is None:
             self._log_timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._log_ends)
@@ -182,6 +191,10 @@ class RegistrySync:
         """Writes the last log lines and ends the connection. Idempotent."""
         self._log_ends()
         await self._registry.close()
+
+    def _on_kept(self, update: SessionUpdate) -> None:
+        if update.end is not None:
+            self._on_untold()
 
     def _log_ends(self) -> None:
         if self._log_timer is not None:

@@ -82,7 +82,7 @@ class Sessions:
             self._handoff.close()
 
     def tell_freed(self) -> None:
-        """Tells proxies that this worker was full and has a slot again."""
+        """Tells proxies that this worker has a slot again."""
         if self._handoff is not None:
             self._handoff.tell_freed()
 

@@ -39,8 +39,8 @@ class Slots:
     """The live sessions and the leases of one worker.
 
     `held` has the leases by their keys in Redis, each as a session that keeps its slot. `max_lifetime` is a number of
-    sessions; a lease counts as one, however many clients come with it. Calls `on_freed` whenever a full worker gets a
-    slot back.
+    sessions; a lease counts as one, however many clients come with it. Calls `on_freed` when a slot comes free after an
+    offer was refused for want of one.
     """
 
     def __init__(self, slots: int, max_lifetime: float = math.inf, on_freed: Callable[[], None] = lambda: None) -> None:
@@ -52,6 +52,9 @@ class Slots:
         self._within_leases = 0
         self.lifetime = 0
         self._expected: set[str] = set()
+        self._has_refused = True
+        """Whether an offer was refused for want of a slot, and no slot has come free since. At the start this worker's
+        predecessor may have refused one."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -117,11 +120,11 @@ class Slots:
 
     def free(self, session_id: str) -> LiveSession | None:
         """Frees the slot of the session or lease, and returns it; None if it is not here (any more)."""
-        was_full = self.taken >= self.slots
         session = self.live.pop(session_id, None) or self.held.pop(session_id, None)
         if session is not None and session.lease_id:
             self._within_leases -= 1
-        elif was_full and session is not None:
+        elif session is not None and self._has_refused:
+            self._has_refused = False
             self._on_freed()
         self._expected.discard(session_id)  # it has come and gone
         self._tell_if_empty()
@@ -140,6 +143,7 @@ class Slots:
             into[offer.session_id] = LiveSession(offer.session_id, offer.client, told=offer.told, trace=offer.trace)
             self.lifetime += 1
             self._empty.clear()
+        self._has_refused |= reason == "full"
         return reason
 
     def _expect_no_more(self, session_id: str) -> None:

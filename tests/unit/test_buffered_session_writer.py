@@ -58,6 +58,18 @@ async def test_writes_are_made_at_once_and_in_order() -> None:
     assert registry.told() == ["a", "a.", "b"]
 
 
+async def test_each_update_that_is_kept_is_told_once_and_one_that_is_written_is_not() -> None:
+    registry, kept = Registry(), list[SessionUpdate]()
+    writer = BufferedSessionWriter(registry.write, kept.append)
+    writer.note(runs("a"))
+    assert await writer.flush()
+    await away(writer, registry, runs("b"), ended("b"), ended("a"))
+    assert kept == [runs("b"), ended("b"), ended("a")]
+    registry.away = False
+    assert await writer.flush()
+    assert len(kept) == 3
+
+
 async def test_what_is_kept_is_written_before_anything_newer() -> None:
     registry = Registry()
     writer = BufferedSessionWriter(registry.write)

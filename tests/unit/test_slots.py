@@ -45,6 +45,22 @@ async def test_a_session_that_the_browser_server_did_not_get_has_never_been() ->
     assert slots.lifetime == 0
 
 
+async def test_a_free_slot_is_told_once_and_only_after_an_offer_found_none() -> None:
+    told: list[int] = []
+    slots = Slots(1, on_freed=lambda: told.append(slots.taken))
+    slots.admit(Offer("a", 9), OPEN, 0)
+    slots.free("a")
+    assert told == [0], "its predecessor may have refused an offer"
+    slots.admit(Offer("b", 9), OPEN, 0)
+    slots.free("b")
+    assert told == [0]
+    slots.admit(Offer("c", 9), OPEN, 0)
+    assert slots.admit(Offer("d", 9), OPEN, 0) == "full"
+    assert slots.hold(Offer("lease:e", 9), OPEN, 0) == "full"
+    slots.free("c")
+    assert told == [0, 0]
+
+
 async def test_the_end_of_a_session_counts_once() -> None:
     slots = Slots(1)
     slots.admit(Offer("a", 9), OPEN, 0)

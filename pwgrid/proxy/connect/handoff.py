@@ -68,7 +68,7 @@ Answer = asyncio.Future[Served | HandoffFailure]
 class HandoffLink:
     """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
-    Calls `on_freed` when the worker was full and has a slot again, `on_silent` when it leaves an offer unanswered,
+    Calls `on_freed` when the worker says that it has a slot again, `on_silent` when it leaves an offer unanswered,
     `on_awake` when such an answer comes too late, and `on_over` with what it tells of a traced session that has ended.
     """
 

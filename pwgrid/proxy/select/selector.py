@@ -26,9 +26,6 @@ LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 SILENT_S: Final = 10.0
 """How long a worker that did not answer a handoff is excluded."""
 
-FREED_S: Final = 0.2
-"""When a worker reports a free slot, Redis should, too. After this time the queue asks anyway: Redis may be away."""
-
 
 class Selector:
     """Selects workers for tickets, and has the queue of clients that wait. `lost` are the ids of workers that are gone;
@@ -51,7 +48,6 @@ class Selector:
         self._without_redis = False
         self._without_process: set[str] = set()
         self._silent: dict[str, asyncio.TimerHandle] = {}
-        self._look: asyncio.TimerHandle | None = None
 
     async def select(self, ticket: Ticket) -> Selection | None:
         """Leases a slot for the ticket. Returns None when no worker has one."""
@@ -112,12 +108,9 @@ class Selector:
         self._without_process.add(worker_id)
 
     def freed(self, worker_id: str) -> None:
-        """Called when a full worker has a slot again."""
+        """Called when a worker has a slot again that it has refused a client, or of which it could not tell Redis."""
         self.local.freed(worker_id)
-        if self._without_redis:
-            self.queue.wake()
-        elif self._look is None and self.queue.waiting():
-            self._look = self._loop.call_later(FREED_S, self._wake_queue)
+        self.queue.wake()
 
     def silent(self, worker_id: str) -> None:
         """Excludes a worker that left a handoff unanswered for SILENT_S, so that not every client waits for it."""
@@ -134,11 +127,6 @@ class Selector:
         if (timer := self._silent.get(worker_id)) is not None:
             timer.cancel()
             self._choose_again(worker_id)
-
-    def _wake_queue(self) -> None:
-        """Has the queue ask again: if Redis is away, it wakes nobody."""
-        self._look = None
-        self.queue.wake()
 
     def _choose_again(self, worker_id: str) -> None:
         del self._silent[worker_id]
