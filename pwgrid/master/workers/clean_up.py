@@ -30,7 +30,7 @@ def pause_s(lasted_s: float) -> float:
 
 
 @dataclass(slots=True)
-class _Remains:
+class _DeadWorker:
     """What one worker has left: when it is tried again, and when it is said (again) that it cannot be killed, both in
     monotonic seconds. `is_over`: nobody waits for it any more."""
 
@@ -52,23 +52,23 @@ class CleanUp:
         self._loop = loop
         self._runtime = runtime
         self._on_over = on_over
-        self._remains: dict[str, _Remains] = {}
+        self._dead: dict[str, _DeadWorker] = {}
         self._timer = loop.timer(self._go_on)
 
     def begin(self, worker_id: str, tree: Tree) -> None:
         """Clean up after a worker whose process has ended, or cannot be killed either."""
         now = self._loop.now()
-        self._remains[worker_id] = _Remains(tree, now, now, now + KILL_S)
+        self._dead[worker_id] = _DeadWorker(tree, now, now, now + KILL_S)
         self._timer.arm(now)
 
     def left(self) -> list[int]:
         """The pids of all that cannot be killed so far. Raises OSError."""
-        return sorted(pid for remains in self._remains.values() for pid in remains.pids())
+        return sorted(pid for worker in self._dead.values() for pid in worker.pids())
 
     def _go_on(self) -> None:
         try:
             self._go_on_now()
-            self._timer.arm(min((remains.again_at for remains in self._remains.values()), default=math.inf))
+            self._timer.arm(min((worker.again_at for worker in self._dead.values()), default=math.inf))
         except OSError as error:  # no descriptor is free
             log.warning("clean_up_put_off", reason=error.strerror or str(error))
             self._timer.arm(self._loop.now() + SHORTAGE_S)
@@ -76,37 +76,37 @@ class CleanUp:
     def _go_on_now(self) -> None:
         """Raises OSError."""
         table, now = process_table(), self._loop.now()
-        for worker_id, remains in list(self._remains.items()):
-            if now < remains.again_at:
+        for worker_id, worker in list(self._dead.items()):
+            if now < worker.again_at:
                 continue
-            killed = remains.tree.kill(table)
+            killed = worker.tree.kill(table)
             if not killed:
-                self._nothing_is_left(worker_id, remains)
+                self._nothing_is_left(worker_id, worker)
                 continue
-            if remains.again_at == remains.since:
+            if worker.again_at == worker.since:
                 log.info("tree_killed", worker=worker_id, processes=killed)
-            remains.again_at = now + pause_s(now - remains.since)
-            if now >= remains.tell_at:
-                self._cannot_be_killed(worker_id, remains, now)
+            worker.again_at = now + pause_s(now - worker.since)
+            if now >= worker.tell_at:
+                self._cannot_be_killed(worker_id, worker, now)
 
-    def _nothing_is_left(self, worker_id: str, remains: _Remains) -> None:
-        del self._remains[worker_id]
+    def _nothing_is_left(self, worker_id: str, worker: _DeadWorker) -> None:
+        del self._dead[worker_id]
         if self._runtime.remove_worker_dir(worker_id):
             log.debug("worker_directory_removed", worker=worker_id)
-        if remains.is_over:
+        if worker.is_over:
             log.info("processes_ended_after_all", worker=worker_id)
         else:
             self._on_over(worker_id)
 
-    def _cannot_be_killed(self, worker_id: str, remains: _Remains, now: float) -> None:
+    def _cannot_be_killed(self, worker_id: str, worker: _DeadWorker, now: float) -> None:
         log.error(
             "processes_not_killed",
             worker=worker_id,
-            pids=remains.pids(),
-            after_s=round(now - remains.since, 1),
+            pids=worker.pids(),
+            after_s=round(now - worker.since, 1),
             about="SIGKILL does not end them: the kernel waits for something, such as a disk or a network file system",
         )
-        remains.tell_at = now + TOLD_AGAIN_S
-        if not remains.is_over:
-            remains.is_over = True
+        worker.tell_at = now + TOLD_AGAIN_S
+        if not worker.is_over:
+            worker.is_over = True
             self._on_over(worker_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import orjson
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserMissing, GridError
@@ -249,7 +249,7 @@ def _chosen(browser_type: BrowserType, chosen: str, setting: str = "") -> FoundB
 def installables(places: SearchPaths) -> list[dict[str, Any]]:
     """Returns what the driver can install, each with name and revision, browsers also with `browserVersion`."""
     try:
-        found: list[dict[str, Any]] = json.loads((places.core / "browsers.json").read_text())["browsers"]
+        found: list[dict[str, Any]] = orjson.loads((places.core / "browsers.json").read_bytes())["browsers"]
     except FileNotFoundError:
         return []
     return found
