@@ -1,4 +1,4 @@
-"""Makes redis-py clients from a URL, including a Sentinel's. No other module sets their options."""
+"""Makes redis-py pools and clients from a URL, including a Sentinel's. No other module sets their options."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ _REDIS_CLI: Final = {
 _SUPPLIED_BY_SENTINEL: Final = ("connection_class", "host", "port")
 
 
-def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.Redis:
-    """Returns a client that has not connected yet and never retries by itself. Connecting takes at most `timeout_s`,
-    each read or write at most `step_s` (None: no limit)."""
+def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.ConnectionPool:
+    """Returns a pool whose connections are not open yet and never retry by themselves. Connecting takes at most
+    `timeout_s`, each read or write at most `step_s` (None: no limit).
+
+    A pool, since redis-py's client would add a table of all its commands, which nobody here uses, to each process.
+    """
     options = {**_OPTIONS, **_timeouts(timeout_s, step_s), "retry": AsyncRetry(NoBackoff(), 0)}
     if not is_sentinel(url):
-        return aredis.Redis.from_url(url, **options)
+        return aredis.ConnectionPool.from_url(url, **options)
     manager = aredis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_sentinel_options(url, timeout_s)})
-    client: aredis.Redis = manager.master_for(service(url)[0], **{**options, **_master_options(url)})
-    return client
+    return aredis.SentinelConnectionPool(service(url)[0], manager, **{**options, **_master_options(url)})
 
 
 def database(url: str) -> int:
@@ -51,11 +53,11 @@ def database(url: str) -> int:
     return int((_master_options(url) if is_sentinel(url) else parse_url(url)).get("db", 0))
 
 
-async def close_async(client: aredis.Redis) -> None:
-    """Closes all connections of a client, including those to sentinels. Idempotent."""
-    await client.aclose()
-    if isinstance(client.connection_pool, aredis.SentinelConnectionPool):
-        await client.connection_pool.sentinel_manager.aclose()
+async def close_async(pool: aredis.ConnectionPool) -> None:
+    """Closes all connections of a pool, including those to sentinels. Idempotent."""
+    await pool.aclose()
+    if isinstance(pool, aredis.SentinelConnectionPool):
+        await pool.sentinel_manager.aclose()
 
 
 def open_blocking(url: str, *, timeout_s: float) -> redis.Redis:

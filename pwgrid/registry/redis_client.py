@@ -57,7 +57,7 @@ class RedisClient:
         self._timeout_s = timeout_s
         self._loads = [script.load for script in scripts]
         self._loop = asyncio.get_running_loop()
-        self._redis = open_async(url, timeout_s=timeout_s, step_s=None)
+        self._pool = open_async(url, timeout_s=timeout_s, step_s=None)
         self._waiting: list[Pipeline] = []
         self._under_way: list[Pipeline] = []
         self._scripts_are_queued = False
@@ -107,7 +107,7 @@ class RedisClient:
     async def close(self) -> None:
         """Ends the connection and the background task. Idempotent."""
         await end_task(self._task)
-        await close_async(self._redis)
+        await close_async(self._pool)
         self._connected.clear()
         self._lost("the client is closed")
 
@@ -141,10 +141,10 @@ class RedisClient:
 
     async def _live(self) -> None:
         """Opens one connection and serves it until it is lost."""
-        pool, connection = self._redis.connection_pool, None
+        connection = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = await pool.get_connection()
+                connection = await self._pool.get_connection()
             pipelines = PipelinedConnection(connection, self._timeout_s)
             # Not a TaskGroup: one that fails leaves this task with a cancellation that is never taken back, and up to
             # Python 3.11.3 (Debian 12) the next timeout then cancels the task itself.
@@ -157,7 +157,7 @@ class RedisClient:
             if connection is not None:
                 with contextlib.suppress(RedisError):  # it could not be closed in time
                     await connection.disconnect()
-                await pool.release(connection)
+                await self._pool.release(connection)
 
     def _lost(self, reason: str) -> None:
         if self.connected:

@@ -56,13 +56,13 @@ class Subscription:
         """Channels and patterns whose subscription Redis has not confirmed yet."""
         self._is_silent = True
         """Whether nothing has come within the current wait for messages."""
-        self._redis = open_async(url, timeout_s=timeout_s, step_s=timeout_s)
+        self._pool = open_async(url, timeout_s=timeout_s, step_s=timeout_s)
         self._task = asyncio.create_task(keep_connected(self._live), name="redis subscription")
 
     async def close(self) -> None:
         """Ends the subscription. Idempotent."""
         await end_task(self._task)
-        await close_async(self._redis)
+        await close_async(self._pool)
 
     async def _subscribe(self, pubsub: PubSub) -> None:
         if self._channels:
@@ -74,7 +74,7 @@ class Subscription:
         """Subscribes once and listens until that is lost."""
         self._missing = {*self._channels, *self._patterns}
         try:
-            async with self._redis.pubsub() as pubsub:
+            async with PubSub(self._pool) as pubsub:
                 await self._subscribe(pubsub)
                 is_asked = True  # something must come within `timeout_s`
                 while True:

@@ -121,7 +121,7 @@ def test_sentinels_with_ipv6_addresses_are_read_alike_by_every_python(
     assert service(url)[0] == "main"
     assert shown(url) == f"redis+sentinel://{hosts.rpartition('@')[2]}{end.strip()}"
     assert database(url) == (2 if "2" in end else 0)
-    options = open_async(url, timeout_s=1, step_s=1).connection_pool.connection_kwargs
+    options = open_async(url, timeout_s=1, step_s=1).connection_kwargs
     assert (options.get("username"), options.get("password")) == (("me", SECRET) if "@" in hosts else (None, None))
 
 
