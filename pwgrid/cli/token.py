@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
@@ -48,12 +50,13 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
 
 
 def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequence[str]) -> tuple[str, bool]:
-    """Adds a token to the file; returns its text, and whether it is the first one. Raises GridError."""
+    """Adds a token to the file; returns its text, and whether it is the first one. Raises GridError, and UsageError for
+    a name that none may have."""
     if not NAME.fullmatch(name):
-        raise GridError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
+        raise click.UsageError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
     for pool in pools:
         if not POOL.fullmatch(pool):
-            raise GridError(f"{pool!r:.80} is no name of a pool")
+            raise click.UsageError(f"{pool!r:.80} is no name of a pool")
     token, text = make(name, role, max_sessions, pools, time.time())
     with changing(where.path, where.reader) as tokens:
         # Within the lock: another one may be made at the same time. The file exists, too, where all were revoked.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
 from pwgrid.cli.install import facts
@@ -240,5 +241,5 @@ def test_what_was_asked_for_before_is_asked_for_again() -> None:
     ],
 )
 def test_an_address_without_protection_or_that_is_none_is_refused(asked: Asked, sentence: str) -> None:
-    with pytest.raises(GridError, match=re.escape(sentence)):
+    with pytest.raises(click.UsageError, match=re.escape(sentence)):
         asked.after(None)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
 from pwgrid.cli.install import facts
 from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wanted
 from pwgrid.cli.install.service_files import Service
@@ -35,7 +37,7 @@ class Asked:
     conf: Path | None = None
 
     def after(self, before: Record | None) -> dict[str, Any]:
-        """Host, port and token with the values they get after `before`. Raises GridError for a wrong address."""
+        """Host, port and token with the values they get after `before`. Raises UsageError for a wrong address."""
         old = before.options if before else {}
         named = str(self.host or old.get("host", Settings().host))
         host = "127.0.0.1" if named == "localhost" else named
@@ -43,9 +45,9 @@ class Asked:
         try:
             ipaddress.ip_address(host)
         except ValueError:
-            raise GridError(f"--host: {host!r} is no address; 0.0.0.0 and :: mean all of this host") from None
+            raise click.UsageError(f"--host: {host!r} is no address; 0.0.0.0 and :: mean all of this host") from None
         if not token and not is_loopback(host):
-            raise GridError(f"--no-token: other hosts can reach {host}, so clients need one")
+            raise click.UsageError(f"--no-token: other hosts can reach {host}, so clients need one")
         return {"host": host, "port": self.port or old.get("port", Settings().port), "token": token}
 
 
