@@ -32,20 +32,25 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     """Where the tokens are: beside the configuration file that is named, else where the running grid reads them, else
     in the default place.
 
-    Raises GridError where several grids run, and for one that takes no tokens.
+    Raises GridError where several grids run, and for one that takes no tokens; UsageError where a named grid reads
+    others than those of the named file.
     """
-    named = config_file or (Path(variable) if (variable := os.environ.get(FILE_VARIABLE, "").strip()) else None)
-    if named is not None and port is None and runtime_dir is None:
-        path = find_tokens_file(named, os.environ)
+    is_grid_named = port is not None or runtime_dir is not None
+    variable = "" if is_grid_named else os.environ.get(FILE_VARIABLE, "").strip()
+    named = config_file or (Path(variable) if variable else None)
+    path = named and find_tokens_file(named, os.environ)
+    if path is not None and not is_grid_named:
         return Place(path, _reader_of(path))
     try:
         grid = find_grid(port, runtime_dir)
     except NoGridError:
-        if port is not None or runtime_dir is not None:
+        if is_grid_named:
             raise
         return Place(find_tokens_file(DEFAULT_FILE if DEFAULT_FILE.exists() else None, os.environ))
     if (found := _file_of(grid)) is None:
         raise GridError("this is a private grid (pwgrid run): it takes no tokens")
+    if path is not None and path.resolve() != found.resolve():
+        raise click.UsageError(f"the grid on port {grid.port} reads {found}, and not {path}: leave one of them out")
     return Place(found, _uid(grid))
 
 

@@ -144,6 +144,21 @@ def test_a_grid_of_another_kind_that_runs_here_is_no_matter(path: Path, monkeypa
     assert run(path, "create", "--name", "ci").exit_code == 0
 
 
+def test_a_configuration_and_a_grid_are_named_together_only_if_they_have_the_same_tokens(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = RunningGrid(path.parent, 9000, 1, "ws://127.0.0.1:9000")
+    monkeypatch.setattr(cli, "find_grid", lambda _port, _runtime_dir: grid)
+    monkeypatch.setattr(cli, "ask", lambda _grid, _name: {"file": str(path)})
+    assert run(path, "create", "--name", "ci", "--port", "9000").exit_code == 0
+    other = path.parent / "other" / "tokens.json"
+    done = run(other, "create", "--name", "ops", "--port", "9000")
+    assert (done.exit_code, f"the grid on port 9000 reads {path}, and not {other}" in done.stderr) == (2, True)
+    monkeypatch.setenv("PWGRID_CONFIG", str(other.with_name("grid.toml")))  # a flag beats the environment
+    assert CliRunner().invoke(main, ["token", "list", "--port", "9000"]).stdout.splitlines()[1].startswith("ci ")
+    assert not other.parent.exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_file_that_root_changes_stays_that_of_who_reads_it(path: Path) -> None:
     cli.create(cli.Place(path, reader=12345), "one", Role.CLIENT, 0, ())
