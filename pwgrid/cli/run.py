@@ -31,14 +31,6 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUS
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
 _GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.run_command_guard")
 
-_APPLICATION_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
-"""Variables for the application under test. The private grid has a Redis of its own."""
-
-
-def grid_environment() -> dict[str, str]:
-    """Our environment for the private grid, without the Redis of the application under test."""
-    return {name: value for name, value in os.environ.items() if name not in _APPLICATION_REDIS}
-
 
 @dataclass(frozen=True, slots=True)
 class Ready:

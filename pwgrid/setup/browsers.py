@@ -75,7 +75,11 @@ def setup(
     try:
         ensure_redis(settings, say, host)
     except GridError as fault:
-        faults.append(fault)
+        named = next(filter(host.environ.get, ("REDIS_URL", "REDIS_HOST")), None)
+        if named is None:
+            faults.append(fault)
+        else:
+            say(f"redis: {named} names one for `pwgrid serve`, but `pwgrid run` needs one of its own: {fault}")
     no_video = ensure_ffmpeg(say, host, places, get=video) if wanted else None
     if no_video is not None and video:
         faults.append(GridError(f"video: {no_video}"))
