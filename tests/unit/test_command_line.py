@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import re
@@ -180,6 +181,21 @@ def test_output_for_which_there_is_no_room_is_one_sentence(arguments: list[str])
             check=False,
         )
     assert (done.returncode, done.stderr) == (1, "pwgrid: cannot write: no space left on the device\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [(errno.ENOSPC, "no space left on the device"), (errno.EDQUOT, "the disk quota is used up")],
+)
+def test_a_file_for_which_there_is_no_room_is_one_sentence(
+    number: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(number, os.strerror(number), "/var/x\x1b")
+
+    monkeypatch.setattr("pwgrid.cli.grid_queries.versions", full)
+    done = CliRunner().invoke(main, ["version"])
+    assert (done.exit_code, done.output) == (1, f"pwgrid: cannot write /var/x\\x1b: {sentence}\n")
 
 
 # Help
