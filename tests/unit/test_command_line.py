@@ -249,12 +249,23 @@ def test_a_start_up_file_keeps_every_byte_also_one_that_is_no_utf_8(home: Path) 
     assert (home / ".bashrc").read_bytes() == before
 
 
-def test_who_has_no_home_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["completion", "install", "bash"],
+        ["install", "systemd", "--user", "--dry-run"],
+        ["install", "supervisor", "--user", "--dry-run", "--conf", __file__],
+        ["uninstall", "systemd", "--user"],
+    ],
+    ids=" ".join,
+)
+def test_who_has_no_home_is_asked_for_one(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", unknown)
-    done = CliRunner().invoke(main, ["completion", "install", "bash"])
+    monkeypatch.delenv("HOME")
+    done = CliRunner().invoke(main, arguments)
     assert (done.exit_code, done.output) == (1, "pwgrid: this user has no home directory: set HOME\n")
 
 

@@ -15,6 +15,7 @@ from pwgrid.cli.install import facts
 from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wanted
 from pwgrid.cli.install.service_files import Service
 from pwgrid.common.errors import GridError
+from pwgrid.common.home import home
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.load import load
 from pwgrid.settings.model import Settings, is_loopback
@@ -64,16 +65,16 @@ class Places:
 
     @classmethod
     def of(cls, *, user: bool, environ: Mapping[str, str] = os.environ) -> "Places":
-        """The usual places of the system, or of the calling `user`."""
+        """The usual places of the system, or of the calling `user`. Raises GridError for one who has no home."""
         if not user:
             etc, var = Path("/etc"), Path("/var")
             return cls(
                 etc / "pwgrid", etc / "systemd/system", var / "lib/pwgrid", var / "log/pwgrid/grid.log", Path("/")
             )
-        home = Path.home()
-        config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-        state = Path(environ.get("XDG_STATE_HOME") or home / ".local/state")
-        return cls(config / "pwgrid", config / "systemd/user", home, state / "pwgrid/grid.log", home)
+        own = home(environ)
+        config = Path(environ.get("XDG_CONFIG_HOME") or own / ".config")
+        state = Path(environ.get("XDG_STATE_HOME") or own / ".local/state")
+        return cls(config / "pwgrid", config / "systemd/user", own, state / "pwgrid/grid.log", own)
 
     def directories(self, *paths: Path, mode: int) -> list[Directory]:
         """`paths` with `mode`, after all directories above them, the outermost first."""
