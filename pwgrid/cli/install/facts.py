@@ -1,5 +1,4 @@
-"""Finds out for an installation how pwgrid is called on this host, where its parts are, and which a service can
-reach."""
+"""Finds out for an installation where the parts of pwgrid are on this host, and which of them a service can reach."""
 
 import os
 import socket
@@ -19,12 +18,6 @@ _HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 """What ProtectHome= hides from a service."""
 _PRIVATE: Final = (Path("/tmp"), Path("/var/tmp"))
 """What PrivateTmp= hides from a service."""
-
-
-def command() -> tuple[str, ...]:
-    """The command of this very pwgrid, by its full path."""
-    script = Path(sys.executable).parent / "pwgrid"
-    return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "pwgrid")
 
 
 def missing_browsers(settings: Settings, browsers: Path | None) -> list[BrowserType]:

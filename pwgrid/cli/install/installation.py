@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import click
 from pwgrid.cli.install import facts
 from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wanted
 from pwgrid.cli.install.service_files import Service
+from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.home import home
 from pwgrid.common.shipped_files import resource_dir
@@ -115,7 +117,7 @@ def service(
             f"the user {SERVICE_USER} may not enter {', '.join(map(str, closed))}: chmod o+x it, or install elsewhere"
         )
     found = Service(
-        command=facts.command(),
+        command=by_path(),
         host=options["host"],
         port=options["port"],
         config=file,
@@ -150,5 +152,6 @@ def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]
 
 
 def status_note(service: Service) -> str:
-    name = shutil.which("pwgrid") or " ".join(service.command)
-    return f"status     {'sudo ' if service.user else ''}{name} status"
+    found = shutil.which("pwgrid")
+    command = (found,) if found else service.command
+    return f"status     {'sudo ' if service.user else ''}{shlex.join(command)} status"
