@@ -7,7 +7,6 @@ import os
 import resource
 import shlex
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,13 +19,14 @@ from typing import Final, Literal
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common import trace_export
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_url import shown
 from pwgrid.master.memory.memory_readings import available_mib, own_cgroups, text_of
+from pwgrid.master.proxy.listener import open_listener
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir
-from pwgrid.runtime.find_grids import find_elsewhere, find_left, find_running
+from pwgrid.runtime.find_grids import find_left
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
@@ -227,15 +227,13 @@ def _redis(settings: Settings) -> Finding:
 def _port(settings: Settings) -> Finding:
     if settings.port == 0:
         return Finding("port", "good", "any free one")
-    if any(grid.port == settings.port for grid in (*find_running(settings.runtime_dir or None), *find_elsewhere())):
-        return Finding("port", "good", f"a grid of yours is on port {settings.port}")
     try:
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        with socket.socket(family) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((settings.host, settings.port))
-    except OSError as error:
-        return Finding("port", "bad", f"{settings.host}:{settings.port}: {error.strerror}", "choose another --port")
+        open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir).close()
+    except AlreadyRunning:
+        return Finding("port", "good", f"a grid of yours is on port {settings.port}")
+    except GridError as error:
+        found, _, to_do = error.sentence.partition("; ")
+        return Finding("port", "bad", found, to_do)
     return Finding("port", "good", f"{settings.host}:{settings.port} is free")
 
 

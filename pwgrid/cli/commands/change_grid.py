@@ -63,13 +63,12 @@ def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     """
     from pwgrid.cli import exit_codes, reload_scale_upgrade
     from pwgrid.cli.ask_grid import find_grid
-    from pwgrid.common.errors import Refused
+    from pwgrid.common.errors import GridError, Refused
 
     try:
         done = reload_scale_upgrade.reload(find_grid(port, runtime_dir))
     except Refused as refused:
-        refused.exit_code = exit_codes.REFUSED
-        raise
+        raise GridError(refused.sentence, exit_codes.REFUSED) from None
     say(done, reload_scale_upgrade.reload_text(done), as_json)
 
 

@@ -35,8 +35,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     try:
         found = watch_and_follow.status(port, runtime_dir)
     except NoGridError as none:
-        none.exit_code = exit_codes.NONE_RUNNING
-        raise
+        raise GridError(none.sentence, exit_codes.NONE_RUNNING) from None
     for each in found:
         click.echo(output.as_json(each) if as_json else watch_and_follow.status_text([each]))
     sys.exit(max(map(exit_codes.of_status, found)))
