@@ -7,7 +7,6 @@ import os
 import resource
 import shlex
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
 from pwgrid.setup.ffmpeg import find_ffmpeg
+from pwgrid.setup.packages import output_of
 from pwgrid.setup.redis import version_of
 from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
 
@@ -46,7 +46,6 @@ _SHM_MIB: Final = 64
 _TEMPORARY_MIB: Final = 1024
 _INODES: Final = 10_000
 _OLD_S: Final = 24 * 3600.0
-_TIMEOUT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,10 @@ def examine(settings: Settings, places: SearchPaths | None = None) -> Iterator[F
 def _driver() -> Finding:
     node = compute_driver_executable()[0]
     playwright = f"Playwright {version_of_package('playwright')}"
-    try:
-        done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("driver", "bad", f"{playwright}: its Node does not run: {error}", "pwgrid setup")
-    return Finding("driver", "good", f"{playwright}, Node {done.stdout.strip()}")
+    version, fault = output_of([node, "--version"])
+    if fault is not None:
+        return Finding("driver", "bad", f"{playwright}: its Node does not run: {fault}", "pwgrid setup")
+    return Finding("driver", "good", f"{playwright}, Node {version.strip()}")
 
 
 def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Iterator[Finding]:
