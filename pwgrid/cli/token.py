@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
 from pwgrid.tokens.file import changing, load
-from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, Token, make
+from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, make
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,10 @@ def revoke(where: Place, name: str) -> None:
 
 def listed(where: Place) -> list[dict[str, Any]]:
     """The tokens without their salts and hashes."""
-    return [_shown(token) for token in load(where.path).all]
-
-
-def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The tokens as a table."""
-    from pwgrid.cli.tables import tokens_text
-
-    return tokens_text(rows)
+    hidden = ("salt", "hash")
+    return [
+        {name: value for name, value in token.as_json().items() if name not in hidden} for token in load(where.path).all
+    ]
 
 
 def _file_of(grid: RunningGrid) -> Path | None:
@@ -110,7 +106,3 @@ def _reader_of(path: Path) -> int | None:
 
 def _uid(grid: RunningGrid) -> int:
     return grid.directory.stat().st_uid
-
-
-def _shown(token: Token) -> dict[str, Any]:
-    return {name: value for name, value in token.as_json().items() if name not in ("salt", "hash")}

@@ -45,12 +45,6 @@ class Fault:
     sentence: str
 
 
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise value_types.rule(NAME_RULE)
-    return text
-
-
 def _label(text: str) -> str:
     try:
         return str(label_keys.parse(text))
@@ -103,7 +97,7 @@ class PoolTable(BaseModel, frozen=True):
         extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    name: Annotated[str, AfterValidator(_name)]
+    name: Annotated[str, value_types.like(_NAME.pattern, NAME_RULE)]
     """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
     browser: BrowserType | None = None
     """chromium, firefox or webkit; may be left out where labels name it."""

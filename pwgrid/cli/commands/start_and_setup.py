@@ -143,7 +143,7 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 @click.option("--most", type=click.IntRange(min=1), help="Clients at once in the last step.  [16 for each core]")
 @click.option("--svg", type=click.Path(path_type=Path), help="Also write the plot into this file.")
 @click.option("--write", is_flag=True, help="Write the proposal into the configuration file.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@with_json
 def calibrate(config_file: Path | None, **rest: Any) -> None:
     """Measures how many sessions with your own page or script this host carries, and proposes settings.
 
