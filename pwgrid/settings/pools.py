@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -226,26 +226,19 @@ def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:
 def resolved(settings: Settings, table: PoolTable) -> PoolSettings:
     """The pool of a table: for keys that the table does not have, the global settings count."""
     default = short_form(settings, table.browser_type)
-
-    def said(value: Any, otherwise: Any) -> Any:
-        return otherwise if value is None else value
-
-    return PoolSettings(
+    optional = ("slots", "lifetime", "max_memory_mib", "max_memory_hard_mib", "headless", "args")
+    given: dict[str, Any] = {name: value for name in optional if (value := getattr(table, name)) is not None}
+    return replace(
+        default,
         name=table.name,
-        browser_type=table.browser_type,
         workers=table.workers,
-        slots=said(table.slots, default.slots),
-        lifetime=said(table.lifetime, default.lifetime),
-        max_memory_mib=said(table.max_memory_mib, default.max_memory_mib),
-        max_memory_hard_mib=said(table.max_memory_hard_mib, default.max_memory_hard_mib),
         executable=table.executable or ("" if table.channel else default.executable),
         channel=table.channel,
-        headless=said(table.headless, default.headless),
-        args=said(table.args, default.args),
         proxy=table.proxy,
         env=table.env,
         labels=table.labels,
         is_short_form=False,
+        **given,
     )
 
 

@@ -140,7 +140,8 @@ class _Setup:
         faults: list[str] = []
         for do, source in _STEPS[self.settings.prefer]:
             if do == "get":
-                fault = self._get(source, browser_type)
+                get = self._from_playwright if source == "playwright" else self._from_system
+                fault = get(browser_type)
                 if fault is not None:
                     self.say(f"{browser_type}: {fault}")
                     faults.append(fault)
@@ -164,10 +165,6 @@ class _Setup:
             else:
                 return browser
         return None
-
-    def _get(self, source: Source, browser_type: BrowserType) -> str | None:
-        """Installs a browser from this source. None when it may be here now, else why not."""
-        return self._from_playwright(browser_type) if source == "playwright" else self._from_system(browser_type)
 
     def _from_playwright(self, browser_type: BrowserType) -> str | None:
         """Has Playwright download its own browser. None when it worked, else why not."""

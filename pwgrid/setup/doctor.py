@@ -139,52 +139,40 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     memory = available_mib()
     least = settings.min_host_available_mib + _BROWSER_MIB
     most = settings.min_host_available_mib + _BROWSER_MIB * (workers + sessions)
+    found = f"{memory} MiB available; all slots taken may need {most} MiB"
     fewer = "fewer workers or slots (--chromium, --slots), or more memory"
-    level: Level = "bad" if memory < least else "warn" if memory < most else "good"
-    yield Finding(
-        "memory",
-        level,
-        f"{memory} MiB available; all slots taken may need {most} MiB",
-        "" if level == "good" else fewer,
-    )
+    yield _graded("memory", found, fewer, fails=memory < least, is_short=memory < most)
 
     shm = root / "dev/shm"
     free = shutil.disk_usage(shm).free // _MIB if shm.is_dir() else 0
-    enough = free >= _SHM_MIB
-    to_do = "" if enough else "docker run --shm-size=1g, or mount a tmpfs there"
-    yield Finding("/dev/shm", "good" if enough else "warn", f"{free} MiB free", to_do)
+    larger = "docker run --shm-size=1g, or mount a tmpfs there"
+    yield _graded("/dev/shm", f"{free} MiB free", larger, is_short=free < _SHM_MIB)
 
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = descriptor_limit.wanted(settings)
-    yield Finding(
-        "descriptors",
-        "good" if files >= wanted else "warn",
-        f"{files} at most for a process; {wanted} are wanted",
-        "" if files >= wanted else descriptor_limit.RAISE_IT,
-    )
+    found = f"{files} at most for a process; {wanted} are wanted"
+    yield _graded("descriptors", found, descriptor_limit.RAISE_IT, is_short=files < wanted)
 
     tasks = min(_tasks_left())
     wanted = _WORKER_TASKS * workers
-    level = "bad" if tasks < _WORKER_TASKS else "warn" if tasks < wanted else "good"
-    yield Finding(
-        "pids",
-        level,
-        f"{tasks} more processes and threads may be started; {wanted} are wanted",
-        "" if level == "good" else "raise pids.max of the cgroup (docker run --pids-limit, TasksMax=) or ulimit -u",
-    )
+    found = f"{tasks} more processes and threads may be started; {wanted} are wanted"
+    more = "raise pids.max of the cgroup (docker run --pids-limit, TasksMax=) or ulimit -u"
+    yield _graded("pids", found, more, fails=tasks < _WORKER_TASKS, is_short=tasks < wanted)
 
     path = base_dir(settings.runtime_dir)
     base = next(each for each in (path, *path.parents) if os.path.isdir(each))  # not is_dir(): we may not look there
     disk = os.statvfs(base)
     free, inodes = disk.f_bavail * disk.f_frsize // _MIB, disk.f_favail
     has_inodes = disk.f_files == 0 or inodes >= _INODES  # btrfs does not count inodes
-    level = "bad" if free < _TEMPORARY_MIB // 10 else "warn" if free < _TEMPORARY_MIB or not has_inodes else "good"
-    yield Finding(
-        "disk",
-        level,
-        f"{free} MiB and {inodes} inodes free below {base}",
-        "" if level == "good" else "make room there, or set PWGRID_RUNTIME_DIR to another place",
-    )
+    found = f"{free} MiB and {inodes} inodes free below {base}"
+    elsewhere = "make room there, or set PWGRID_RUNTIME_DIR to another place"
+    is_short = free < _TEMPORARY_MIB or not has_inodes
+    yield _graded("disk", found, elsewhere, fails=free < _TEMPORARY_MIB // 10, is_short=is_short)
+
+
+def _graded(name: str, found: str, to_do: str, *, is_short: bool, fails: bool = False) -> Finding:
+    level: Level = "bad" if fails else "warn" if is_short else "good"
+    return Finding(name, level, found, "" if level == "good" else to_do)
 
 
 def _tasks_left() -> Iterator[int]:

@@ -75,9 +75,9 @@ def make(step: Step) -> None:
                 shell = shutil.which("nologin") or "/usr/sbin/nologin"
                 options = ("--system", "--user-group", "--no-create-home", "--home-dir", str(home), "--shell", shell)
                 run(Command(("useradd", *options, name)))
-            case Directory(path, mode):
+            case Directory(path):
                 path.mkdir(parents=True, exist_ok=True)
-                path.chmod(mode)
+                path.chmod(Directory.MODE)
             case TextFile(path, text, mode):
                 _write(path, text, mode, step.owner, step.group)
             case Command():

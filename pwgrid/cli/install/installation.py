@@ -78,17 +78,15 @@ class Places:
         state = Path(environ.get("XDG_STATE_HOME") or own / ".local/state")
         return cls(config / "pwgrid", config / "systemd/user", own, state / "pwgrid/grid.log", own)
 
-    def directories(self, *paths: Path, mode: int) -> list[Directory]:
-        """`paths` with `mode`, after all directories above them, the outermost first."""
+    def directories(self, *paths: Path) -> tuple[Directory, ...]:
+        """`paths`, after all directories above them, the outermost first."""
         above = {each for path in paths for each in path.parents if each != self.top and each.is_relative_to(self.top)}
-        found = [Directory(each) for each in sorted(above - set(paths), key=lambda each: len(each.parts))]
-        return [*found, *(Directory(path, mode) for path in paths)]
+        return tuple(map(Directory, [*sorted(above - set(paths), key=lambda each: len(each.parts)), *paths]))
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
     places: Places
-    service: Service
     wanted: Wanted
     fresh: Record
     start: Commands

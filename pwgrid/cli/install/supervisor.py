@@ -57,8 +57,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     made = [places.config, places.log.parent] if asked.user else [places.config, places.home, places.log.parent]
     return Installation(
         places=places,
-        service=about,
-        wanted=Wanted(user_of(asked, places), tuple(places.directories(*made, mode=0o755)), tuple(files)),
+        wanted=Wanted(user_of(asked, places), places.directories(*made), tuple(files)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(conf, program.path, written, start=asked.start)],
         why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),

@@ -40,10 +40,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     made = (places.units, places.config) if asked.user else (places.units, places.config, places.home)
     return Installation(
         places=places,
-        service=about,
-        wanted=Wanted(
-            user_of(asked, places), tuple(places.directories(*made, mode=0o755)), (*settings_files(about), *units)
-        ),
+        wanted=Wanted(user_of(asked, places), places.directories(*made), (*settings_files(about), *units)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(systemctl, places, written, start=asked.start)],
         why_not_running=Command(
