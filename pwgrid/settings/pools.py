@@ -3,7 +3,6 @@ pool is once the global settings have filled in the rest. Reads no source."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -302,8 +301,7 @@ def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Ite
         if each["type"] == "missing" and len(each["loc"]) == 1:
             yield Fault(place, "", f"must say its {key}")
         elif key not in PoolTable.model_fields:
-            close = difflib.get_close_matches(key.lower(), list(PoolTable.model_fields), n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = value_types.did_you_mean(key.lower(), PoolTable.model_fields)
             yield Fault(f"{place}.{key if key.isprintable() else repr(key)}", "", f"unknown key of a pool{hint}")
         else:
             written = "" if key in ("proxy", "env") else repr(given[key])[:80]

@@ -20,7 +20,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common import trace_export
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_url import shown
-from pwgrid.master.memory.memory_readings import available_mib, own_cgroups, text_of
+from pwgrid.master.memory.memory_readings import MIB, available_mib, own_cgroups, text_of
 from pwgrid.master.proxy.listener import open_listener
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
@@ -37,7 +37,6 @@ from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
 Level = Literal["good", "warn", "bad"]
 """`bad`: something that the settings ask for fails. `warn`: something that they do not ask for would."""
 
-_MIB: Final = 1 << 20
 _BROWSER_MIB: Final = 256
 """Roughly what an idle worker takes with its Node and its browser, and what a session with a page or two adds."""
 
@@ -144,7 +143,7 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     yield _graded("memory", found, fewer, fails=memory < least, is_short=memory < most)
 
     shm = root / "dev/shm"
-    free = shutil.disk_usage(shm).free // _MIB if shm.is_dir() else 0
+    free = shutil.disk_usage(shm).free // MIB if shm.is_dir() else 0
     larger = "docker run --shm-size=1g, or mount a tmpfs there"
     yield _graded("/dev/shm", f"{free} MiB free", larger, is_short=free < _SHM_MIB)
 
@@ -162,7 +161,7 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     path = base_dir(settings.runtime_dir)
     base = next(each for each in (path, *path.parents) if os.path.isdir(each))  # not is_dir(): we may not look there
     disk = os.statvfs(base)
-    free, inodes = disk.f_bavail * disk.f_frsize // _MIB, disk.f_favail
+    free, inodes = disk.f_bavail * disk.f_frsize // MIB, disk.f_favail
     has_inodes = disk.f_files == 0 or inodes >= _INODES  # btrfs does not count inodes
     found = f"{free} MiB and {inodes} inodes free below {base}"
     elsewhere = "make room there, or set PWGRID_RUNTIME_DIR to another place"
