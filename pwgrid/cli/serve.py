@@ -100,7 +100,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         elif settings.redis_url:
             messages.progress(f"redis: {which}")
             # A service goes on, not ready, until its Redis has started; a person has probably named a wrong one.
-            if extras.ready_fd is None and is_by_hand(os.environ):
+            if extras.ready_fd is None and is_by_hand():
                 wait_for(settings, which, messages.progress)
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)

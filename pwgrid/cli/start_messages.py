@@ -44,7 +44,7 @@ class StartMessages:
         self._tokens_file = tokens_file
         self._runtime = runtime
         self._ready_fd = ready_fd
-        self._redis = redis if ready_fd is None and is_wanted(settings, os.environ) else None
+        self._redis = redis if ready_fd is None and is_wanted(settings) else None
 
     def progress(self, text: str) -> None:
         """How far the start is."""

@@ -1,6 +1,6 @@
 """The lines that a grid started by hand prints once it is ready: code to paste, its Redis, what to do next."""
 
-from collections.abc import Mapping
+import os
 
 from pwgrid.cli import own_command
 from pwgrid.settings.endpoint import base_url
@@ -10,14 +10,14 @@ _MANAGERS = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED", "INVOCATION_ID")
 """Variables that systemd and supervisord set for what they start."""
 
 
-def is_by_hand(environ: Mapping[str, str]) -> bool:
+def is_by_hand() -> bool:
     """Whether a person has started the grid, and no service manager."""
-    return not any(name in environ for name in _MANAGERS)
+    return not any(name in os.environ for name in _MANAGERS)
 
 
-def is_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
+def is_wanted(settings: Settings) -> bool:
     """Whether a person reads the lines: not where a service manager started the grid, nor where lines are JSON."""
-    return settings.log_format == "text" and is_by_hand(environ)
+    return settings.log_format == "text" and is_by_hand()
 
 
 def token_query(settings: Settings, *, has_tokens: bool) -> str:

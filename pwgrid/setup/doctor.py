@@ -57,9 +57,9 @@ class Finding:
     to_do: str = ""
 
 
-def examine(settings: Settings, places: SearchPaths | None = None) -> Iterator[Finding]:
+def examine(settings: Settings) -> Iterator[Finding]:
     """All findings, each as soon as it is known; the launches take seconds."""
-    places = places or SearchPaths()
+    places = SearchPaths()
     yield _driver()
     for pool in settings.pools_wanted().values():
         if pool.workers > 0:

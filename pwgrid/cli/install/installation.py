@@ -66,16 +66,16 @@ class Places:
     """A directory that is there before any installation: it and those above it are not made or removed."""
 
     @classmethod
-    def of(cls, *, user: bool, environ: Mapping[str, str] = os.environ) -> "Places":
+    def of(cls, *, user: bool) -> "Places":
         """The usual places of the system, or of the calling `user`. Raises GridError for one who has no home."""
         if not user:
             etc, var = Path("/etc"), Path("/var")
             return cls(
                 etc / "pwgrid", etc / "systemd/system", var / "lib/pwgrid", var / "log/pwgrid/grid.log", Path("/")
             )
-        own = home(environ)
-        config = Path(environ.get("XDG_CONFIG_HOME") or own / ".config")
-        state = Path(environ.get("XDG_STATE_HOME") or own / ".local/state")
+        own = home()
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or own / ".config")
+        state = Path(os.environ.get("XDG_STATE_HOME") or own / ".local/state")
         return cls(config / "pwgrid", config / "systemd/user", own, state / "pwgrid/grid.log", own)
 
     def directories(self, *paths: Path) -> tuple[Directory, ...]:
