@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 COMMAND = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "pwgrid"
@@ -19,9 +20,13 @@ def say(text: str) -> None:
 
 
 def places() -> list[Path]:
-    """The user's own directories for commands that are on PATH."""
+    """The user's own directories for commands that are on PATH; none for a user who has no home directory."""
+    try:
+        usual = [Path(place).expanduser() for place in USUAL]
+    except RuntimeError:
+        return []
     on_path = {os.path.realpath(entry) for entry in os.environ.get("PATH", "").split(os.pathsep) if entry}
-    return [place for place in map(Path.expanduser, map(Path, USUAL)) if os.path.realpath(place) in on_path]
+    return [place for place in usual if os.path.realpath(place) in on_path]
 
 
 def is_ours(link: Path) -> bool:
@@ -49,7 +54,10 @@ def main() -> None:
     parser.add_argument("directory", nargs="?", type=Path, help="where to put it, if not in a usual place")
     parser.add_argument("--remove", action="store_true", help="remove the link in a usual place")
     arguments = parser.parse_args()
-    chosen = [arguments.directory.expanduser()] if arguments.directory else places()
+    try:
+        chosen = [arguments.directory.expanduser()] if arguments.directory else places()
+    except RuntimeError:
+        sys.exit("pwgrid set-up: this user has no home directory: set HOME")
     if arguments.remove:
         for link in (place / "pwgrid" for place in chosen):
             if link.is_symlink() and os.readlink(link) == str(COMMAND):

@@ -22,7 +22,12 @@ def fetch(into: Path) -> str | None:
         run(["apt-get", "-qq", "download", "prometheus"], directory)
         package = next(Path(directory).glob("prometheus_*.deb"))
         run(["sh", "-c", f"dpkg-deb --fsys-tarfile {package.name} | tar -x ./usr/bin/promtool"], directory)
-        shutil.copy(Path(directory) / "usr/bin/promtool", into / "promtool")
+        draft = into / ".promtool"  # so that an interruption leaves no half of it under its name
+        try:
+            shutil.copy(Path(directory) / "usr/bin/promtool", draft)
+            draft.replace(into / "promtool")
+        finally:
+            draft.unlink(missing_ok=True)
     return None
 
 

@@ -14,6 +14,7 @@ from click.shell_completion import get_completion_class
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
+from pwgrid.common.home import home
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _MARK: Final = "# pwgrid completion"
@@ -74,15 +75,12 @@ def uninstall(shell: str) -> list[str]:
 
 def _places(shell: str) -> tuple[Path, Path | None]:
     """The file for the script, and the shell's start-up file, or None where the shell finds the script by itself."""
-    try:
-        home = Path.home()
-    except RuntimeError:  # a user id that has no entry in the table of users
-        raise GridError("this user has no home directory: set HOME") from None
+    own = home()
     if shell == "fish":
-        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or own / ".config")
         return config / "fish" / "completions" / "pwgrid.fish", None
-    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-    startup = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc" if shell == "zsh" else home / ".bashrc"
+    data = Path(os.environ.get("XDG_DATA_HOME") or own / ".local" / "share")
+    startup = Path(os.environ.get("ZDOTDIR") or own) / ".zshrc" if shell == "zsh" else own / ".bashrc"
     return data / "pwgrid" / f"completion.{shell}", startup
 
 

@@ -1,17 +1,24 @@
 """Says in words which Redis a grid uses, and waits until an external one answers."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Final
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 
-_FOREIGN = ("environment REDIS_URL", "environment REDIS_HOST")
+_APPLICATION_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
 """Variables that other programs read as well: the shell that starts the grid may have them for an application."""
+
+
+def without_application_redis() -> dict[str, str]:
+    """Our environment, for a grid that has a Redis of its own whatever the application under test has."""
+    return {name: value for name, value in os.environ.items() if name not in _APPLICATION_REDIS}
 
 
 def which_redis(loaded: Loaded) -> str:
@@ -20,9 +27,9 @@ def which_redis(loaded: Loaded) -> str:
         return "a private one, which ends with the grid"
     source = loaded.sources["redis_url"].removeprefix("redis_host, ")
     where = f"{shown(loaded.settings.redis_url.get_secret_value())} ({source})"
-    if source not in _FOREIGN:
-        return where
     variable = source.removeprefix("environment ")
+    if variable not in _APPLICATION_REDIS:
+        return where
     return f"{where}: if that is another program's, unset {variable} for a private one, or set PWGRID_REDIS_URL"
 
 

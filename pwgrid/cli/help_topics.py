@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -55,7 +56,7 @@ def _command(
 def _page(text: str) -> None:
     """Prints the page: formatted and a screen at a time on a terminal, elsewhere as it is."""
     console = Console()
-    if not console.is_terminal:
+    if not sys.stdout.isatty():
         click.echo(text)
         return
     with console.capture() as captured:

@@ -19,11 +19,16 @@ from pwgrid.cli import grid_queries
 from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
 from pwgrid.cli.output import compact, printable
 from pwgrid.common.errors import GridError
+from pwgrid.common.line_writer import PIPE_LINE_BYTES
 from pwgrid.runtime.find_grids import LeftGrid
 
 _OWN_FILE: Final = "set LOG_FILE for a log that is always there"
 _UNIT: Final = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
 _TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)")
+_BEGINNING: Final = re.compile(rb"\{|pwgrid |" + _TIME.pattern)
+"""How a line begins that a grid has written, in any format."""
+_HEAD: Final = b"==> Press Ctrl-C to exit <==\n"
+"""What supervisorctl says before it follows a log."""
 _SESSION: Final = re.compile(rb"""\bsession["']?[=:]""")
 DEFAULT_LINES: Final = 100
 _MOST_BYTES: Final = 1 << 30
@@ -58,8 +63,9 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
     if record is not None:
         click.echo(compact({"record": record}) if wanted.as_json else record_text(record) + "\n")
     if wanted.session is None and wanted.worker is None:
-        command = command_for(pid, DEFAULT_LINES if wanted.lines is None else wanted.lines, follow=wanted.follow)
-        return show(command, everything, as_json=wanted.as_json).exit_code
+        lines = DEFAULT_LINES if wanted.lines is None else wanted.lines
+        command = command_for(pid, lines, follow=wanted.follow)
+        return show(command, everything, None if wanted.follow else lines, as_json=wanted.as_json).exit_code
     is_wanted = naming(*filter(None, (wanted.session, wanted.worker))) if record is None else story(record)
     last = None if wanted.follow else wanted.lines
     shown = show(command_for(pid, None, follow=wanted.follow), is_wanted, last, as_json=wanted.as_json)
@@ -86,8 +92,8 @@ class Shown:
 
 
 def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
-    """The command that prints the last `lines` (None: all) of what process `pid` of a grid logs. Raises GridError where
-    the log cannot be read."""
+    """The command that prints the last `lines` (None: all), and perhaps more before them, of what process `pid` of a
+    grid logs. Raises GridError where the log cannot be read."""
     try:
         return _command_for(pid, lines, follow=follow)
     except OSError as error:  # at any of the looks into /proc: the process may end in between
@@ -103,7 +109,8 @@ def _command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
         return ["journalctl", *unit, *how, *(["--follow"] if follow else ["--no-pager"])]
     if target.startswith("pipe:") and (supervisord := _supervisord_of(pid)):
         url, name = supervisord
-        size = _MOST_BYTES if lines is None else lines * 200
+        # It counts bytes. With one line more than is wanted, none that is cut is among the last ones.
+        size = _MOST_BYTES if lines is None else (lines + 1) * PIPE_LINE_BYTES
         return ["supervisorctl", "-s", url, "tail", "-f" if follow else f"-{size}", name]
     if target.startswith(("pipe:", "socket:")):
         raise GridError(f"the log goes to whoever started the grid, through a {target.partition(':')[0]}; {_OWN_FILE}")
@@ -129,7 +136,8 @@ def show(command: Sequence[str], is_wanted: Wanted, last: int | None = None, *, 
     with started as source:
         assert source.stdout is not None
         try:
-            wanted = filter(is_wanted, source.stdout)
+            found = _of_supervisorctl(source.stdout) if command[0] == "supervisorctl" else source.stdout
+            wanted = filter(is_wanted, found)
             lines: Iterable[bytes] = wanted if last is None else deque(wanted, last)
             for line in lines:
                 _write(line, as_json=as_json)
@@ -138,6 +146,19 @@ def show(command: Sequence[str], is_wanted: Wanted, last: int | None = None, *, 
             source.terminate()
             raise
     return Shown(source.returncode, count)
+
+
+def _of_supervisorctl(output: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of the log: without the head and the empty line that supervisorctl adds, and, where it follows, without
+    the rest of a line with which it begins, since it shows the last 1024 bytes first."""
+    may_be_cut = False
+    for line in output:
+        if line == _HEAD:
+            may_be_cut = True
+            continue
+        if line != b"\n" and not (may_be_cut and _BEGINNING.match(line) is None):
+            yield line
+        may_be_cut = False
 
 
 def everything(_line: bytes) -> bool:

@@ -3,7 +3,7 @@
 import errno
 import os
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -11,6 +11,8 @@ from pwgrid import __version__
 from pwgrid.cli.commands import change_grid, config, help, show_grid, start_and_setup, token
 from pwgrid.cli.commands.install import install, uninstall
 from pwgrid.common.errors import GridError
+
+_NO_ROOM: Final = {errno.ENOSPC: "no space left on the device", errno.EDQUOT: "the disk quota is used up"}
 
 
 class _Commands(click.Group):
@@ -25,11 +27,13 @@ class _Commands(click.Group):
             click.echo(f"pwgrid: {printable(str(error))}", err=True)
             sys.exit(error.exit_code)
         except OSError as error:
-            if error.filename is not None or (sentence := _surroundings(error)) is None:
+            from pwgrid.cli.output import printable
+
+            if (sentence := _surroundings(error)) is None:
                 raise
-            if error.errno == errno.ENOSPC:
+            if error.errno in _NO_ROOM and error.filename is None:
                 _write_no_more()
-            click.echo(f"pwgrid: {sentence}", err=True)
+            click.echo(f"pwgrid: {printable(sentence)}", err=True)
             sys.exit(1)
 
     def invoke(self, context: click.Context) -> Any:
@@ -45,10 +49,11 @@ class _Commands(click.Group):
 
 
 def _surroundings(error: OSError) -> str | None:
-    """A sentence about an error that any command may meet: its output has no room, or its directory was removed."""
-    if error.errno == errno.ENOSPC:
-        return "cannot write: no space left on the device"
-    if error.errno == errno.ENOENT:
+    """A sentence about an error that any command may meet: what it writes has no room, or its directory was removed."""
+    if error.errno in _NO_ROOM:
+        file = "" if error.filename is None else f" {os.fsdecode(error.filename)}"
+        return f"cannot write{file}: {_NO_ROOM[error.errno]}"
+    if error.errno == errno.ENOENT and error.filename is None:
         try:
             os.getcwd()
         except FileNotFoundError:

@@ -77,7 +77,8 @@ class LiveDisplay(Display):
 def display() -> Display:
     """A live display on a terminal, else plain lines."""
     console = Console()
-    return LiveDisplay(console) if console.is_interactive else Display()
+    # FORCE_COLOR makes rich take a pipe for a terminal: it asks for colours, not for lines that are drawn anew.
+    return LiveDisplay(console) if console.is_interactive and sys.stdout.isatty() else Display()
 
 
 class Silent(Display):

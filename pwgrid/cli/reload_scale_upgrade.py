@@ -1,4 +1,4 @@
-"""Asks the master of a running grid to reload, scale, or change its version."""
+"""Reads and tells what `reload` and `scale` are about, and has the master of a running grid change its version."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,13 +17,8 @@ UPGRADE: Final = "upgrade"
 """The reason in the status of a worker that the master recycles because its version is another."""
 
 
-def reload(grid: RunningGrid) -> dict[str, Any]:
-    """Makes the master read the configuration again; returns what changed. Raises Refused with all faults in it."""
-    return ask(grid, "reload", timeout_s=CHECK_TIMEOUT_S)
-
-
 def reload_text(done: dict[str, Any]) -> str:
-    """What `reload` returns, as one sentence."""
+    """The master's answer to `reload`, as one sentence."""
     what = [f"changed: {', '.join(done['changed'])}" if done["changed"] else "nothing has changed"]
     for did in ("added", "removed"):
         what += [f"pools {did}: {', '.join(done[did])}"] * bool(done[did])
@@ -35,12 +30,6 @@ def reload_text(done: dict[str, Any]) -> str:
     if not done.get("proxyKnows", True):
         what.append(f"the proxy has not confirmed {'it' if done['changed'] else 'the configuration'} yet")
     return "; ".join(what)
-
-
-def scale(grid: RunningGrid, figures: dict[str, int]) -> dict[str, int]:
-    """Sets the number of workers of these pools; returns the numbers of all pools. Raises Refused."""
-    wanted: dict[str, int] = ask(grid, "scale", figures)["wanted"]
-    return wanted
 
 
 def read_scale(pools: Sequence[str]) -> dict[str, int]:

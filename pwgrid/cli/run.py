@@ -31,14 +31,6 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUS
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
 _GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.run_command_guard")
 
-_APPLICATION_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
-"""Variables for the application under test. The private grid has a Redis of its own."""
-
-
-def grid_environment() -> dict[str, str]:
-    """Our environment for the private grid, without the Redis of the application under test."""
-    return {name: value for name, value in os.environ.items() if name not in _APPLICATION_REDIS}
-
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -57,14 +49,6 @@ class Ready:
     def grid(self) -> RunningGrid:
         """The grid as the commands know it."""
         return RunningGrid(Path(self.directory), self.port, self.pid, self.endpoint)
-
-
-class NotRun(GridError):
-    """The command was not run: the grid is not ready, or the command cannot be executed."""
-
-    def __init__(self, sentence: str, exit_code: int) -> None:
-        super().__init__(sentence)
-        self.exit_code = exit_code
 
 
 class _Interrupted(Exception):
@@ -137,7 +121,8 @@ def _guarded() -> Iterator[str]:
 def run_command(serve_arguments: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs `command` beside a private grid, which gets `environment`.
 
-    Returns the command's exit code, or 128 + n when signal n ended it (as shells do). Raises NotRun.
+    Returns the command's exit code, or 128 + n when signal n ended it (as shells do). Raises GridError where it was not
+    run.
     """
     child: subprocess.Popen[bytes] | None = None
 
@@ -170,9 +155,9 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
 
 
 def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen[bytes]":
-    """Starts the command with the grid's address and the guard's mark in its environment. Raises NotRun."""
+    """Starts the command with the grid's address and the guard's mark in its environment. Raises GridError."""
     if ready.reason is not None:
-        raise NotRun(f"{command[0]} was not run: {ready.reason}", exit_codes.FAILED)
+        raise GridError(f"{command[0]} was not run: {ready.reason}")
     about = {
         "PW_TEST_CONNECT_WS_ENDPOINT": ready.connect,
         "PWGRID_WS_ENDPOINT": ready.connect,
@@ -183,7 +168,7 @@ def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)
         code = exit_codes.NOT_FOUND if is_missing else exit_codes.NOT_EXECUTABLE
-        raise NotRun(f"{command[0]}: {error.strerror}", code) from None
+        raise GridError(f"{command[0]}: {error.strerror}", code) from None
 
 
 def _is_in_foreground() -> bool:

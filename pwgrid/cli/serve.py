@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import structlog
 
 from pwgrid import __version__
+from pwgrid.cli import exit_codes
 from pwgrid.cli.code_fingerprint import WhatRuns
 from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.start_messages import StartMessages, say
@@ -39,9 +39,6 @@ from pwgrid.worker.main import run_worker
 
 log = structlog.get_logger()
 
-EXIT_CRASHED: Final = 1
-"""Python's own exit code for an uncaught error."""
-
 
 @dataclass(frozen=True, slots=True)
 class Extras:
@@ -64,7 +61,7 @@ def errors_as_json() -> Iterator[None]:
         sys.exit(error.exit_code)
     except Exception as error:
         log.critical("grid_crashed", error=repr(error), exc_info=True)
-        sys.exit(EXIT_CRASHED)
+        sys.exit(exit_codes.FAILED)  # as Python itself does
 
 
 def serve(loaded: Loaded, extras: Extras) -> int:
@@ -92,7 +89,8 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             port = kept.port if kept else _port_of(listeners, settings)
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
-        redis_url, leftovers = _redis_url(settings, runtime), Leftovers()
+        redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
+        leftovers = Leftovers()
         find = partial(find_leftovers, registry_of(redis_url, settings), leftovers, kept)
         held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
         which = which_redis(loaded)
@@ -102,7 +100,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         elif settings.redis_url:
             messages.progress(f"redis: {which}")
             # A service goes on, not ready, until its Redis has started; a person has probably named a wrong one.
-            if extras.ready_fd is None and is_by_hand(os.environ):
+            if extras.ready_fd is None and is_by_hand():
                 wait_for(settings, which, messages.progress)
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
@@ -225,7 +223,3 @@ def _is_up_to_date(runs: WhatRuns, settings: Settings) -> bool:
         return runs.is_installed(_executables(_browsers(settings).values()))
     except BrowserMissing:
         return False
-
-
-def _redis_url(settings: Settings, runtime: RuntimeDir) -> str:
-    return settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
@@ -23,8 +23,6 @@ from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import MAX_SECONDS
 
 log = structlog.get_logger()
-
-_FULL_PATIENCE_S: Final = MAX_SECONDS
 
 
 class StartMessages:
@@ -46,14 +44,11 @@ class StartMessages:
         self._tokens_file = tokens_file
         self._runtime = runtime
         self._ready_fd = ready_fd
-        self._redis = redis if ready_fd is None and is_wanted(settings, os.environ) else None
+        self._redis = redis if ready_fd is None and is_wanted(settings) else None
 
     def progress(self, text: str) -> None:
         """How far the start is."""
-        if self._is_json:
-            log.info("grid_starting", progress=text)
-        else:
-            say(text)
+        self._tell("grid_starting", text)
 
     def ready(self, status: dict[str, Any]) -> None:
         """Each pool can take a session."""
@@ -78,20 +73,23 @@ class StartMessages:
             say(f"not ready: {why} | {base_url(self._settings)} | {self._pools(status)}")
         # A grid that serves some clients, or will once the host has memory, is not to be killed for being late.
         is_worth_it = status["host"]["guard"] or any(pool["available"] for pool in status["pools"])
-        sd_notify.not_ready(why, patience_s=_FULL_PATIENCE_S if is_worth_it else 0.0)
+        sd_notify.not_ready(why, patience_s=MAX_SECONDS if is_worth_it else 0.0)
         self._tell_ready_fd(status)
 
     def stopping(self, text: str) -> None:
         """What a stop waits for."""
-        if self._is_json:
-            log.info("grid_stopping", progress=text)
-        else:
-            say(text)
+        self._tell("grid_stopping", text)
 
     @property
     def count_down(self) -> Callable[[str], None] | None:
         """What shows the same again and again; None where no terminal is to be seen."""
         return None if self._is_json or not sys.stdout.isatty() else say_for_now
+
+    def _tell(self, event: str, progress: str) -> None:
+        if self._is_json:
+            log.info(event, progress=progress)
+        else:
+            say(progress)
 
     @property
     def _is_json(self) -> bool:

@@ -1,5 +1,6 @@
 """The tables of `pwgrid status` and `pwgrid sessions`: as wide as the terminal, elsewhere as wide as they need."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -107,7 +108,7 @@ _MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "RUN", "TOKEN", "LABELS", "")
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Rows under a head: as wide as the terminal, elsewhere as wide as they need."""
     console = Console(markup=False, emoji=False, highlight=False)
-    if not console.is_terminal:
+    if not sys.stdout.isatty():  # rich takes a pipe for a terminal, too, where FORCE_COLOR is set
         console.width = _UNBOUNDED
     gap = 1 if console.width <= _NARROW else 2
     drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")

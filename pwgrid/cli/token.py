@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import click
 
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
 from pwgrid.tokens.file import changing, load
-from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, Token, make
+from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, make
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +32,36 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     """Where the tokens are: beside the configuration file that is named, else where the running grid reads them, else
     in the default place.
 
-    Raises GridError where several grids run, and for one that takes no tokens.
+    Raises GridError where several grids run, and for one that takes no tokens; UsageError where a named grid reads
+    others than those of the named file.
     """
-    named = config_file or (Path(variable) if (variable := os.environ.get(FILE_VARIABLE, "").strip()) else None)
-    if named is not None and port is None and runtime_dir is None:
-        path = find_tokens_file(named, os.environ)
+    is_grid_named = port is not None or runtime_dir is not None
+    variable = "" if is_grid_named else os.environ.get(FILE_VARIABLE, "").strip()
+    named = config_file or (Path(variable) if variable else None)
+    path = named and find_tokens_file(named, os.environ)
+    if path is not None and not is_grid_named:
         return Place(path, _reader_of(path))
     try:
         grid = find_grid(port, runtime_dir)
     except NoGridError:
-        if port is not None or runtime_dir is not None:
+        if is_grid_named:
             raise
         return Place(find_tokens_file(DEFAULT_FILE if DEFAULT_FILE.exists() else None, os.environ))
     if (found := _file_of(grid)) is None:
         raise GridError("this is a private grid (pwgrid run): it takes no tokens")
+    if path is not None and path.resolve() != found.resolve():
+        raise click.UsageError(f"the grid on port {grid.port} reads {found}, and not {path}: leave one of them out")
     return Place(found, _uid(grid))
 
 
 def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequence[str]) -> tuple[str, bool]:
-    """Adds a token to the file; returns its text, and whether it is the first one. Raises GridError."""
+    """Adds a token to the file; returns its text, and whether it is the first one. Raises GridError, and UsageError for
+    a name that none may have."""
     if not NAME.fullmatch(name):
-        raise GridError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
+        raise click.UsageError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
     for pool in pools:
         if not POOL.fullmatch(pool):
-            raise GridError(f"{pool!r:.80} is no name of a pool")
+            raise click.UsageError(f"{pool!r:.80} is no name of a pool")
     token, text = make(name, role, max_sessions, pools, time.time())
     with changing(where.path, where.reader) as tokens:
         # Within the lock: another one may be made at the same time. The file exists, too, where all were revoked.
@@ -76,14 +84,10 @@ def revoke(where: Place, name: str) -> None:
 
 def listed(where: Place) -> list[dict[str, Any]]:
     """The tokens without their salts and hashes."""
-    return [_shown(token) for token in load(where.path).all]
-
-
-def text_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The tokens as a table."""
-    from pwgrid.cli.tables import tokens_text
-
-    return tokens_text(rows)
+    hidden = ("salt", "hash")
+    return [
+        {name: value for name, value in token.as_json().items() if name not in hidden} for token in load(where.path).all
+    ]
 
 
 def _file_of(grid: RunningGrid) -> Path | None:
@@ -102,7 +106,3 @@ def _reader_of(path: Path) -> int | None:
 
 def _uid(grid: RunningGrid) -> int:
     return grid.directory.stat().st_uid
-
-
-def _shown(token: Token) -> dict[str, Any]:
-    return {name: value for name, value in token.as_json().items() if name not in ("salt", "hash")}

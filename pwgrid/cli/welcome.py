@@ -1,11 +1,8 @@
 """The lines that a grid started by hand prints once it is ready: code to paste, its Redis, what to do next."""
 
 import os
-import shutil
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 
+from pwgrid.cli import own_command
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 
@@ -13,14 +10,14 @@ _MANAGERS = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED", "INVOCATION_ID")
 """Variables that systemd and supervisord set for what they start."""
 
 
-def is_by_hand(environ: Mapping[str, str]) -> bool:
+def is_by_hand() -> bool:
     """Whether a person has started the grid, and no service manager."""
-    return not any(name in environ for name in _MANAGERS)
+    return not any(name in os.environ for name in _MANAGERS)
 
 
-def is_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
+def is_wanted(settings: Settings) -> bool:
     """Whether a person reads the lines: not where a service manager started the grid, nor where lines are JSON."""
-    return settings.log_format == "text" and is_by_hand(environ)
+    return settings.log_format == "text" and is_by_hand()
 
 
 def token_query(settings: Settings, *, has_tokens: bool) -> str:
@@ -33,7 +30,7 @@ def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
     """The lines; `redis` says which Redis the grid uses."""
     url = base_url(settings) + token_query(settings, has_tokens=has_tokens)
     browser = settings.default_browser_type
-    pwgrid = own_command()
+    pwgrid = own_command.typed()
     port = "" if settings.port == type(settings).model_fields["port"].default else f" --port {settings.port}"
     first = "YOUR_TOKEN is PWGRID_TOKEN, or " if settings.token else "YOUR_TOKEN is "
     lines = (
@@ -44,17 +41,3 @@ def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
         ("next", f"{pwgrid} status{port}, {pwgrid} sessions{port}, {pwgrid} doctor; Ctrl-C ends the grid"),
     )
     return "\n".join(f"  {name + ':':8}{text}" for name, text in lines)
-
-
-def own_command() -> str:
-    """What the user types to call this command again: its name if PATH has it, else its path."""
-    beside = Path(sys.executable).parent / "pwgrid"
-    if not os.access(beside, os.X_OK):
-        return f"{sys.executable} -m pwgrid"
-    found = shutil.which("pwgrid")
-    if found is not None and Path(found).resolve() == beside.resolve():
-        return "pwgrid"
-    try:
-        return str(beside.relative_to(Path.cwd()))
-    except (ValueError, FileNotFoundError):  # it is elsewhere, or the current directory was removed
-        return str(beside)

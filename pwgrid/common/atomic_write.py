@@ -14,7 +14,7 @@ PRIVATE: Final = 0o600
 def write_whole(
     path: Path, content: bytes, *, mode: int = PRIVATE, uid: int = -1, gid: int = -1, durable: bool = False
 ) -> None:
-    """Puts a file with this content in place of the one at `path`, if there is one. Raises OSError.
+    """Puts a file with this content in place of the one at `path`, if there is one. Raises OSError with its name.
 
     At no time can more users read it than `mode` says. It belongs to this process's user, or to `uid` and `gid` (-1: as
     it is). `durable`: once the file is there its content is on the disk, also after a power cut; that takes its time.
@@ -30,7 +30,9 @@ def write_whole(
             if durable:
                 os.fsync(fd)
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(draft)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # that of the draft would tell nobody anything, and a full disk tells none
         raise

@@ -9,11 +9,10 @@ from pwgrid.common.launch_failure import why
 class GridError(Exception):
     """An error that the user can act on. `str()` is the sentence, `exit_code` what a command exits with."""
 
-    exit_code = 1
-
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str, exit_code: int = 1) -> None:
         super().__init__(sentence)
         self.sentence = sentence
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,10 @@ class Violation:
 class ConfigError(GridError):
     """The configuration breaks rules; `violations` has all of them, `str()` one line for each."""
 
-    exit_code = 2
-
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations = tuple(violations)
         faults = "1 fault" if len(self.violations) == 1 else f"{len(self.violations)} faults"
-        super().__init__("\n  ".join([f"the configuration has {faults}:", *map(str, self.violations)]))
+        super().__init__("\n  ".join([f"the configuration has {faults}:", *map(str, self.violations)]), exit_code=2)
 
 
 class AlreadyRunning(GridError):

@@ -1,6 +1,5 @@
 """Makes the settings from file, environment and flags, with the source of each. Starts nothing and logs nothing."""
 
-import difflib
 import os
 import stat
 import tomllib
@@ -33,7 +32,7 @@ from pwgrid.settings.model import (
 )
 from pwgrid.settings.pools import Fault, PoolTable, read_pool_config, read_tables
 from pwgrid.settings.unknown_variables import find_strays
-from pwgrid.settings.value_types import RULE, RedisUrl, Secret
+from pwgrid.settings.value_types import RULE, RedisUrl, Secret, did_you_mean
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"
@@ -398,22 +397,17 @@ def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     if name in SETTINGS:
         return f"belongs into the section [{SETTINGS[name].section}]"
-    return f"unknown {what}" + _did_you_mean(name, known)
+    return f"unknown {what}" + did_you_mean(name.lower(), known)
 
 
 def _key(name: str) -> str:
     return name if name.isprintable() and name else repr(name)
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 def _sentence(setting: Setting, written: object) -> str:
     """A sentence that says what a value must be, where pydantic has refused it."""
     if setting.choices:
-        hint = _did_you_mean(written, setting.choices) if isinstance(written, str) else ""
+        hint = did_you_mean(written.lower(), setting.choices) if isinstance(written, str) else ""
         return f"must be one of {', '.join(setting.choices)}{hint}"
     if setting.bounds:
         return f"must be {'a whole number' if setting.kind is int else 'a number'}, {setting.bounds}"

@@ -84,12 +84,6 @@ def environment_names(name: str) -> list[str]:
     return [f"{prefix}{each.upper()}" for each in names for prefix in ([PREFIX] if each in _PREFIXED else [PREFIX, ""])]
 
 
-def environment_name(name: str) -> str:
-    """The documented environment variable of this setting. Its name with the prefix always works, too."""
-    documented = _VARIABLES.get(name, name)
-    return (PREFIX if documented in _PREFIXED else "") + documented.upper()
-
-
 def setting(default: T, section: str, *concerns: Part) -> T:
     """A field of the model. `concerns` are the parts of a running grid that must be told when it changes."""
     made: T = Field(default, json_schema_extra={"section": section, "concerns": [*concerns]})
@@ -456,7 +450,8 @@ class Setting:
         self.meaning = info.description or ""
         self.section: str = extra["section"]
         self.concerns: tuple[Part, ...] = tuple(extra["concerns"])
-        self.environment = environment_name(name)
+        documented = _VARIABLES.get(name, name)
+        self.environment = (PREFIX if documented in _PREFIXED else "") + documented.upper()
         self.environments = environment_names(name)
         self.flag = _FLAGS.get(name) or "--" + name.removesuffix("_workers").replace("_", "-")
         self.bounds = next((each for each in info.metadata if isinstance(each, value_types.Bounds)), None)

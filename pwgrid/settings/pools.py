@@ -3,11 +3,10 @@ pool is once the global settings have filled in the rest. Reads no source."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -43,12 +42,6 @@ class Fault:
     place: str
     written: str
     sentence: str
-
-
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise value_types.rule(NAME_RULE)
-    return text
 
 
 def _label(text: str) -> str:
@@ -103,7 +96,7 @@ class PoolTable(BaseModel, frozen=True):
         extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    name: Annotated[str, AfterValidator(_name)]
+    name: Annotated[str, value_types.like(_NAME.pattern, NAME_RULE)]
     """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
     browser: BrowserType | None = None
     """chromium, firefox or webkit; may be left out where labels name it."""
@@ -232,26 +225,19 @@ def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:
 def resolved(settings: Settings, table: PoolTable) -> PoolSettings:
     """The pool of a table: for keys that the table does not have, the global settings count."""
     default = short_form(settings, table.browser_type)
-
-    def said(value: Any, otherwise: Any) -> Any:
-        return otherwise if value is None else value
-
-    return PoolSettings(
+    optional = ("slots", "lifetime", "max_memory_mib", "max_memory_hard_mib", "headless", "args")
+    given: dict[str, Any] = {name: value for name in optional if (value := getattr(table, name)) is not None}
+    return replace(
+        default,
         name=table.name,
-        browser_type=table.browser_type,
         workers=table.workers,
-        slots=said(table.slots, default.slots),
-        lifetime=said(table.lifetime, default.lifetime),
-        max_memory_mib=said(table.max_memory_mib, default.max_memory_mib),
-        max_memory_hard_mib=said(table.max_memory_hard_mib, default.max_memory_hard_mib),
         executable=table.executable or ("" if table.channel else default.executable),
         channel=table.channel,
-        headless=said(table.headless, default.headless),
-        args=said(table.args, default.args),
         proxy=table.proxy,
         env=table.env,
         labels=table.labels,
         is_short_form=False,
+        **given,
     )
 
 
@@ -315,8 +301,7 @@ def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Ite
         if each["type"] == "missing" and len(each["loc"]) == 1:
             yield Fault(place, "", f"must say its {key}")
         elif key not in PoolTable.model_fields:
-            close = difflib.get_close_matches(key.lower(), list(PoolTable.model_fields), n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = value_types.did_you_mean(key.lower(), PoolTable.model_fields)
             yield Fault(f"{place}.{key if key.isprintable() else repr(key)}", "", f"unknown key of a pool{hint}")
         else:
             written = "" if key in ("proxy", "env") else repr(given[key])[:80]

@@ -1,11 +1,11 @@
 """Finds environment variables that look like a setting and are none. Reads only names, no values."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pwgrid.common.errors import Violation
 from pwgrid.settings.model import PREFIX, SETTINGS
+from pwgrid.settings.value_types import did_you_mean
 
 NO_SETTINGS: Final = frozenset(
     {
@@ -33,7 +33,6 @@ def find_strays(variables: Iterable[str]) -> Iterator[Violation]:
         if name in _SETTINGS or name in NO_SETTINGS:
             continue
         is_ours = name.upper().startswith(PREFIX)
-        near = difflib.get_close_matches(name.upper(), _SETTINGS, n=1, cutoff=0.75 if is_ours else _CUTOFF)
-        if is_ours or (near and len(name) >= _SHORTEST):
-            hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name.upper(), _SETTINGS, cutoff=0.75 if is_ours else _CUTOFF)
+        if is_ours or (hint and len(name) >= _SHORTEST):
             yield Violation(name if name.isprintable() else repr(name), "", f"is no setting{hint}", "environment")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -21,14 +20,13 @@ from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
-from pwgrid.setup.packages import Host, Steps, install_package
+from pwgrid.setup.packages import Host, Steps, install_package, output_of
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates_from, find_for_pool, made_for
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.browser.setup_trials import Trial, Trials
 
-_VERSION_TIMEOUT_S: Final = 20.0
 _CONNECT_TIMEOUT: Final = "PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT"
 _CONNECT_TIMEOUT_MS: Final = 10_000
 """Playwright itself waits five times 30 s, which is long behind a firewall that drops packets."""
@@ -75,7 +73,11 @@ def setup(
     try:
         ensure_redis(settings, say, host)
     except GridError as fault:
-        faults.append(fault)
+        named = next(filter(host.environ.get, ("REDIS_URL", "REDIS_HOST")), None)
+        if named is None:
+            faults.append(fault)
+        else:
+            say(f"redis: {named} names one for `pwgrid serve`, but `pwgrid run` needs one of its own: {fault}")
     no_video = ensure_ffmpeg(say, host, places, get=video) if wanted else None
     if no_video is not None and video:
         faults.append(GridError(f"video: {no_video}"))
@@ -138,7 +140,8 @@ class _Setup:
         faults: list[str] = []
         for do, source in _STEPS[self.settings.prefer]:
             if do == "get":
-                fault = self._get(source, browser_type)
+                get = self._from_playwright if source == "playwright" else self._from_system
+                fault = get(browser_type)
                 if fault is not None:
                     self.say(f"{browser_type}: {fault}")
                     faults.append(fault)
@@ -162,10 +165,6 @@ class _Setup:
             else:
                 return browser
         return None
-
-    def _get(self, source: Source, browser_type: BrowserType) -> str | None:
-        """Installs a browser from this source. None when it may be here now, else why not."""
-        return self._from_playwright(browser_type) if source == "playwright" else self._from_system(browser_type)
 
     def _from_playwright(self, browser_type: BrowserType) -> str | None:
         """Has Playwright download its own browser. None when it worked, else why not."""
@@ -259,23 +258,7 @@ def distance_of(version: str, wanted: str) -> str:
 def _run_fault(program: str, host: Host) -> str | None:
     """Runs a program with --version, which needs all its libraries. None when it worked, else why not."""
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as home:
-        try:
-            done = subprocess.run(
-                [program, "--version"],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_VERSION_TIMEOUT_S,
-                env={**host.environ, "HOME": home, "TMPDIR": home},
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"--version took longer than {_VERSION_TIMEOUT_S:g} s"
-        except OSError as error:
-            return str(error)
-    if done.returncode != 0:
-        return (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
-    return None
+        return output_of([program, "--version"], {**host.environ, "HOME": home, "TMPDIR": home})[1]
 
 
 def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings) -> Trial:

@@ -7,8 +7,6 @@ import os
 import resource
 import shlex
 import shutil
-import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,24 +18,25 @@ from typing import Final, Literal
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common import trace_export
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_url import shown
-from pwgrid.master.memory.memory_readings import available_mib, own_cgroups, text_of
+from pwgrid.master.memory.memory_readings import MIB, available_mib, own_cgroups, text_of
+from pwgrid.master.proxy.listener import open_listener
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir
-from pwgrid.runtime.find_grids import find_elsewhere, find_left, find_running
+from pwgrid.runtime.find_grids import find_left
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
 from pwgrid.setup.ffmpeg import find_ffmpeg
+from pwgrid.setup.packages import output_of
 from pwgrid.setup.redis import version_of
 from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
 
 Level = Literal["good", "warn", "bad"]
 """`bad`: something that the settings ask for fails. `warn`: something that they do not ask for would."""
 
-_MIB: Final = 1 << 20
 _BROWSER_MIB: Final = 256
 """Roughly what an idle worker takes with its Node and its browser, and what a session with a page or two adds."""
 
@@ -46,7 +45,6 @@ _SHM_MIB: Final = 64
 _TEMPORARY_MIB: Final = 1024
 _INODES: Final = 10_000
 _OLD_S: Final = 24 * 3600.0
-_TIMEOUT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +57,9 @@ class Finding:
     to_do: str = ""
 
 
-def examine(settings: Settings, places: SearchPaths | None = None) -> Iterator[Finding]:
+def examine(settings: Settings) -> Iterator[Finding]:
     """All findings, each as soon as it is known; the launches take seconds."""
-    places = places or SearchPaths()
+    places = SearchPaths()
     yield _driver()
     for pool in settings.pools_wanted().values():
         if pool.workers > 0:
@@ -79,11 +77,10 @@ def examine(settings: Settings, places: SearchPaths | None = None) -> Iterator[F
 def _driver() -> Finding:
     node = compute_driver_executable()[0]
     playwright = f"Playwright {version_of_package('playwright')}"
-    try:
-        done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("driver", "bad", f"{playwright}: its Node does not run: {error}", "pwgrid setup")
-    return Finding("driver", "good", f"{playwright}, Node {done.stdout.strip()}")
+    version, fault = output_of([node, "--version"])
+    if fault is not None:
+        return Finding("driver", "bad", f"{playwright}: its Node does not run: {fault}", "pwgrid setup")
+    return Finding("driver", "good", f"{playwright}, Node {version.strip()}")
 
 
 def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Iterator[Finding]:
@@ -141,52 +138,40 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     memory = available_mib()
     least = settings.min_host_available_mib + _BROWSER_MIB
     most = settings.min_host_available_mib + _BROWSER_MIB * (workers + sessions)
+    found = f"{memory} MiB available; all slots taken may need {most} MiB"
     fewer = "fewer workers or slots (--chromium, --slots), or more memory"
-    level: Level = "bad" if memory < least else "warn" if memory < most else "good"
-    yield Finding(
-        "memory",
-        level,
-        f"{memory} MiB available; all slots taken may need {most} MiB",
-        "" if level == "good" else fewer,
-    )
+    yield _graded("memory", found, fewer, fails=memory < least, is_short=memory < most)
 
     shm = root / "dev/shm"
-    free = shutil.disk_usage(shm).free // _MIB if shm.is_dir() else 0
-    enough = free >= _SHM_MIB
-    to_do = "" if enough else "docker run --shm-size=1g, or mount a tmpfs there"
-    yield Finding("/dev/shm", "good" if enough else "warn", f"{free} MiB free", to_do)
+    free = shutil.disk_usage(shm).free // MIB if shm.is_dir() else 0
+    larger = "docker run --shm-size=1g, or mount a tmpfs there"
+    yield _graded("/dev/shm", f"{free} MiB free", larger, is_short=free < _SHM_MIB)
 
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = descriptor_limit.wanted(settings)
-    yield Finding(
-        "descriptors",
-        "good" if files >= wanted else "warn",
-        f"{files} at most for a process; {wanted} are wanted",
-        "" if files >= wanted else descriptor_limit.RAISE_IT,
-    )
+    found = f"{files} at most for a process; {wanted} are wanted"
+    yield _graded("descriptors", found, descriptor_limit.RAISE_IT, is_short=files < wanted)
 
     tasks = min(_tasks_left())
     wanted = _WORKER_TASKS * workers
-    level = "bad" if tasks < _WORKER_TASKS else "warn" if tasks < wanted else "good"
-    yield Finding(
-        "pids",
-        level,
-        f"{tasks} more processes and threads may be started; {wanted} are wanted",
-        "" if level == "good" else "raise pids.max of the cgroup (docker run --pids-limit, TasksMax=) or ulimit -u",
-    )
+    found = f"{tasks} more processes and threads may be started; {wanted} are wanted"
+    more = "raise pids.max of the cgroup (docker run --pids-limit, TasksMax=) or ulimit -u"
+    yield _graded("pids", found, more, fails=tasks < _WORKER_TASKS, is_short=tasks < wanted)
 
     path = base_dir(settings.runtime_dir)
     base = next(each for each in (path, *path.parents) if os.path.isdir(each))  # not is_dir(): we may not look there
     disk = os.statvfs(base)
-    free, inodes = disk.f_bavail * disk.f_frsize // _MIB, disk.f_favail
+    free, inodes = disk.f_bavail * disk.f_frsize // MIB, disk.f_favail
     has_inodes = disk.f_files == 0 or inodes >= _INODES  # btrfs does not count inodes
-    level = "bad" if free < _TEMPORARY_MIB // 10 else "warn" if free < _TEMPORARY_MIB or not has_inodes else "good"
-    yield Finding(
-        "disk",
-        level,
-        f"{free} MiB and {inodes} inodes free below {base}",
-        "" if level == "good" else "make room there, or set PWGRID_RUNTIME_DIR to another place",
-    )
+    found = f"{free} MiB and {inodes} inodes free below {base}"
+    elsewhere = "make room there, or set PWGRID_RUNTIME_DIR to another place"
+    is_short = free < _TEMPORARY_MIB or not has_inodes
+    yield _graded("disk", found, elsewhere, fails=free < _TEMPORARY_MIB // 10, is_short=is_short)
+
+
+def _graded(name: str, found: str, to_do: str, *, is_short: bool, fails: bool = False) -> Finding:
+    level: Level = "bad" if fails else "warn" if is_short else "good"
+    return Finding(name, level, found, "" if level == "good" else to_do)
 
 
 def _tasks_left() -> Iterator[int]:
@@ -227,15 +212,13 @@ def _redis(settings: Settings) -> Finding:
 def _port(settings: Settings) -> Finding:
     if settings.port == 0:
         return Finding("port", "good", "any free one")
-    if any(grid.port == settings.port for grid in (*find_running(settings.runtime_dir or None), *find_elsewhere())):
-        return Finding("port", "good", f"a grid of yours is on port {settings.port}")
     try:
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        with socket.socket(family) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((settings.host, settings.port))
-    except OSError as error:
-        return Finding("port", "bad", f"{settings.host}:{settings.port}: {error.strerror}", "choose another --port")
+        open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir).close()
+    except AlreadyRunning:
+        return Finding("port", "good", f"a grid of yours is on port {settings.port}")
+    except GridError as error:
+        found, _, to_do = error.sentence.partition("; ")
+        return Finding("port", "bad", found, to_do)
     return Finding("port", "good", f"{settings.host}:{settings.port} is free")
 
 

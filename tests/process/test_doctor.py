@@ -71,7 +71,8 @@ def test_what_will_fail_is_named_with_what_to_do_and_the_exit_code_is_one(tmp_pa
     assert "libnss3.so is missing" in found["chromium"]["found"]
     assert "Connection refused" in found["redis"]["found"]
     assert "hunter2" not in json.dumps(found)
-    assert found["port"]["to_do"] == "choose another --port"
+    assert "Address already in use" in found["port"]["found"]
+    assert found["port"]["to_do"] == "choose another one with --host or --port"
 
 
 def test_each_pool_is_looked_at_with_its_own_browser(tmp_path: Path) -> None:

@@ -77,3 +77,27 @@ def test_the_link_of_another_checkout_is_replaced_and_said(home: Home) -> None:
     (home.local / "pwgrid").symlink_to("/old/.venv/bin/pwgrid")
     assert "the command is" in home.link(path=str(home.local))
     assert os.readlink(home.local / "pwgrid") == str(home.command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            [],
+            "the command is {home.command}; `make link LINK=DIRECTORY` puts a link to it into a directory of your PATH",
+        ),
+        (["--remove"], ""),
+        (["~/bin"], "this user has no home directory: set HOME"),
+    ],
+)
+def test_a_user_without_a_home_gets_one_sentence(home: Home, arguments: list[str], said: str) -> None:
+    """One with neither HOME nor an entry in the table of users."""
+    code = (
+        "import pwd, runpy, sys\n"
+        "pwd.getpwuid = {}.__getitem__\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", code, str(home.script), *arguments]
+    done = subprocess.run(command, env={"PATH": "/usr/bin"}, capture_output=True, text=True, check=False)
+    assert (done.stdout + done.stderr).removeprefix("pwgrid set-up: ").strip() == said.format(home=home)

@@ -10,11 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded_redis
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import RedisUrl
+from pwgrid.setup import browsers as setup_browsers
 from pwgrid.setup import redis as setup_redis
 from tests.support.bare_host import BareHost
 
@@ -164,3 +167,24 @@ def test_a_server_of_the_user_s_own_choice_is_not_replaced(
 def test_a_redis_of_the_settings_needs_no_server_here(world: BareHost) -> None:
     world.setup([], Settings(redis_url=RedisUrl("redis://elsewhere")))
     assert world.said == ["redis: the settings name one that runs elsewhere"]
+
+
+def test_a_private_grid_gets_one_where_the_environment_names_that_of_an_application(
+    world: BareHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pwgrid run` does not use that one. Where none can be had it is no fault, since `pwgrid serve` does."""
+    variables = {"REDIS_URL": "redis://app", "REDIS_PORT": "tcp://10.0.0.1:6379"}  # the port is as Kubernetes gives it
+    world.host = replace(world.host, environ={**world.host.environ, **variables})
+
+    def on_that_host(_wanted: object, settings: Settings, _say: object, *, video: bool) -> None:
+        world.setup([], settings, video=video)
+
+    monkeypatch.setattr(setup_browsers, "setup", on_that_host)
+    done = CliRunner(env=variables).invoke(main, ["setup"])
+    assert done.exit_code == 0, done.output
+    assert "REDIS_URL names one for `pwgrid serve`, but `pwgrid run` needs one of its own: no redis" in world.text()
+    offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
+    assert CliRunner(env=variables).invoke(main, ["setup"]).exit_code == 0
+    assert embedded_redis.find_redis_server() == tmp_path / "own" / "redis-server"
+    assert CliRunner(env={"PWGRID_REDIS_URL": "redis://ours"}).invoke(main, ["setup"]).exit_code == 0
+    assert "redis: the settings name one that runs elsewhere" in world.said

@@ -1,6 +1,7 @@
 """The API's one deadline, whatever it has to ask. The registry here is one that never answers."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
@@ -180,6 +181,21 @@ async def test_a_bad_query_is_told_what_may_be_asked(query: str, sentence: str) 
     status, body = await get(create_app(Grid(), Access(), timeout_s=5), f"/v1/sessions?{query}")  # type: ignore[arg-type]
     assert status == 400
     assert body["error"].startswith(sentence)
+
+
+@pytest.mark.parametrize(("method", "path"), WITH_A_BODY)
+async def test_a_body_that_is_no_json_object_is_one_plain_sentence(method: str, path: str) -> None:
+    api = create_app(Grid(), Access(), timeout_s=5)  # type: ignore[arg-type]
+    sentence = "bad body: send one JSON object, with Content-Type: application/json"
+    contents = (b"", b"{", b"[]", b'"a"', b"null", b"\xff", b"[" * 10_000)
+    kinds = ((), ((b"content-type", b"application/json"),), ((b"content-type", b"application/x-www-form-urlencoded"),))
+    for content, kind in itertools.product(contents, kinds):
+
+        async def body(content: bytes = content) -> dict[str, Any]:
+            return {"type": "http.request", "body": content}
+
+        headers = ((b"host", b"grid"), *kind)
+        assert await get(api, path, method=method, headers=headers, receive=body) == (400, {"error": sentence})
 
 
 async def test_the_endpoint_is_told_as_playwrights_own_server_does_without_a_token() -> None:

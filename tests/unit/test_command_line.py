@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import re
@@ -182,6 +183,21 @@ def test_output_for_which_there_is_no_room_is_one_sentence(arguments: list[str])
     assert (done.returncode, done.stderr) == (1, "pwgrid: cannot write: no space left on the device\n")
 
 
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [(errno.ENOSPC, "no space left on the device"), (errno.EDQUOT, "the disk quota is used up")],
+)
+def test_a_file_for_which_there_is_no_room_is_one_sentence(
+    number: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(number, os.strerror(number), "/var/x\x1b")
+
+    monkeypatch.setattr("pwgrid.cli.grid_queries.versions", full)
+    done = CliRunner().invoke(main, ["version"])
+    assert (done.exit_code, done.output) == (1, f"pwgrid: cannot write /var/x\\x1b: {sentence}\n")
+
+
 # Help
 
 
@@ -233,12 +249,23 @@ def test_a_start_up_file_keeps_every_byte_also_one_that_is_no_utf_8(home: Path) 
     assert (home / ".bashrc").read_bytes() == before
 
 
-def test_who_has_no_home_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["completion", "install", "bash"],
+        ["install", "systemd", "--user", "--dry-run"],
+        ["install", "supervisor", "--user", "--dry-run", "--conf", __file__],
+        ["uninstall", "systemd", "--user"],
+    ],
+    ids=" ".join,
+)
+def test_who_has_no_home_is_asked_for_one(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", unknown)
-    done = CliRunner().invoke(main, ["completion", "install", "bash"])
+    monkeypatch.delenv("HOME")
+    done = CliRunner().invoke(main, arguments)
     assert (done.exit_code, done.output) == (1, "pwgrid: this user has no home directory: set HOME\n")
 
 
@@ -307,7 +334,7 @@ def test_a_start_up_file_that_cannot_be_written_stays_as_it_was(
     assert (tmp_path / ".bashrc").is_symlink()
     assert kept.stat().st_mode & 0o777 == 0o600
     before = kept.read_text()
-    with nothing_can_be_written(), pytest.raises(GridError, match="cannot change"):
+    with nothing_can_be_written(), pytest.raises(GridError, match=f"cannot change {kept}: File too large"):
         completion.uninstall("bash")
     assert kept.read_text() == before
 

@@ -1,13 +1,18 @@
 """What `pwgrid install` decides to make and to remove, and the texts that it makes from the shipped ones."""
 
 import configparser
+import os
 import re
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
+from pwgrid.cli.commands.install import _agreed
 from pwgrid.cli.install import facts
 from pwgrid.cli.install.install_steps import (
     Command,
@@ -240,5 +245,16 @@ def test_what_was_asked_for_before_is_asked_for_again() -> None:
     ],
 )
 def test_an_address_without_protection_or_that_is_none_is_refused(asked: Asked, sentence: str) -> None:
-    with pytest.raises(GridError, match=re.escape(sentence)):
+    with pytest.raises(click.UsageError, match=re.escape(sentence)):
         asked.after(None)
+
+
+def test_the_command_for_root_is_the_one_that_was_called_and_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "executable", "/my grid/python")
+    monkeypatch.setattr(sys, "argv", ["/my grid/pwgrid/__main__.py", "install", "supervisor", "--conf", "/a b"])
+    with pytest.raises(GridError) as refused:
+        _agreed("it", [], user=False, dry_run=False, yes=True)
+    command = refused.value.sentence.removeprefix("it takes root: ").partition(";")[0]
+    whole = ["sudo", "/my grid/python", "-m", "pwgrid", "install", "supervisor", "--conf", "/a b"]
+    assert shlex.split(command) == whole

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
 
@@ -167,6 +168,49 @@ def test_a_process_that_ends_while_its_log_is_looked_for_is_one_sentence(monkeyp
     monkeypatch.setattr("pwgrid.cli.logs._unit_of", raising(ProcessLookupError(3, "No such process")))
     with pytest.raises(GridError, match="cannot see where the log of process 77 goes: No such process"):
         command_for(77, None, follow=False)
+
+
+@pytest.fixture
+def under_supervisord(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A grid without a master that has logged these lines; a script prints them as supervisorctl does."""
+    lines = [json.dumps({"time": DURING, "event": "x", "number": number, "said": "y" * 700}) for number in range(9)]
+    (tmp_path / "log").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "supervisorctl").write_text(
+        f"""#!/bin/sh
+        case "$4" in
+            -f) echo "==> Press Ctrl-C to exit <=="; tail -c 1024 {tmp_path}/log ;;
+            *) tail -c "${{4#-}}" {tmp_path}/log; echo ;;
+        esac"""
+    )
+    (tmp_path / "supervisorctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SUPERVISOR_SERVER_URL", "unix:///sock")
+    monkeypatch.setenv("SUPERVISOR_PROCESS_NAME", "pwgrid")
+    command = (sys.executable, "-c", "input()")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            child = ChildState("worker", "worker", process.pid, 0.0, "", "", "", 0.0, 0.0)
+            left = LeftGrid(tmp_path, 8080, LockContent(1, 0.0, ""), (child,))
+            monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))
+            yield lines
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 20])
+def test_supervisord_s_log_has_as_many_whole_lines_as_were_asked_for(
+    under_supervisord: list[str], count: int, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(None, None, replace(REQUEST, lines=count, as_json=True)) == 0
+    shown = [json.loads(line)["number"] for line in capfdbinary.readouterr().out.splitlines()]
+    assert shown == list(range(9))[max(0, 9 - count) :]
+
+
+def test_supervisord_s_log_is_followed_from_a_whole_line_on(
+    under_supervisord: list[str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(None, None, replace(REQUEST, follow=True)) == 0
+    assert capfdbinary.readouterr().out.decode().splitlines() == under_supervisord[-1:]
 
 
 REQUEST = Request(session=None, worker=None, lines=None, follow=False, as_json=False)

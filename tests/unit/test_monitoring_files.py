@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.proxy.api import metric_families as families
 from tests.support.metric_names import ALERTS, DASHBOARD, ROOT, asked_for, queries
+from tools import promtool as fetch_promtool
 
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
 needs_promtool = pytest.mark.skipif(
@@ -38,6 +39,22 @@ def promtool(*arguments: str) -> str:
     done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_a_promtool_that_is_half_copied_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def extracted(_command: list[str], directory: str) -> None:
+        (Path(directory) / "prometheus_1.deb").touch()
+
+    def interrupted(_source: Path, copy: Path) -> None:
+        copy.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "promtool" else name)
+    monkeypatch.setattr(fetch_promtool, "run", extracted)
+    monkeypatch.setattr(shutil, "copy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch_promtool.fetch(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_promtool

@@ -24,7 +24,8 @@ def test_elsewhere_a_line_is_printed_when_its_figures_change() -> None:
     assert shown.lines == ["2 left, 9 s", "1 left", "1 left, 7 s", "1 left"]
 
 
-def test_a_pipe_gets_the_plain_display_with_every_step_and_output() -> None:
+@pytest.mark.parametrize("variable", ["", "FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_a_pipe_gets_the_plain_display_with_every_step_and_output(variable: str) -> None:
     code = (
         "from pwgrid.cli import progress\n"
         "with progress.display() as shown:\n"
@@ -32,6 +33,7 @@ def test_a_pipe_gets_the_plain_display_with_every_step_and_output() -> None:
         "    say('one'); say.command(['apt-get', 'update']); say.output('Get:1 it'); say('two')\n"
     )
     environ = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
+    environ |= {variable: "1"} if variable else {}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout == "one\n  $ apt-get update\n  | Get:1 it\ntwo\n"
 

@@ -1,5 +1,6 @@
 """The tables of status and sessions: whole in a pipe, no wider than a terminal."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ def test_the_status_shows_who_has_the_slots_where_clients_have_said_so() -> None
 
 
 def test_on_eighty_columns_no_line_is_longer_and_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")  # 80 columns, and no codes for bold
     long = {"pool": "chromium", "run": "x" * 128, "token": "y" * 60, "waiting": 7}
     for text, words in (
@@ -146,6 +147,14 @@ def test_on_eighty_columns_no_line_is_longer_and_nothing_is_cut_off(monkeypatch:
         assert max(map(len, text.splitlines())) <= 80
         assert all(word in text for word in words)
         assert "…" not in text
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_a_pipe_gets_whole_lines_also_where_colours_are_asked_for(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert len(sessions_text([SESSION, SESSION]).splitlines()) == 3
 
 
 def test_a_reason_cannot_steer_the_terminal() -> None:

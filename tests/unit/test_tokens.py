@@ -105,20 +105,22 @@ def test_the_commands_of_the_documentation_work(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "code", "sentence"),
     [
-        (["create", "--name", "CI"], "'CI' is no name of a token: 1 to 63 lower-case letters"),
-        (["create", "--name", "a b"], "'a b' is no name of a token"),
-        (["create", "--name", "x", "--pools", "No!"], "'No!' is no name of a pool"),
-        (["create", "--name", "taken"], "there is a token taken already"),
-        (["revoke", "nobody"], "there is no token 'nobody' in"),
+        (["create", "--name", "CI"], 2, "'CI' is no name of a token: 1 to 63 lower-case letters"),
+        (["create", "--name", "a b"], 2, "'a b' is no name of a token"),
+        (["create", "--name", "x", "--pools", "No!"], 2, "'No!' is no name of a pool"),
+        (["create", "--name", "taken"], 1, "there is a token taken already"),
+        (["revoke", "nobody"], 1, "there is no token 'nobody' in"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_changes_nothing(path: Path, arguments: list[str], sentence: str) -> None:
+def test_a_mistake_is_one_sentence_and_changes_nothing(
+    path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
     run(path, "create", "--name", "taken")
     before = path.read_bytes()
     done = run(path, *arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == code
     assert sentence in done.stderr
     assert path.read_bytes() == before
 
@@ -140,6 +142,21 @@ def test_a_grid_of_another_kind_that_runs_here_is_no_matter(path: Path, monkeypa
     gone = RunningGrid(path.parent / "gone", 1, 1, "ws://127.0.0.1:1")
     monkeypatch.setattr(cli, "find_running", lambda: [gone])
     assert run(path, "create", "--name", "ci").exit_code == 0
+
+
+def test_a_configuration_and_a_grid_are_named_together_only_if_they_have_the_same_tokens(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = RunningGrid(path.parent, 9000, 1, "ws://127.0.0.1:9000")
+    monkeypatch.setattr(cli, "find_grid", lambda _port, _runtime_dir: grid)
+    monkeypatch.setattr(cli, "ask", lambda _grid, _name: {"file": str(path)})
+    assert run(path, "create", "--name", "ci", "--port", "9000").exit_code == 0
+    other = path.parent / "other" / "tokens.json"
+    done = run(other, "create", "--name", "ops", "--port", "9000")
+    assert (done.exit_code, f"the grid on port 9000 reads {path}, and not {other}" in done.stderr) == (2, True)
+    monkeypatch.setenv("PWGRID_CONFIG", str(other.with_name("grid.toml")))  # a flag beats the environment
+    assert CliRunner().invoke(main, ["token", "list", "--port", "9000"]).stdout.splitlines()[1].startswith("ci ")
+    assert not other.parent.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

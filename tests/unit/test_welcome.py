@@ -1,12 +1,14 @@
 """The lines to paste at the end of a start."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.welcome import own_command, welcome
+from pwgrid.cli import own_command
+from pwgrid.cli.welcome import welcome
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import Secret
 
@@ -44,4 +46,16 @@ def test_a_removed_current_directory_does_not_keep_a_grid_from_its_start(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(Path, "cwd", gone)
-    assert own_command() == str(command)
+    assert own_command.typed() == str(command)
+
+
+def test_a_command_in_a_directory_with_a_space_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "my grid"
+    place.mkdir()
+    monkeypatch.setattr(sys, "executable", str(place / "python"))
+    monkeypatch.setenv("PATH", "")
+    assert shlex.split(own_command.typed()) == [f"{place}/python", "-m", "pwgrid"]
+    (place / "pwgrid").touch(mode=0o755)
+    assert shlex.split(own_command.typed()) == [f"{place}/pwgrid"]
+    monkeypatch.chdir(tmp_path)
+    assert shlex.split(own_command.typed()) == ["my grid/pwgrid"]

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Final, Protocol
@@ -98,31 +97,40 @@ class Script:
             raise SessionFailed(f"{self._command[-1]} ended with {process.returncode}: {last}")
 
 
-@dataclass(slots=True)
-class _Seen:
-    durations: list[float]
-    failures: list[str]
-
-
 async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, list[str]]:
     """Run sessions in `clients` loops, which begin none after `seconds`, and wait for the last ones. Returns the
     figures, and the sentence of each session that failed."""
-    seen, until = _Seen([], []), time.monotonic() + seconds
+    durations: list[float] = []
+    failures: list[str] = []
+    until = time.monotonic() + seconds
+
+    async def loop() -> None:
+        while (since := time.monotonic()) < until:
+            try:
+                async with asyncio.timeout(SESSION_S):
+                    await client.session()
+            except SessionFailed as failed:
+                failures.append(str(failed))
+            except TimeoutError:
+                failures.append(f"it took more than {SESSION_S:g} s")
+            else:
+                durations.append(time.monotonic() - since)
+
     busy, since = busy_s(), time.monotonic()
-    await asyncio.gather(*(_loop(client, seen, until) for _ in range(clients)))
+    await asyncio.gather(*(loop() for _ in range(clients)))
     took_s = time.monotonic() - since
     busy_cores = (busy_s() - busy) / took_s
-    durations = sorted(seen.durations) or [0.0]
+    ordered = sorted(durations) or [0.0]
     step = Step(
         clients,
-        len(seen.durations),
-        len(seen.failures),
+        len(durations),
+        len(failures),
         round(took_s, 3),
-        round(_quantile(durations, 0.5), 4),
-        round(_quantile(durations, 0.95), 4),
+        round(_quantile(ordered, 0.5), 4),
+        round(_quantile(ordered, 0.95), 4),
         round(busy_cores, 2),
     )
-    return step, seen.failures
+    return step, failures
 
 
 async def once(run: Callable[[], Awaitable[None]]) -> None:
@@ -140,19 +148,6 @@ def busy_s() -> float:
     """The processor time that this host has spent since its boot, in seconds of one core."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
-
-
-async def _loop(client: Client, seen: _Seen, until: float) -> None:
-    while (since := time.monotonic()) < until:
-        try:
-            async with asyncio.timeout(SESSION_S):
-                await client.session()
-        except SessionFailed as failed:
-            seen.failures.append(str(failed))
-        except TimeoutError:
-            seen.failures.append(f"it took more than {SESSION_S:g} s")
-        else:
-            seen.durations.append(time.monotonic() - since)
 
 
 def _quantile(ordered: list[float], share: float) -> float:

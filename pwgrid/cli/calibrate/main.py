@@ -44,7 +44,7 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
 
     what = f"the script {asked.script}" if asked.script else asked.url or "a stand-in page (--url names yours)"
     say(f"measuring {what} with {asked.browser_type}")
-    most = asked.most or measure.most_clients(usable_cores())
+    most = asked.most or max(4, int(usable_cores() * measure.PER_CORE))
     wish = measure.Wish(asked.browser_type, asked.url or STAND_IN, asked.script, asked.seconds, most)
     found = measure.calibrate(wish, loaded.settings, arguments, environment, say)
     proposal = sizing.propose(found, asked.browser_type, loaded.settings.min_host_available_mib)

@@ -32,7 +32,7 @@ SHORT_S: Final = 3.0
 AVAILABLE_S: Final = 120.0
 LOOK_S: Final = 0.02
 PER_CORE: Final = 16
-"""The most clients at once for each core."""
+"""The most clients at once for each core, without --most; 4 are tried in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,6 @@ def environment_for(wish: Wish, environment: Mapping[str, str]) -> dict[str, str
         "default_browser_type": wish.browser_type,
     }
     return {**environment, **as_environment(values)}
-
-
-def most_clients(cores: float) -> int:
-    """The most clients at once that are tried without --most."""
-    return max(4, int(cores * PER_CORE))
 
 
 def calibrate(

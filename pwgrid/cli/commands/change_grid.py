@@ -61,16 +61,16 @@ def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     Flags and environment stay those of its start. If the new configuration has faults, the command prints all of them
     and exits 2, and nothing changes.
     """
-    from pwgrid.cli import exit_codes, reload_scale_upgrade
-    from pwgrid.cli.ask_grid import find_grid
-    from pwgrid.common.errors import Refused
+    from pwgrid.cli import exit_codes
+    from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask, find_grid
+    from pwgrid.cli.reload_scale_upgrade import reload_text
+    from pwgrid.common.errors import GridError, Refused
 
     try:
-        done = reload_scale_upgrade.reload(find_grid(port, runtime_dir))
+        done = ask(find_grid(port, runtime_dir), "reload", timeout_s=CHECK_TIMEOUT_S)
     except Refused as refused:
-        refused.exit_code = exit_codes.REFUSED
-        raise
-    say(done, reload_scale_upgrade.reload_text(done), as_json)
+        raise GridError(refused.sentence, exit_codes.REFUSED) from None
+    say(done, reload_text(done), as_json)
 
 
 @click.command()
@@ -83,11 +83,11 @@ def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_
     \b
     pwgrid scale chromium=4 firefox=1
     """
-    from pwgrid.cli import reload_scale_upgrade
-    from pwgrid.cli.ask_grid import find_grid
+    from pwgrid.cli.ask_grid import ask, find_grid
+    from pwgrid.cli.reload_scale_upgrade import read_scale
 
-    figures = reload_scale_upgrade.read_scale(pools)
-    wanted = reload_scale_upgrade.scale(find_grid(port, runtime_dir), figures)
+    figures = read_scale(pools)
+    wanted = ask(find_grid(port, runtime_dir), "scale", figures)["wanted"]
     say({"wanted": wanted}, ", ".join(f"{name} {workers}" for name, workers in wanted.items()), as_json)
 
 

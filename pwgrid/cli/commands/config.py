@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pwgrid.cli.commands.options import Configured, load, with_json
+from pwgrid.cli.commands.options import Configured, load, say, with_json
 
 
 @click.group()
@@ -54,7 +54,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     These are the settings that a grid started here now would have; with --running those of the running grid (--port or
     --runtime-dir names it, if several run).
     """
-    from pwgrid.cli import grid_queries, output
+    from pwgrid.cli import grid_queries
     from pwgrid.cli.ask_grid import find_grid
     from pwgrid.settings import load as settings_load
 
@@ -70,4 +70,4 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
         loaded = load(config_file, flags)
         table = settings_load.described(loaded.settings, loaded.sources)
         whose = settings_load.whose(loaded.config_file)
-    click.echo(output.as_json(table) if as_json else f"{whose}\n{output.printable(settings_load.show(table))}")
+    say(table, f"{whose}\n{settings_load.show(table)}", as_json)

@@ -1,10 +1,6 @@
 """`pwgrid completion` and `pwgrid help`."""
 
-from typing import Any
-
 import click
-
-from pwgrid.cli.commands.options import with_options
 
 
 @click.group("completion")
@@ -12,11 +8,11 @@ def completion_group() -> None:
     """Completes commands, options, workers and sessions in bash, zsh and fish."""
 
 
-_SHELL: tuple[Any, ...] = (click.argument("shell", required=False, type=click.Choice(("bash", "zsh", "fish"))),)
+_shell = click.argument("shell", required=False, type=click.Choice(("bash", "zsh", "fish")))
 
 
 @completion_group.command("install")
-@with_options(_SHELL)
+@_shell
 @click.pass_context
 def completion_install(context: click.Context, shell: str | None) -> None:
     """Installs completion for SHELL (default: your own shell); may be repeated."""
@@ -26,7 +22,7 @@ def completion_install(context: click.Context, shell: str | None) -> None:
 
 
 @completion_group.command("uninstall")
-@with_options(_SHELL)
+@_shell
 def completion_uninstall(shell: str | None) -> None:
     """Removes what `pwgrid completion install` has written."""
     from pwgrid.cli import completion
@@ -35,7 +31,7 @@ def completion_uninstall(shell: str | None) -> None:
 
 
 @completion_group.command("show")
-@with_options(_SHELL)
+@_shell
 @click.pass_context
 def completion_show(context: click.Context, shell: str | None) -> None:
     """Prints the completion script for SHELL (default: your own shell)."""

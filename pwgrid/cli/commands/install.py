@@ -1,6 +1,7 @@
 """The commands `pwgrid install` and `pwgrid uninstall`: show what they will do, ask, and do it."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pwgrid.cli.commands.options import with_options
+from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 
 if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
@@ -152,7 +154,9 @@ def _agreed(what: str, lines: Sequence[str], *, user: bool, dry_run: bool, yes: 
     if dry_run:
         return False
     if not user and os.geteuid() != 0:
-        raise GridError(f"it takes root: sudo {' '.join(sys.argv)}; or --user, for a service of your own")
+        raise GridError(
+            f"it takes root: sudo {shlex.join((*by_path(), *sys.argv[1:]))}; or --user, for a service of your own"
+        )
     if yes:
         return True
     if not sys.stdin.isatty():

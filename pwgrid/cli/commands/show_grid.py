@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pwgrid.cli.commands.options import GRID_OPTIONS, completing, with_json, with_options
+from pwgrid.cli.commands.options import GRID_OPTIONS, completing, say, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.session_lifecycle import SessionStatus
 
@@ -35,8 +35,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     try:
         found = watch_and_follow.status(port, runtime_dir)
     except NoGridError as none:
-        none.exit_code = exit_codes.NONE_RUNNING
-        raise
+        raise GridError(none.sentence, exit_codes.NONE_RUNNING) from None
     for each in found:
         click.echo(output.as_json(each) if as_json else watch_and_follow.status_text([each]))
     sys.exit(max(map(exit_codes.of_status, found)))
@@ -117,10 +116,10 @@ def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool,
 @with_json
 def version(as_json: bool) -> None:
     """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
-    from pwgrid.cli import grid_queries, output
+    from pwgrid.cli import grid_queries
 
     found = grid_queries.versions()
-    click.echo(output.as_json(found) if as_json else output.printable(grid_queries.versions_text(found)))
+    say(found, grid_queries.versions_text(found), as_json)
 
 
 @click.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})

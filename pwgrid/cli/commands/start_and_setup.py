@@ -65,11 +65,12 @@ def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> Non
     \b
     pwgrid run --chromium 2 -- npx playwright test
     """
+    from pwgrid.cli.external_redis import without_application_redis
     from pwgrid.cli.private_grid_settings import as_environment, private_settings
-    from pwgrid.cli.run import grid_environment, run_command
+    from pwgrid.cli.run import run_command
 
     flags["port"] = flags["port"] or 0
-    environment = grid_environment()
+    environment = without_application_redis()
     loaded = load(config_file, flags | OWN_REDIS, environment, private=True)  # complains here, not in the child
     environment |= as_environment(private_settings(loaded))
     sys.exit(run_command(_as_arguments({**flags, "config_file": config_file}), command, environment))
@@ -93,9 +94,10 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
     Prints each step. Without root, the steps that need it are put into one command for you to run.
     """
     from pwgrid.cli import progress
+    from pwgrid.cli.external_redis import without_application_redis
     from pwgrid.setup.browsers import setup as setup_browsers
 
-    settings = load(config_file, flags).settings
+    settings = load(config_file, flags, without_application_redis()).settings  # `pwgrid run` uses none of those
     wanted = [pool for pool in settings.pools_wanted().values() if pool.workers > 0]
     with progress.display() as shown:
         setup_browsers(wanted, settings, progress.steps(shown), video=video)
@@ -141,7 +143,7 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 @click.option("--most", type=click.IntRange(min=1), help="Clients at once in the last step.  [16 for each core]")
 @click.option("--svg", type=click.Path(path_type=Path), help="Also write the plot into this file.")
 @click.option("--write", is_flag=True, help="Write the proposal into the configuration file.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@with_json
 def calibrate(config_file: Path | None, **rest: Any) -> None:
     """Measures how many sessions with your own page or script this host carries, and proposes settings.
 
@@ -151,10 +153,10 @@ def calibrate(config_file: Path | None, **rest: Any) -> None:
     lifetime into the file that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
     """
     from pwgrid.cli.calibrate import main as calibration
-    from pwgrid.cli.run import grid_environment
+    from pwgrid.cli.external_redis import without_application_redis
 
     names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
     asked = calibration.Asked(**{name: rest.pop(name) for name in names})
-    environment = grid_environment()
+    environment = without_application_redis()
     loaded = load(config_file, rest | OWN_REDIS, environment)
     calibration.main(asked, loaded, _as_arguments({**rest, "port": 0, "config_file": config_file}), environment)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pwgrid.cli.commands.options import GRID_OPTIONS, with_options
+from pwgrid.cli.commands.options import GRID_OPTIONS, with_json, with_options
 
 
 @click.group()
@@ -55,14 +55,14 @@ def token_create(config_file: Path | None, port: int | None, runtime_dir: str | 
 
 @token.command("list")
 @with_options(_TOKEN_OPTIONS)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@with_json
 def token_list(config_file: Path | None, port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     """Shows the tokens: names, roles and limits, never a token itself."""
-    from pwgrid.cli import output
+    from pwgrid.cli import output, tables
     from pwgrid.cli import token as tokens
 
     rows = tokens.listed(tokens.place(config_file, port, runtime_dir))
-    click.echo(output.as_json(rows) if as_json else tokens.text_of(rows))
+    click.echo(output.as_json(rows) if as_json else tables.tokens_text(rows))
 
 
 @token.command("revoke")

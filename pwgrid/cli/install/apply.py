@@ -18,8 +18,6 @@ from pwgrid.common.errors import GridError
 RECORD: Final = "installed.json"
 """In the configuration's directory, which belongs to the user who installs: no other user may say what is removed."""
 
-Say = Callable[[str], None]
-
 
 def present(wanted: Wanted) -> Present:
     """What of `wanted` is there already."""
@@ -57,17 +55,13 @@ def read_record(directory: Path) -> Record | None:
         ) from None
 
 
-def write_record(directory: Path, made: Record) -> None:
-    _write(directory / RECORD, json.dumps(asdict(made), indent=2) + "\n", 0o644)
-
-
 def make_all(steps: Sequence[Step], config: Path, made: Record) -> None:
     """Does all steps. Writes the record as soon as its directory is made, so that an installation that is broken off
     can be removed, too. Raises GridError."""
     for step in steps:
         if isinstance(step, Directory):
             make(step)
-    write_record(config, made)
+    _write(config / RECORD, json.dumps(asdict(made), indent=2) + "\n", 0o644)
     for step in steps:
         if not isinstance(step, Directory):
             make(step)
@@ -81,9 +75,9 @@ def make(step: Step) -> None:
                 shell = shutil.which("nologin") or "/usr/sbin/nologin"
                 options = ("--system", "--user-group", "--no-create-home", "--home-dir", str(home), "--shell", shell)
                 run(Command(("useradd", *options, name)))
-            case Directory(path, mode):
+            case Directory(path):
                 path.mkdir(parents=True, exist_ok=True)
-                path.chmod(mode)
+                path.chmod(Directory.MODE)
             case TextFile(path, text, mode):
                 _write(path, text, mode, step.owner, step.group)
             case Command():
@@ -119,7 +113,7 @@ def remove_files(removal: Removal) -> None:
         raise GridError(f"cannot remove {error.filename}: {error.strerror}") from None
 
 
-def remove_rest(removal: Removal, *, purge: bool, say: Say) -> None:
+def remove_rest(removal: Removal, *, purge: bool, say: Callable[[str], None]) -> None:
     """Removes the user and the directories, and says what stays. Raises GridError."""
     if removal.user and _has_user(removal.user):
         run(Command(("userdel", removal.user)))

@@ -1,8 +1,6 @@
-"""Finds out for an installation how pwgrid is called on this host, where its parts are, and which a service can
-reach."""
+"""Finds out for an installation where the parts of pwgrid are on this host, and which of them a service can reach."""
 
 import os
-import socket
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,12 +17,6 @@ _HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 """What ProtectHome= hides from a service."""
 _PRIVATE: Final = (Path("/tmp"), Path("/var/tmp"))
 """What PrivateTmp= hides from a service."""
-
-
-def command() -> tuple[str, ...]:
-    """The command of this very pwgrid, by its full path."""
-    script = Path(sys.executable).parent / "pwgrid"
-    return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "pwgrid")
 
 
 def missing_browsers(settings: Settings, browsers: Path | None) -> list[BrowserType]:
@@ -83,15 +75,3 @@ def closed(found: Iterable[Path], *, shown: Iterable[Path] = ()) -> Iterator[Pat
 def is_run_by_systemd() -> bool:
     """Whether systemd is pid 1 here (sd_booted)."""
     return Path("/run/systemd/system").is_dir()
-
-
-def why_no_listening(host: str, port: int) -> str:
-    """Why this address cannot be listened on now; empty when it can."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except OSError as error:
-            return f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}; choose another --port"
-    return ""

@@ -6,9 +6,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-
-_DIRECTORY_MODE: Final = 0o755
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +24,11 @@ class User:
 class Directory:
     """A directory, which belongs to the user who installs."""
 
+    MODE: ClassVar = 0o755
     path: Path
-    mode: int = _DIRECTORY_MODE
 
     def __str__(self) -> str:
-        return f"make the directory {self.path} ({self.mode:04o})"
+        return f"make the directory {self.path} ({self.MODE:04o})"
 
 
 @dataclass(frozen=True, slots=True)

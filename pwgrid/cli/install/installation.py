@@ -3,16 +3,21 @@
 import ipaddress
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
 from pwgrid.cli.install import facts
 from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wanted
 from pwgrid.cli.install.service_files import Service
+from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
+from pwgrid.common.home import home
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.load import load
 from pwgrid.settings.model import Settings, is_loopback
@@ -35,7 +40,7 @@ class Asked:
     conf: Path | None = None
 
     def after(self, before: Record | None) -> dict[str, Any]:
-        """Host, port and token with the values they get after `before`. Raises GridError for a wrong address."""
+        """Host, port and token with the values they get after `before`. Raises UsageError for a wrong address."""
         old = before.options if before else {}
         named = str(self.host or old.get("host", Settings().host))
         host = "127.0.0.1" if named == "localhost" else named
@@ -43,9 +48,9 @@ class Asked:
         try:
             ipaddress.ip_address(host)
         except ValueError:
-            raise GridError(f"--host: {host!r} is no address; 0.0.0.0 and :: mean all of this host") from None
+            raise click.UsageError(f"--host: {host!r} is no address; 0.0.0.0 and :: mean all of this host") from None
         if not token and not is_loopback(host):
-            raise GridError(f"--no-token: other hosts can reach {host}, so clients need one")
+            raise click.UsageError(f"--no-token: other hosts can reach {host}, so clients need one")
         return {"host": host, "port": self.port or old.get("port", Settings().port), "token": token}
 
 
@@ -61,29 +66,27 @@ class Places:
     """A directory that is there before any installation: it and those above it are not made or removed."""
 
     @classmethod
-    def of(cls, *, user: bool, environ: Mapping[str, str] = os.environ) -> "Places":
-        """The usual places of the system, or of the calling `user`."""
+    def of(cls, *, user: bool) -> "Places":
+        """The usual places of the system, or of the calling `user`. Raises GridError for one who has no home."""
         if not user:
             etc, var = Path("/etc"), Path("/var")
             return cls(
                 etc / "pwgrid", etc / "systemd/system", var / "lib/pwgrid", var / "log/pwgrid/grid.log", Path("/")
             )
-        home = Path.home()
-        config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-        state = Path(environ.get("XDG_STATE_HOME") or home / ".local/state")
-        return cls(config / "pwgrid", config / "systemd/user", home, state / "pwgrid/grid.log", home)
+        own = home()
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or own / ".config")
+        state = Path(os.environ.get("XDG_STATE_HOME") or own / ".local/state")
+        return cls(config / "pwgrid", config / "systemd/user", own, state / "pwgrid/grid.log", own)
 
-    def directories(self, *paths: Path, mode: int) -> list[Directory]:
-        """`paths` with `mode`, after all directories above them, the outermost first."""
+    def directories(self, *paths: Path) -> tuple[Directory, ...]:
+        """`paths`, after all directories above them, the outermost first."""
         above = {each for path in paths for each in path.parents if each != self.top and each.is_relative_to(self.top)}
-        found = [Directory(each) for each in sorted(above - set(paths), key=lambda each: len(each.parts))]
-        return [*found, *(Directory(path, mode) for path in paths)]
+        return tuple(map(Directory, [*sorted(above - set(paths), key=lambda each: len(each.parts)), *paths]))
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
     places: Places
-    service: Service
     wanted: Wanted
     fresh: Record
     start: Commands
@@ -112,7 +115,7 @@ def service(
             f"the user {SERVICE_USER} may not enter {', '.join(map(str, closed))}: chmod o+x it, or install elsewhere"
         )
     found = Service(
-        command=facts.command(),
+        command=by_path(),
         host=options["host"],
         port=options["port"],
         config=file,
@@ -147,5 +150,6 @@ def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]
 
 
 def status_note(service: Service) -> str:
-    name = shutil.which("pwgrid") or " ".join(service.command)
-    return f"status     {'sudo ' if service.user else ''}{name} status"
+    found = shutil.which("pwgrid")
+    command = (found,) if found else service.command
+    return f"status     {'sudo ' if service.user else ''}{shlex.join(command)} status"

@@ -3,6 +3,7 @@
 import configparser
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install import facts
 from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wanted
 from pwgrid.cli.install.installation import (
     SERVICE_USER,
@@ -23,6 +23,7 @@ from pwgrid.cli.install.installation import (
     user_of,
 )
 from pwgrid.cli.install.service_files import Service, rotation, supervisor_program
+from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
 
@@ -56,8 +57,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     made = [places.config, places.log.parent] if asked.user else [places.config, places.home, places.log.parent]
     return Installation(
         places=places,
-        service=about,
-        wanted=Wanted(user_of(asked, places), tuple(places.directories(*made, mode=0o755)), tuple(files)),
+        wanted=Wanted(user_of(asked, places), places.directories(*made), tuple(files)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(conf, program.path, written, start=asked.start)],
         why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),
@@ -73,7 +73,7 @@ def stop(asked: Asked, before: Record) -> list[Command]:
     conf = Path(about["conf"])
     if not _program_file(conf).exists():
         return []
-    command = (*facts.command(), "stop", "--port", str(about["port"]))
+    command = (*by_path(), "stop", "--port", str(about["port"]))
     if not asked.user:
         directory = _runtime_dir(conf)
         if directory is None:
@@ -158,14 +158,14 @@ def _said(conf: Path, *arguments: str) -> tuple[int, str]:
 
 
 def _notes(asked: Asked, about: Service, conf: Path) -> list[str]:
-    ctl = " ".join(_supervisorctl(conf))
+    ctl = shlex.join(_supervisorctl(conf))
     found = [f"endpoint   ws://{about.address}"]
     if about.token:
         found.append(f"token      in {about.token}; docs/connect.md says how clients give it")
     found += [
         f"settings   {about.config}, then {ctl} signal HUP pwgrid",
         f"log        {about.log}, or {ctl} tail -f pwgrid",
-        status_note(about) if asked.user else f"status     sudo -u {about.user} {' '.join(about.command)} status",
+        status_note(about) if asked.user else f"status     sudo -u {about.user} {shlex.join(about.command)} status",
     ]
     if asked.user:
         found.append(

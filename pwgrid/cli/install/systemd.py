@@ -17,7 +17,9 @@ from pwgrid.cli.install.installation import (
     user_of,
 )
 from pwgrid.cli.install.service_files import Service, service_unit, socket_unit
+from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
+from pwgrid.master.proxy.listener import open_listener
 
 NAME: Final = "systemd"
 _SERVICE: Final = "pwgrid.service"
@@ -38,10 +40,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     made = (places.units, places.config) if asked.user else (places.units, places.config, places.home)
     return Installation(
         places=places,
-        service=about,
-        wanted=Wanted(
-            user_of(asked, places), tuple(places.directories(*made, mode=0o755)), (*settings_files(about), *units)
-        ),
+        wanted=Wanted(user_of(asked, places), places.directories(*made), (*settings_files(about), *units)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(systemctl, places, written, start=asked.start)],
         why_not_running=Command(
@@ -104,7 +103,12 @@ def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path]
 def _obstacle(systemctl: tuple[str, ...], about: Service) -> str:
     if not facts.is_run_by_systemd():
         return "this host is not run by systemd: see `pwgrid install supervisor`, or start `pwgrid serve`"
-    return "" if _is(systemctl, "active", _SOCKET) else facts.why_no_listening(about.host, about.port)
+    if not _is(systemctl, "active", _SOCKET):
+        try:
+            open_listener(about.host, about.port).close()
+        except GridError as error:
+            return error.sentence
+    return ""
 
 
 def _systemctl(asked: Asked) -> tuple[str, ...]:

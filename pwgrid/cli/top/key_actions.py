@@ -109,7 +109,8 @@ def press(state: State, key: str, there: Rows) -> Pressed:
         return state, Quit()
     if key in _MOVES:
         return _move(state, _MOVES[key], there), None
-    return _KEYS.get(key, _nothing)(state, there), None
+    action = _KEYS.get(key)
+    return (action(state, there) if action else state), None
 
 
 def _filter(state: State, key: str) -> State:
@@ -171,10 +172,6 @@ def _ask_end(state: State, there: Rows) -> State:
 
 def _confirm(state: State, name: str, data: Mapping[str, Any], question: str) -> State:
     return replace(state, mode=Mode.CONFIRM, asked=Request(name, data, question))
-
-
-def _nothing(state: State, _there: Rows) -> State:
-    return state
 
 
 _KEYS: Final[Mapping[str, Callable[[State, Rows], State]]] = {

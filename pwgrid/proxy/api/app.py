@@ -290,8 +290,14 @@ async def _on_outage(_request: Request, error: Exception) -> Response:
     return _refused(Refusal(503, registry_away(error), headers=headers))
 
 
+_NO_BODY: Final = "bad body: send one JSON object, with Content-Type: application/json"
+"""Says what a body has to be. FastAPI answers 400 by itself only for one that it cannot read."""
+
+
 async def _on_bad_query(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    if any(each["loc"] == ("body",) or each["type"] == "json_invalid" for each in error.errors()):
+        return _refused(Refusal(400, _NO_BODY))
     wrong = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
     what = "body" if any(each["loc"][0] == "body" for each in error.errors()) else "query"
     return _refused(Refusal(400, f"bad {what}: {wrong}"))
@@ -301,7 +307,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     """Turns Starlette's own errors into sentences."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
-    sentences = {404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
+    sentences = {400: _NO_BODY, 404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
     sentence = sentences.get(error.status_code, str(error.detail))
     return Response(orjson.dumps({"error": sentence}), error.status_code, error.headers, JSON)
 

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal
 import orjson
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.common.errors import BrowserMissing, GridError
+from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.home import home
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -77,10 +78,7 @@ class SearchPaths:
     def _cache(self) -> Path:
         if chosen := self.environ.get("XDG_CACHE_HOME"):
             return Path(chosen)
-        try:
-            return Path(self.environ.get("HOME") or Path.home(), ".cache")
-        except RuntimeError:  # a user id that has no entry in the table of users
-            raise GridError("this user has no home directory: set HOME") from None
+        return home(self.environ) / ".cache"
 
 
 # Relative to the directory of an installed browser; the last of several is that of older drivers.

@@ -1,0 +1,27 @@
+"""Finds how this very pwgrid is called: by a service, and by its user."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+
+def by_path() -> tuple[str, ...]:
+    """The command with its full path."""
+    script = Path(sys.executable).parent / "pwgrid"
+    return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "pwgrid")
+
+
+def typed() -> str:
+    """What the user types to call this command again: its name if PATH has it, else its path."""
+    script, *module = by_path()
+    if module:
+        return shlex.join((script, *module))
+    found = shutil.which("pwgrid")
+    if found is not None and Path(found).resolve() == Path(script).resolve():
+        return "pwgrid"
+    try:
+        return shlex.quote(str(Path(script).relative_to(Path.cwd())))
+    except (ValueError, FileNotFoundError):  # it is elsewhere, or the current directory was removed
+        return shlex.quote(script)
