@@ -20,7 +20,7 @@ import structlog
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.registry.records import CAPS, EXPIRES_AT, LEASE, TOKEN, lease_of
+from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
 from pwgrid.worker.handoff import Answer
 from pwgrid.worker.policy.admission import LeaseRefusal, Offer
 from pwgrid.worker.slots import LiveSession, Slots
@@ -58,7 +58,7 @@ DISCONNECTED: Final = End("client", EndReason.CLIENT_DISCONNECTED)
 
 @dataclass(slots=True)
 class Lease:
-    """`expires_at` is in Unix seconds; `told` has the other fields of its record (names, label key), and `caps`."""
+    """`expires_at` is in Unix seconds; `told` has the other fields of its record (names, label key)."""
 
     lease_id: str
     secret: str
@@ -87,8 +87,7 @@ class Lease:
 
     def fields(self) -> dict[str, str]:
         """Returns the fields of its record in Redis."""
-        told = {name: text for name, text in self.told.items() if name != CAPS}
-        return {**told, EXPIRES_AT: f"{self.expires_at:.3f}"}
+        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
         """The lease as leases.json has it."""

@@ -117,8 +117,9 @@ class Queue:
         """How many clients that borrow wait in a pool's line: all (None), and of each party."""
         self._capped: Counter[str] = Counter()
         """How many clients with caps wait, by pool."""
-        self._wakes: Counter[str] = Counter()
-        self._wakes_of_all = 0
+        self._wakes = 0
+        self._woken: set[str] = set()
+        """Pools whose lines are to be served (again)."""
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._refusal: Exception | None = None
         self._paused = False
@@ -150,14 +151,15 @@ class Queue:
 
     async def acquire(self, ticket: Ticket) -> Selection:
         """Waits for a slot. Raises QueueFull, WaitedTooLong, ClientGone, or what the queue was closed with."""
-        pool, wakes = ticket.pool, -1
-        # A slot may come free between the registry's answer and the place in line: then ask again.
-        while wakes != self._wakes_for(pool) and self.is_free(pool):
-            wakes = self._wakes_for(pool)
+        has_asked = False
+        if self.is_free(ticket.pool):
+            wakes = self._wakes
             slot = await self._select(ticket)
             if slot is not None:
                 return slot
-        return await self._wait(ticket, has_asked=wakes == self._wakes_for(pool))
+            # A slot, or room under a cap, may come free between the registry's answer and the place in line.
+            has_asked = wakes == self._wakes
+        return await self._wait(ticket, has_asked=has_asked)
 
     def abandon(self, ticket: Ticket) -> None:
         """Ends the wait of a client that has left. A lease that is on its way is given back."""
@@ -168,12 +170,13 @@ class Queue:
 
     def wake(self, pool: str | None = None) -> None:
         """Serves a line, or all, since a slot may have come free. Cheap when nobody waits."""
-        self._wakes_of_all += pool is None
+        self._wakes += 1
         # The session that ended may be of another pool, and have made room under a cap for clients that wait here.
         for each in [*self._lines] if pool is None else {pool, *self._capped}:
-            self._wakes[each] += 1
-            if self._lines.get(each) and not self._paused and each not in self._serving:
-                self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
+            if self._lines.get(each) and not self._paused:
+                self._woken.add(each)
+                if each not in self._serving:
+                    self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
 
     def pause(self, paused: bool) -> None:
         """While paused (the host is short of memory) everyone waits. Ending the pause serves the lines."""
@@ -250,14 +253,10 @@ class Queue:
             _add(self._borrowing, (ticket.pool, None), by)
             _add(self._borrowing, (ticket.pool, ticket.party), by)
 
-    def _wakes_for(self, pool: str) -> int:
-        return self._wakes_of_all + self._wakes[pool]
-
     async def _serve(self, pool: str) -> None:
-        wakes = -1
         try:
-            while wakes != self._wakes_for(pool) and not self._paused:
-                wakes = self._wakes_for(pool)
+            while pool in self._woken and not self._paused:
+                self._woken.remove(pool)
                 await self._serve_once(self._lines[pool])
         finally:
             del self._serving[pool]
