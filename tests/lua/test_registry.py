@@ -9,6 +9,7 @@ import pytest
 
 from pwgrid.common import shipped_files
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry, Retention, Selection
@@ -335,6 +336,22 @@ async def test_filters_pass_what_matches(many: Registry) -> None:
     assert page.cursor is None
     assert (await many.sessions(worker_id="nobody")).sessions == []
     assert (await many.sessions(browser_type="firefox")).sessions == []
+
+
+async def test_a_page_reads_only_so_many_records_and_the_next_one_goes_on(
+    many: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_READ", 200)
+    await many.client.call("HSET", f"{PREFIX}session:0100", "workerId", "rare")
+    found, cursors = [], []
+    page = await many.sessions(worker_id="rare")
+    while page.cursor is not None:
+        found.append([session.session_id for session in page.sessions])
+        cursors.append(page.cursor)
+        page = await many.sessions(worker_id="rare", cursor=page.cursor)
+    assert found == [[], ["0100"]]
+    assert [cursor.partition(":")[2] for cursor in cursors] == ["0250", "0050"]
+    assert page.sessions == []
 
 
 @pytest.mark.parametrize("cursor", ["x", "1:2:", "-inf:a", ":a", "\u0661:a"])
