@@ -201,6 +201,19 @@ async def test_room_under_a_cap_between_the_answer_and_the_line_is_not_missed_in
         assert await task == "w"
 
 
+async def test_who_may_have_no_slot_any_more_hears_so_at_its_turn_and_takes_none() -> None:
+    slots, refusal = Slots(0), ValueError("revoked")
+    queue = Queue(slots.select, slots.give_back, 10)
+    revoked = Ticket("a", "chromium", None, "client", FOREVER)
+    tasks = await stand_in_line(queue, revoked, ticket("b"))
+    await until_all_are_served(queue)
+    revoked.refusal = lambda: refusal
+    slots.free = 1
+    queue.wake("chromium")
+    assert await asyncio.gather(*tasks, return_exceptions=True) == [refusal, "w"]
+    assert (slots.given, slots.returned, queue.waiting()) == (["b"], [], 0)
+
+
 async def test_types_wait_in_lines_of_their_own() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -285,6 +286,7 @@ class Upgrade(asyncio.Protocol):
                 token=wanted.identity.name,
                 max_of_token=wanted.identity.max_sessions,
             ),
+            refusal=partial(gateway.access.revoked, wanted.identity),
         )
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:

@@ -67,6 +67,8 @@ class Ticket:
     """By default the pool that is named like the browser type."""
     caps: Mapping[str, int] = field(default_factory=dict)
     """How many sessions may live at once, like {"run:nightly": 5}; while a cap is reached, the client waits."""
+    refusal: Callable[[], Exception | None] = lambda: None
+    """Returns why the client may not have a slot any more. The queue asks when it is the client's turn."""
     granted: asyncio.Future[Selection] | None = None
     abandoned: bool = False
     selection_s: float = 0.0
@@ -164,9 +166,7 @@ class Queue:
     def abandon(self, ticket: Ticket) -> None:
         """Ends the wait of a client that has left. A lease that is on its way is given back."""
         ticket.abandoned = True
-        self._leave(ticket)
-        if ticket.granted is not None and not ticket.granted.done():
-            ticket.granted.set_exception(ClientGone())
+        self._end_wait(ticket, ClientGone())
 
     def wake(self, pool: str | None = None) -> None:
         """Serves a line, or all, since a slot may have come free. Cheap when nobody waits."""
@@ -194,9 +194,7 @@ class Queue:
     def refuse(self, pool: str, refusal: Exception) -> None:
         """Ends all waits in the line of this pool with `refusal`."""
         for ticket in list(self._lines[pool]):
-            self._leave(ticket)
-            if ticket.granted is not None and not ticket.granted.done():
-                ticket.granted.set_exception(refusal)
+            self._end_wait(ticket, refusal)
 
     def reopen(self) -> None:
         """Undoes `close`."""
@@ -244,6 +242,11 @@ class Queue:
         if self._lines[ticket.pool].leave(ticket):
             self._count(ticket, -1)
 
+    def _end_wait(self, ticket: Ticket, why: Exception) -> None:
+        self._leave(ticket)
+        if ticket.granted is not None and not ticket.granted.done():
+            ticket.granted.set_exception(why)
+
     def _count(self, ticket: Ticket, by: int) -> None:
         self._waiting += by
         self.on_change()
@@ -264,6 +267,9 @@ class Queue:
     async def _serve_once(self, line: FairLine[Ticket]) -> None:
         hopeless: set[Hashable] = set()
         while (ticket := line.first(hopeless)) is not None:
+            if (refusal := ticket.refusal()) is not None:
+                self._end_wait(ticket, refusal)
+                continue
             kind = line.kind(ticket)
             slot = await self._select(ticket)
             if slot is None:
