@@ -1,7 +1,7 @@
 """The registry as proxies and workers see it: every method on a real Redis, which also goes away and comes back."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -361,6 +361,31 @@ async def test_a_cursor_of_somebody_else_is_refused(registry: Registry, cursor: 
     else:
         with pytest.raises(ValueError, match="not a cursor"):
             await registry.sessions(cursor=cursor)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda registry: registry.snapshot(),
+        lambda registry: registry.sessions(),
+        lambda registry: registry.leases({"running"}),
+    ],
+    ids=["snapshot", "sessions", "leases"],
+)
+async def test_a_call_that_asks_many_questions_has_one_deadline(
+    asks: Callable[[Registry], Awaitable[object]], own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single answers may each be in time, and together never end."""
+
+    async def never(*_arguments: object) -> None:
+        await asyncio.Event().wait()
+
+    registry = Registry(own_redis.url, timeout_s=0.05)
+    monkeypatch.setattr(registry.client, "pipeline", never)
+    async with asyncio.timeout(20):
+        with pytest.raises(RegistryUnavailable, match=r"no reply within 0\.05 s"):
+            await asks(registry)
+    await registry.close()
 
 
 async def test_a_worker_that_is_used_up_can_tell_who_serves_in_its_place(registry: Registry) -> None:

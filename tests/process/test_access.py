@@ -161,7 +161,7 @@ def guarded() -> Iterator[Guarded]:
 
 def in_app() -> set[tuple[str, str]]:
     """Method and path of each route that the API has."""
-    app = create_app(None, Access(), timeout_s=1)  # type: ignore[arg-type] # no route is called
+    app = create_app(None, Access())  # type: ignore[arg-type] # no route is called
     found = set()
     for context in iter_route_contexts(app.routes):
         methods = set(context.methods or ())
@@ -196,7 +196,7 @@ def test_every_endpoint_answers_every_role_as_the_table_says(guarded: Guarded, w
 
 def with_a_body() -> list[tuple[str, str]]:
     """Method and path of each route that reads a body."""
-    paths = create_app(None, Access(), timeout_s=1).openapi()["paths"]  # type: ignore[arg-type] # no route is called
+    paths = create_app(None, Access()).openapi()["paths"]  # type: ignore[arg-type] # no route is called
     return [
         (method.upper(), path)
         for path, methods in paths.items()

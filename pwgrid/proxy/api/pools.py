@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path
-from fastapi.routing import APIRoute
 
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
 
 
-def pool_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
-    """Makes the routes that read, for operators; `route_class` bounds how long Redis may take."""
-    router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
+def pool_routes(grid: "Proxy") -> APIRouter:
+    """Makes the routes that read, for operators."""
+    router = APIRouter(dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:
