@@ -89,7 +89,6 @@ class Lender:
         """Makes the ticket for `lend`. Abandoning it in the queue ends `lend`."""
         settings = self._gateway.settings
         run = wish.fields.get(records.RUN) or wish.fields.get(records.NAME, "")
-        token, most = wish.identity.name, wish.identity.max_sessions
         ticket = Ticket(
             session_id="",
             browser_type=wish.browser_type,
@@ -98,8 +97,8 @@ class Lender:
             deadline=asyncio.get_running_loop().time() + settings.borrow_queue_timeout,
             fields=wish.fields,
             run=run,
-            token=token,
-            caps=caps_of(settings, label=wish.label_key, run=run, token=token, max_of_token=most),
+            token=wish.identity.name,
+            caps=caps_of(settings, wish.identity, label=wish.label_key, run=run),
             refusal=partial(self._gateway.access.revoked, wish.identity),
             borrows=True,
             pool=wish.pool,

@@ -6,7 +6,7 @@ import asyncio
 import math
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, Rule, why_cannot_serve
+from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, why_cannot_serve
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.settings.model import Settings
@@ -65,4 +65,4 @@ class Readiness:
             for field, worker in found.workers.items()
             if (worker.pool, worker.browser_type) == (name, pool.browser_type)
         ]
-        return why_cannot_serve(name, candidates, Rule(pool.lifetime, self._stale_s))
+        return why_cannot_serve(name, candidates, pool.lifetime, self._stale_s)

@@ -407,11 +407,6 @@ class Registry:
             hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
         return records.read_snapshot(replies, hashes)
 
-    async def counters(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the active and the lifetime counters by worker field, as `snapshot` does, but in one round trip."""
-        active, lifetime = await self.client.pipeline([("HGETALL", key) for key in self._counters])
-        return records.counts(active), records.counts(lifetime)
-
     async def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
         """Calls `callback` when there may be a command for this worker, and after each (re)connection to Redis.
 

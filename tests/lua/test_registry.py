@@ -100,7 +100,8 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert (worker.pool, worker.labels) == ("chromium", ("AppA:Chromium", "AppA:Chromium:UAT"))
     assert (worker.started_at, worker.last_heartbeat) == (1_700_000_000.5, clock.now)
     assert (found.outcomes, found.counter_repairs) == ({}, 0)
-    assert await registry.counters() == (found.active, found.lifetime)
+    activity = await registry.activity()
+    assert (activity.active, activity.lifetime) == (found.active, found.lifetime)
 
 
 async def test_an_empty_registry_has_an_empty_snapshot(registry: Registry) -> None:
@@ -238,7 +239,8 @@ async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
     reply = await registry.heartbeat(WORKER, sessions=running)
     assert not reply.known
     await registry.register(WORKER, lifetime=2, sessions=running)
-    assert await registry.counters() == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 2})
+    activity = await registry.activity()
+    assert (activity.active, activity.lifetime) == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 2})
     admitted = [await select(registry, f"n{number}") for number in range(4)]
     assert [selection is not None for selection in admitted] == [True, True, False, False]
     reply = await registry.heartbeat(WORKER, sessions=running)

@@ -130,8 +130,8 @@ def _metrics_route(grid: "Proxy", requests: Requests) -> APIRouter:
         application/json` the number of live sessions. While Redis is away its figures are missing, and
         `pwgrid_redis_up` is 0."""
         if JSON in request.headers.get("accept", ""):
-            active, _ = await grid.registry.counters()
-            return models.ActiveConnections(active_connections=sum(active.values()))
+            activity = await grid.registry.activity()
+            return models.ActiveConnections(active_connections=sum(activity.active.values()))
         try:
             found = await grid.registry.snapshot()
         except RegistryUnavailable:

@@ -131,9 +131,7 @@ class Queue:
 
     def waiting(self, pool: str | None = None) -> int:
         """Returns how many clients wait, for one pool or for all."""
-        if pool is None:
-            return self._waiting
-        return len(self._lines[pool]) if pool in self._lines else 0
+        return self._waiting if pool is None else len(self._lines.get(pool, ()))
 
     def waiting_by_run(self) -> list[Waiting]:
         """Returns how many clients wait by pool, run and token; in each line in the order of their turns."""
