@@ -70,32 +70,45 @@ local function note_lease(prefix, id)
 end
 -- [end: note_lease]
 
+-- [shared: tell]
+-- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
+-- name no pool wait for a browser type instead.
+local function tell(prefix, pool)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
+  end
+end
+-- [end: tell]
+
 -- [shared: caps]
 local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
--- [end: caps]
 
--- Puts the session among those of its caps: "caps" in what the worker was told of its client (JSON, or "") names them,
--- comma-separated.
-local function count_for_caps(prefix, id, told)
-  if told == '' then return end
-  for of in string.gmatch(cjson.decode(told).caps or '', '[^,]+') do
+-- Counts a session towards its caps: `caps` is the field of its record, comma-separated, or nil.
+local function join_caps(prefix, id, caps)
+  for of in string.gmatch(caps or '', '[^,]+') do
     redis.call('SADD', prefix .. 'sessions:of:' .. of, id)
     redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
   end
 end
+-- [end: caps]
 
--- Writes what the worker was told of the session's client into a record that is made anew: JSON of fields and values, or "".
+-- [shared: leave_caps]
+-- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps; records of earlier
+-- versions do not have it, and the selector finds out which of their sessions have ended. Who waits for a cap listens to the
+-- pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, id, caps, pool)
+  if not caps then return end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
+  tell(prefix, pool)
+end
+-- [end: leave_caps]
+
+-- Completes a session's record by what its worker was told of its client: JSON of fields and values, or "". Counts it towards
+-- its caps.
 local function describe(prefix, id, told)
-  if told == '' then return end
-  local key, record = record_of(prefix, id), {}
-  for name, value in pairs(cjson.decode(told)) do
-    if name ~= 'caps' then
-      record[#record + 1] = name
-      record[#record + 1] = value
-    end
-  end
-  if #record > 0 then redis.call('HSET', key, unpack(record)) end
-  count_for_caps(prefix, id, told)
+  local key = record_of(prefix, id)
+  for name, value in pairs(told == '' and {} or cjson.decode(told)) do redis.call('HSETNX', key, name, value) end
+  join_caps(prefix, id, redis.call('HGET', key, 'caps'))
 end
 
 -- [shared: finish]
@@ -107,7 +120,7 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   local key, totals, takes_slot = record_of(prefix, id)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
   if freed then take_one(active_hash, field) end
-  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool')
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool', 'caps')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
     return false, freed
   end
@@ -121,6 +134,7 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
   add(totals .. 'outcomes', status, 1)
+  leave_caps(prefix, id, was[6], was[5] or browser_type)
   if totals ~= prefix .. 'sessions:' then return true, freed end
   local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
   tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)
@@ -134,15 +148,10 @@ local function pool_of(prefix, field)
   return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
 end
 
--- Tells the proxies that the worker at `field` may be eligible again, if a selection found no worker since the last time:
--- one in its pool, or one of its browser type that names no pool.
+-- Tells the proxies that the worker at `field` may be eligible again.
 local function wake(prefix, field)
-  local browser_type, pool = string.match(field, '^[^:]*'), pool_of(prefix, field)
-  for _, line in ipairs(pool == browser_type and {pool} or {pool, browser_type}) do
-    if redis.call('DEL', prefix .. 'slots:wanted:' .. line) == 1 then
-      redis.call('PUBLISH', prefix .. 'slots:' .. line, 'free')
-    end
-  end
+  tell(prefix, pool_of(prefix, field))
+  tell(prefix, string.match(field, '^[^:]*'))
 end
 -- [end: wake]
 
@@ -184,7 +193,7 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client, told)
     redis.call('HDEL', key, 'reason', 'endedAt', 'presumed')
     redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')
-    count_for_caps(prefix, id, told) -- a selection may have removed it from there meanwhile, as ended
+    describe(prefix, id, told)
   elseif not was[1] then
     local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
     redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',

@@ -9,8 +9,8 @@
 --       9 "names": return which workers were reaped instead of how many
 -- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", session id …}, or nil if locked out.
 -- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped
---       worker; its live sessions: session:{id} failed with the reason, sessions:outcomes, sessions:ends; sessions:index
---       loses vanished records.
+--       worker; its live sessions: session:{id} failed with the reason, sessions:outcomes, sessions:ends, sessions:of:{…};
+--       publishes slots:{pool} if a client waits for one of their caps; sessions:index loses vanished records.
 --
 -- A worker has a counter, or a hash worker:{type}:{id} with a heartbeat or an endpoint. It is stale when its last heartbeat
 -- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
@@ -85,6 +85,27 @@ local function note_lease(prefix, id)
 end
 -- [end: note_lease]
 
+-- [shared: tell]
+-- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
+-- name no pool wait for a browser type instead.
+local function tell(prefix, pool)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
+  end
+end
+-- [end: tell]
+
+-- [shared: leave_caps]
+-- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps; records of earlier
+-- versions do not have it, and the selector finds out which of their sessions have ended. Who waits for a cap listens to the
+-- pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, id, caps, pool)
+  if not caps then return end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
+  tell(prefix, pool)
+end
+-- [end: leave_caps]
+
 -- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- A session has its slot by being in the live set, so the slot is given back once, and the counter never falls below 0.
@@ -94,7 +115,7 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   local key, totals, takes_slot = record_of(prefix, id)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
   if freed then take_one(active_hash, field) end
-  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool')
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool', 'caps')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
     return false, freed
   end
@@ -108,6 +129,7 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
   add(totals .. 'outcomes', status, 1)
+  leave_caps(prefix, id, was[6], was[5] or browser_type)
   if totals ~= prefix .. 'sessions:' then return true, freed end
   local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
   tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)

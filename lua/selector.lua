@@ -20,8 +20,8 @@
 --       the worker's field replacement, and slots:{pool} is published if a client waits.
 --       With a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when no worker is eligible
 --       slots:wanted:{pool} (without a pool: the type), so that slots:{pool} is published when a slot comes free.
---       For each "max:" the set sessions:of:{rest of the name}, in which ended sessions stay until it looks full; when it
---       is full, slots:wanted:{pool} of every pool of its members.
+--       For each "max:" the set sessions:of:{rest of the name}; when it is full, slots:wanted:{pool} of every pool of its
+--       members. The field "caps" of the record has the names.
 --
 -- A caller without a session id takes 1 from cluster:active_connections itself when its session has ended. The worker's
 -- fields outside and outsideLifetime say how much of its counters comes from such callers, so that no heartbeat takes that
@@ -68,21 +68,26 @@ local function record_of(prefix, id)
 end
 -- [end: record]
 
+-- [shared: tell]
+-- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
+-- name no pool wait for a browser type instead.
+local function tell(prefix, pool)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
+  end
+end
+-- [end: tell]
+
 -- [shared: wake]
 -- The pool of the worker at `field` ("type:id"): that in its hash, or else its browser type.
 local function pool_of(prefix, field)
   return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
 end
 
--- Tells the proxies that the worker at `field` may be eligible again, if a selection found no worker since the last time:
--- one in its pool, or one of its browser type that names no pool.
+-- Tells the proxies that the worker at `field` may be eligible again.
 local function wake(prefix, field)
-  local browser_type, pool = string.match(field, '^[^:]*'), pool_of(prefix, field)
-  for _, line in ipairs(pool == browser_type and {pool} or {pool, browser_type}) do
-    if redis.call('DEL', prefix .. 'slots:wanted:' .. line) == 1 then
-      redis.call('PUBLISH', prefix .. 'slots:' .. line, 'free')
-    end
-  end
+  tell(prefix, pool_of(prefix, field))
+  tell(prefix, string.match(field, '^[^:]*'))
 end
 -- [end: wake]
 
@@ -98,6 +103,29 @@ local function take_back(prefix, lifetime_hash, field)
   end
 end
 -- [end: take_back]
+
+-- [shared: caps]
+local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
+
+-- Counts a session towards its caps: `caps` is the field of its record, comma-separated, or nil.
+local function join_caps(prefix, id, caps)
+  for of in string.gmatch(caps or '', '[^,]+') do
+    redis.call('SADD', prefix .. 'sessions:of:' .. of, id)
+    redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
+  end
+end
+-- [end: caps]
+
+-- [shared: leave_caps]
+-- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps; records of earlier
+-- versions do not have it, and the selector finds out which of their sessions have ended. Who waits for a cap listens to the
+-- pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, id, caps, pool)
+  if not caps then return end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
+  tell(prefix, pool)
+end
+-- [end: leave_caps]
 
 local active_hash, lifetime_hash = KEYS[1], KEYS[2]
 local browser_type, max_active, max_lifetime, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -123,7 +151,7 @@ end
 local session_key, totals
 if session_id then
   session_key, totals = record_of(prefix, session_id)
-  local was = redis.call('HMGET', session_key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed')
+  local was = redis.call('HMGET', session_key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed', 'caps', 'pool')
   local worker_id = was[3]
   if was[1] == 'pending' then
     local field = was[2] .. ':' .. worker_id
@@ -134,6 +162,7 @@ if session_id then
       take_back(prefix, lifetime_hash, field)
       wake(prefix, field)
     end
+    leave_caps(prefix, session_id, was[6], was[7] or was[2])
     redis.call('DEL', session_key)
   elseif was[1] and was[5] and not was[4] then
     -- Its end was presumed, with its worker, before it started: go on as if it had not been selected before.
@@ -144,22 +173,25 @@ if session_id then
   end
 end
 
--- [shared: caps]
-local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
--- [end: caps]
-local fields, caps = {}, {}
+local fields, caps, most_of = {}, {}, {}
 for i = 17, #ARGV, 2 do
   local of = string.match(ARGV[i], '^max:(.+)$')
   if of then
-    caps[#caps + 1] = {prefix .. 'sessions:of:' .. of, tonumber(ARGV[i + 1])}
+    caps[#caps + 1], most_of[of] = of, tonumber(ARGV[i + 1])
   else
     fields[#fields + 1] = ARGV[i]
     fields[#fields + 1] = ARGV[i + 1]
   end
 end
+if #caps > 0 then
+  fields[#fields + 1] = 'caps'
+  fields[#fields + 1] = table.concat(caps, ',')
+end
 
--- Whether a cap leaves no room. Ended sessions stay in the set until it looks full; then their records tell them apart.
-local function is_full(members, most)
+-- Whether a cap leaves no room. Sessions whose record has run out, or does not name its caps, may have ended and be in the set
+-- until it looks full.
+local function is_full(of)
+  local members, most = prefix .. 'sessions:of:' .. of, most_of[of]
   if redis.call('SCARD', members) < most then return false end
   local live, pools = 0, {}
   for _, id in ipairs(redis.call('SMEMBERS', members)) do
@@ -176,8 +208,8 @@ local function is_full(members, most)
   return true
 end
 
-for _, cap in ipairs(session_id and caps or {}) do
-  if is_full(cap[1], cap[2]) then return false end
+for _, of in ipairs(session_id and caps or {}) do
+  if is_full(of) then return false end
 end
 
 -- From here on it is the hot path: few calls, one command for each worker.
@@ -278,9 +310,6 @@ if session_id then
   redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)
   redis.call('ZADD', totals .. 'index', ARGV[4], session_id)
   redis.call('ZREMRANGEBYRANK', totals .. 'index', 0, -tonumber(given(14, 10000)) - 1)
-  for _, cap in ipairs(caps) do
-    redis.call('SADD', cap[1], session_id)
-    redis.call('PEXPIRE', cap[1], CAP_KEPT_MS)
-  end
+  join_caps(prefix, session_id, table.concat(caps, ','))
 end
 return endpoint

@@ -5,7 +5,8 @@
 --       6 how long their records are kept, seconds
 -- Returns how many sessions failed.
 -- Keys  worker:{type}:{id}, worker:cmd:{type}:{id}, both counter fields, sessions:live:{type}:{id}, session:{id},
---       sessions:outcomes, sessions:ends. Idempotent.
+--       sessions:outcomes, sessions:ends, sessions:of:{…}; publishes slots:{pool} if a client waits for one of their caps.
+--       Idempotent.
 
 local prefix, field = ARGV[4], ARGV[1] .. ':' .. ARGV[2]
 local left = redis.call('ZRANGE', prefix .. 'sessions:live:' .. field, 0, -1)

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -18,6 +19,7 @@ from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
 from pwgrid.proxy.connect.refusal_responses import no_capacity
+from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
@@ -62,8 +64,7 @@ class Wish:
     fields: Mapping[str, str]
     label_key: str = ""
     """The pool's label key that serves the one that was asked for."""
-    max_of_token: int = 0
-    """How many sessions and leases the token may have at once; 0 is no limit."""
+    identity: Identity = ANYBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,6 @@ class Lender:
         """Makes the ticket for `lend`. Abandoning it in the queue ends `lend`."""
         settings = self._gateway.settings
         run = wish.fields.get(records.RUN) or wish.fields.get(records.NAME, "")
-        token = wish.fields.get(records.TOKEN, "")
         ticket = Ticket(
             session_id="",
             browser_type=wish.browser_type,
@@ -97,8 +97,9 @@ class Lender:
             deadline=asyncio.get_running_loop().time() + settings.borrow_queue_timeout,
             fields=wish.fields,
             run=run,
-            token=token,
-            caps=caps_of(settings, label=wish.label_key, run=run, token=token, max_of_token=wish.max_of_token),
+            token=wish.identity.name,
+            caps=caps_of(settings, wish.identity, label=wish.label_key, run=run),
+            refusal=partial(self._gateway.access.revoked, wish.identity),
             borrows=True,
             pool=wish.pool,
         )

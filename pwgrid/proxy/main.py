@@ -140,7 +140,7 @@ class Proxy:
         choose_protocol = partial(ProtocolChooser, IdleConnections(self._room), self.gateway.figures.note_refusal)
         server = self._server = GridServer(
             uvicorn.Config(
-                create_app(self, self.access, settings.redis_timeout),
+                create_app(self, self.access),
                 http=cast("type[asyncio.Protocol]", choose_protocol),
                 ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
                 lifespan="off",

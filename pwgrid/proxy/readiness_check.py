@@ -6,7 +6,7 @@ import asyncio
 import math
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, Rule, why_cannot_serve
+from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, why_cannot_serve
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.registry import Registry, RegistrySnapshot
 from pwgrid.settings.model import Settings
@@ -17,9 +17,9 @@ class Readiness:
 
     def __init__(self, settings: Settings, roster: Roster, registry: Registry) -> None:
         self._stale_s = settings.stale_threshold
-        self._timeout_s = settings.redis_timeout
         self._roster = roster
         self._registry = registry
+        self._looking: asyncio.Task[RegistrySnapshot | None] | None = None
 
     async def problem(self, found: RegistrySnapshot | None = None) -> str | None:
         """Returns why the grid cannot take a session of every pool; None when it can. `found` is the registry's
@@ -38,10 +38,16 @@ class Readiness:
         return reason
 
     async def _look(self) -> RegistrySnapshot | None:
+        """Returns what Redis says; None while it is away. Callers at the same time share a look: many clients may have
+        waited in vain."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._read())
+        return await asyncio.shield(self._looking)
+
+    async def _read(self) -> RegistrySnapshot | None:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._registry.snapshot()
-        except (TimeoutError, RegistryUnavailable):
+            return await self._registry.snapshot()
+        except RegistryUnavailable:
             return None
 
     def _why_cannot_serve(self, found: RegistrySnapshot, name: str) -> str | None:
@@ -59,4 +65,4 @@ class Readiness:
             for field, worker in found.workers.items()
             if (worker.pool, worker.browser_type) == (name, pool.browser_type)
         ]
-        return why_cannot_serve(name, candidates, Rule(pool.lifetime, self._stale_s))
+        return why_cannot_serve(name, candidates, pool.lifetime, self._stale_s)

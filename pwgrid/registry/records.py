@@ -40,8 +40,7 @@ LABELS, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS = ("labels", "name", "run",
 gave its run, the name of its token, the lease that it came with."""
 
 CAPS = "caps"
-"""Not a field of the record, but sent to a worker with some of its fields: the caps that the session counts towards,
-comma-separated ("run:nightly")."""
+"""A field of a record: the caps that the session counts towards, comma-separated ("run:nightly")."""
 
 _TOO_LARGE = 2.0**53
 """From here on floats, and readers of JSON, skip whole numbers. The scripts have the same bound."""

@@ -6,9 +6,10 @@ The scripts read no clock: this module gives them the wall clock's time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -256,7 +257,8 @@ class Registry:
     ) -> SessionPage:
         """Returns sessions that pass all given filters, newest first. Raises ValueError for a malformed cursor."""
         wanted = listing.Filter({status} if status else None, browser_type, worker_id, token)
-        return await listing.page(self.client, self._prefix, wanted, limit, cursor)
+        async with self._deadline():
+            return await listing.page(self.client, self._prefix, wanted, limit, cursor)
 
     async def note_view(self, session_id: str) -> bool:
         """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
@@ -318,7 +320,8 @@ class Registry:
         """Returns leases of these statuses, newest first; with `token`, only that token's. Raises ValueError for a
         malformed cursor."""
         wanted = listing.Filter(statuses, token=token)
-        return await listing.page(self.client, self._prefix, wanted, limit, cursor, listing.LEASES)
+        async with self._deadline():
+            return await listing.page(self.client, self._prefix, wanted, limit, cursor, listing.LEASES)
 
     async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
         """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
@@ -398,15 +401,11 @@ class Registry:
 
     async def snapshot(self) -> RegistrySnapshot:
         """Reads workers, counters and totals."""
-        replies = await self.client.pipeline(records.snapshot_commands(self._prefix))
-        fields = records.worker_fields(replies)
-        hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
+        async with self._deadline():
+            replies = await self.client.pipeline(records.snapshot_commands(self._prefix))
+            fields = records.worker_fields(replies)
+            hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
         return records.read_snapshot(replies, hashes)
-
-    async def counters(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the active and the lifetime counters by worker field, as `snapshot` does, but in one round trip."""
-        active, lifetime = await self.client.pipeline([("HGETALL", key) for key in self._counters])
-        return records.counts(active), records.counts(lifetime)
 
     async def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
         """Calls `callback` when there may be a command for this worker, and after each (re)connection to Redis.
@@ -444,6 +443,15 @@ class Registry:
     def now(self) -> float:
         """Returns the wall clock's time in Unix seconds, as in the records."""
         return self._now()
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        """Bounds a call that asks Redis more than once."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except TimeoutError:
+            raise RegistryUnavailable(f"no reply within {self._timeout_s:g} s") from None
 
     def _time(self) -> str:
         return _text(self._now())

@@ -32,7 +32,7 @@ class SessionUpdate:
     client: str = ""
     end: SessionEnd | None = None
     told: Mapping[str, str] = field(default_factory=dict)
-    """What the proxy told the worker: fields of the record, and `caps`. Used where Redis has no record."""
+    """Fields of the record that the proxy told the worker. Used where Redis has none."""
 
     def merged(self, other: SessionUpdate) -> SessionUpdate:
         """Returns both in one, whichever came first. An end is final, and keeps the start."""

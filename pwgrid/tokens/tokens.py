@@ -87,6 +87,9 @@ class Tokens:
         self.all = tuple(tokens)
         self._by_id = {token.id: token for token in self.all}
 
+    def has(self, token_id: str) -> bool:
+        return token_id in self._by_id
+
     def find(self, text: str) -> Token | None:
         """Returns the token with this text, or None. Takes as long for a wrong secret as for a right one."""
         match = _TEXT.fullmatch(text)

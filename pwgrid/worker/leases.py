@@ -10,7 +10,7 @@ import hmac
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ import structlog
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.registry.records import CAPS, EXPIRES_AT, LEASE, TOKEN, lease_of
+from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
 from pwgrid.worker.handoff import Answer
 from pwgrid.worker.policy.admission import LeaseRefusal, Offer
 from pwgrid.worker.slots import LiveSession, Slots
@@ -58,7 +58,7 @@ DISCONNECTED: Final = End("client", EndReason.CLIENT_DISCONNECTED)
 
 @dataclass(slots=True)
 class Lease:
-    """`expires_at` is in Unix seconds; `told` has the other fields of its record (names, label key), and `caps`."""
+    """`expires_at` is in Unix seconds; `told` has the other fields of its record (names, label key)."""
 
     lease_id: str
     secret: str
@@ -77,7 +77,7 @@ class Lease:
     over: End | None = None
     """How it ended, while its client's connection is still being closed."""
     last: End | None = None
-    """How its last client's session ended."""
+    """How its last client's session ended; None before its first client."""
     waiting: Waiting | None = None
     """The next client, while the last one's session has not ended."""
     timer: asyncio.TimerHandle | None = None
@@ -87,12 +87,17 @@ class Lease:
 
     def fields(self) -> dict[str, str]:
         """Returns the fields of its record in Redis."""
-        told = {name: text for name, text in self.told.items() if name != CAPS}
-        return {**told, EXPIRES_AT: f"{self.expires_at:.3f}"}
+        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
         """The lease as leases.json has it."""
-        held = {"client": self.held.client, "startedAt": self.held.started_at, "isAnswered": self.is_answered}
+        last = None if self.last is None else asdict(self.last)
+        held = {
+            "client": self.held.client,
+            "startedAt": self.held.started_at,
+            "isAnswered": self.is_answered,
+            "last": last,
+        }
         return {"id": self.lease_id, "secret": self.secret, "expiresAt": self.expires_at, "told": self.told, **held}
 
 
@@ -279,9 +284,14 @@ class Leases:
             timer.cancel()
             self._admit(lease, offer, sock, answer)
         elif self.grace_s > 0:
-            self._end_later(lease, self.grace_s, lease.last or DISCONNECTED)
+            self._await_return(lease)
+            self._write()
         else:
             self._finish(lease, lease.last or DISCONNECTED)
+
+    def _await_return(self, lease: Lease) -> None:
+        lease.last = lease.last or DISCONNECTED
+        self._end_later(lease, self.grace_s, lease.last)
 
     def _end_later(self, lease: Lease, delay_s: float, end: End) -> None:
         if lease.grace is not None:  # a successor hears of several sessions of a lease that are over
@@ -362,6 +372,9 @@ class Leases:
             self.slots.adopt_held(held)
             self._arm(lease)
             self._await_borrower(lease)
+            if (last := each.get("last")) and not lease.session_id:  # the grace begins again
+                lease.last = End(**last)
+                self._await_return(lease)
 
     def _write(self) -> None:
         """Writes the kept leases for a successor, but not `over`: the same cause, or `expires_at`, ends them there."""

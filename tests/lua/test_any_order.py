@@ -1,5 +1,6 @@
 """Whatever happens in whatever order: counters, leases and records never disagree, and no slot stays taken."""
 
+import json
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,8 @@ from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 
 SLOTS = 3
+CAPS = (("run:/nightly", 4), ("token:ci", 5))
+TOLD = json.dumps({"caps": ",".join(name for name, _ in CAPS)})
 MAX_LIFETIME = 6
 LEASE_S = 5.0
 
@@ -70,7 +73,7 @@ class AnyOrder(RuleBasedStateMachine):
         worker.live.add(session)
         worker.lifetime += 1
         if told:
-            self.grid.start(session, now=self.now, worker=worker.name)
+            self.grid.start(session, now=self.now, worker=worker.name, told=TOLD)
 
     @rule(session=consumes(pending), times=st.integers(1, 2), again=st.booleans())
     def the_handoff_fails(self, session: str, times: int, again: bool) -> None:
@@ -156,6 +159,12 @@ class AnyOrder(RuleBasedStateMachine):
         assert sum(self.grid.outcomes().values()) - sum(self.grid.taken_back().values()) == len(ended)
 
     @invariant()
+    def caps_count_live_sessions_and_leave_nothing_behind(self) -> None:
+        leased = {session for name in self.workers for session in self.grid.live(name)}
+        for name, _ in CAPS:
+            assert self.grid.get("SMEMBERS", f"sessions:of:{name}") == leased
+
+    @invariant()
     def totals_only_rise(self) -> None:
         totals = {**{f"-{name}": count for name, count in self.grid.taken_back().items()}, **self.grid.outcomes()}
         assert all(totals.get(name, 0) >= count for name, count in self.totals.items())
@@ -186,7 +195,13 @@ class AnyOrder(RuleBasedStateMachine):
         before = {name: (self.grid.active(name), self.grid.lifetime(name)) for name in self.workers}
         had = self.grid.session(session).get("workerId")
         chosen = self.grid.select(
-            session, max_active=SLOTS, max_lifetime=MAX_LIFETIME, lease=LEASE_S, exclude=exclude, now=self.now
+            session,
+            max_active=SLOTS,
+            max_lifetime=MAX_LIFETIME,
+            lease=LEASE_S,
+            exclude=exclude,
+            now=self.now,
+            extra=tuple(text for name, most in CAPS for text in (f"max:{name}", str(most))),
         )
         if chosen is not None and chosen != had:
             active, lifetime = before[chosen]
@@ -203,7 +218,7 @@ class AnyOrder(RuleBasedStateMachine):
         return worker if worker is not None and worker.alive and record["status"] == "pending" else None
 
     def beat(self, worker: Worker) -> None:
-        live = tuple(sorted(worker.live))
+        live = tuple(f"{session}@@{TOLD}" for session in sorted(worker.live))
         known, *_ = self.grid.heartbeat(
             worker.name, live, now=self.now, status=worker.status, lifetime=str(worker.lifetime)
         )

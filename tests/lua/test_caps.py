@@ -43,6 +43,54 @@ def test_any_end_makes_room_and_who_waits_is_told_of_it(grid: LuaGrid) -> None:
         grid.rollback(next_one)
 
 
+ENDS: dict[str, Callable[[LuaGrid], object]] = {
+    "released": lambda grid: grid.release("s1", worker="w1", started=NOW),
+    "rolled back": lambda grid: grid.rollback("s1"),
+    "its worker is excluded": lambda grid: grid.select("s1", exclude="w1"),
+    "its worker is reaped": lambda grid: grid.reap(only="chromium:w1"),
+    "its worker is stale": lambda grid: grid.reap(now=NOW + 100),
+    "its worker has stopped": lambda grid: grid.unregister(),
+    "its lease has run out while its worker drains": lambda grid: grid.heartbeat(now=NOW + 20, status="draining"),
+    "its draining worker has lost it": lambda grid: [grid.start("s1"), grid.heartbeat(status="draining")],
+}
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+def test_an_end_leaves_nothing_behind_and_wakes_who_waits_for_the_cap_in_any_pool(
+    grid: LuaGrid, ends: Callable[[LuaGrid], object]
+) -> None:
+    grid.register(pool="elsewhere")
+    grid.register("w2", pool="here", browser="firefox", now=NOW + 100)
+    caps = ("max:run:/nightly", "1", "max:token:ci", "9")
+    assert grid.select("s1", pool="elsewhere", extra=caps) == "w1"
+    assert grid.select("s2", pool="here", browser="firefox", extra=caps) is None
+    with grid.client.pubsub() as listener:
+        listener.subscribe(f"{grid.prefix}slots:elsewhere")
+        assert listener.get_message(timeout=5)
+        ends(grid)
+        assert listener.get_message(timeout=5)
+        assert listener.get_message() is None
+    assert grid.get("EXISTS", "sessions:of:run:/nightly", f"{grid.prefix}sessions:of:token:ci") == 0
+    assert grid.select("s2", pool="here", browser="firefox", extra=caps) == "w2"
+
+
+def test_a_record_of_an_earlier_version_does_not_name_its_caps(grid: LuaGrid) -> None:
+    """Its session leaves the set when that looks full."""
+    grid.register()
+    assert select(grid, "s1", (NIGHTLY, 1)) == "w1"
+    grid.get("HDEL", "session:s1", "caps")
+    grid.start("s1", worker="w1", told=TOLD)
+    assert select(grid, "s2", (NIGHTLY, 1)) is None
+    grid.reap(only="chromium:w1")
+    grid.register()
+    assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
+    assert grid.rollback("s2") == 1
+    grid.heartbeat(sessions=(f"s1@{NOW}@{TOLD}",))
+    assert select(grid, "s3", (NIGHTLY, 1)) is None
+    assert grid.release("s1", worker="w1") == 1
+    assert grid.get("EXISTS", "sessions:of:run:/nightly") == 0
+
+
 def test_the_pools_in_which_a_run_has_its_sessions_are_those_whose_ends_are_waited_for(grid: LuaGrid) -> None:
     grid.register()
     assert grid.select("s1", extra=("max:run:/nightly", "1")) == "w1"
@@ -96,7 +144,7 @@ def test_a_session_of_which_redis_knows_nothing_is_as_its_worker_was_told(
     grid.register()
     tells(grid, TOLD)
     assert grid.session("s1").items() >= HAS.items()
-    assert "caps" not in grid.session("s1")
+    assert grid.session("s1")["caps"] == "run:/nightly,token:ci"
     assert select(grid, "s2", (NIGHTLY, 1)) is None
     assert select(grid, "s2", ("token:ci", 1)) is None
     assert select(grid, "s2", (NIGHTLY, 2)) == "w1"

@@ -1,7 +1,7 @@
 """The registry as proxies and workers see it: every method on a real Redis, which also goes away and comes back."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 from pwgrid.common import shipped_files
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry, Retention, Selection
@@ -99,7 +100,8 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert (worker.pool, worker.labels) == ("chromium", ("AppA:Chromium", "AppA:Chromium:UAT"))
     assert (worker.started_at, worker.last_heartbeat) == (1_700_000_000.5, clock.now)
     assert (found.outcomes, found.counter_repairs) == ({}, 0)
-    assert await registry.counters() == (found.active, found.lifetime)
+    activity = await registry.activity()
+    assert (activity.active, activity.lifetime) == (found.active, found.lifetime)
 
 
 async def test_an_empty_registry_has_an_empty_snapshot(registry: Registry) -> None:
@@ -237,7 +239,8 @@ async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
     reply = await registry.heartbeat(WORKER, sessions=running)
     assert not reply.known
     await registry.register(WORKER, lifetime=2, sessions=running)
-    assert await registry.counters() == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 2})
+    activity = await registry.activity()
+    assert (activity.active, activity.lifetime) == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 2})
     admitted = [await select(registry, f"n{number}") for number in range(4)]
     assert [selection is not None for selection in admitted] == [True, True, False, False]
     reply = await registry.heartbeat(WORKER, sessions=running)
@@ -337,6 +340,22 @@ async def test_filters_pass_what_matches(many: Registry) -> None:
     assert (await many.sessions(browser_type="firefox")).sessions == []
 
 
+async def test_a_page_reads_only_so_many_records_and_the_next_one_goes_on(
+    many: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_READ", 200)
+    await many.client.call("HSET", f"{PREFIX}session:0100", "workerId", "rare")
+    found, cursors = [], []
+    page = await many.sessions(worker_id="rare")
+    while page.cursor is not None:
+        found.append([session.session_id for session in page.sessions])
+        cursors.append(page.cursor)
+        page = await many.sessions(worker_id="rare", cursor=page.cursor)
+    assert found == [[], ["0100"]]
+    assert [cursor.partition(":")[2] for cursor in cursors] == ["0250", "0050"]
+    assert page.sessions == []
+
+
 @pytest.mark.parametrize("cursor", ["x", "1:2:", "-inf:a", ":a", "\u0661:a"])
 async def test_a_cursor_of_somebody_else_is_refused(registry: Registry, cursor: str) -> None:
     if cursor == "1:2:":
@@ -344,6 +363,31 @@ async def test_a_cursor_of_somebody_else_is_refused(registry: Registry, cursor: 
     else:
         with pytest.raises(ValueError, match="not a cursor"):
             await registry.sessions(cursor=cursor)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda registry: registry.snapshot(),
+        lambda registry: registry.sessions(),
+        lambda registry: registry.leases({"running"}),
+    ],
+    ids=["snapshot", "sessions", "leases"],
+)
+async def test_a_call_that_asks_many_questions_has_one_deadline(
+    asks: Callable[[Registry], Awaitable[object]], own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single answers may each be in time, and together never end."""
+
+    async def never(*_arguments: object) -> None:
+        await asyncio.Event().wait()
+
+    registry = Registry(own_redis.url, timeout_s=0.05)
+    monkeypatch.setattr(registry.client, "pipeline", never)
+    async with asyncio.timeout(20):
+        with pytest.raises(RegistryUnavailable, match=r"no reply within 0\.05 s"):
+            await asks(registry)
+    await registry.close()
 
 
 async def test_a_worker_that_is_used_up_can_tell_who_serves_in_its_place(registry: Registry) -> None:

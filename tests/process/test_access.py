@@ -8,6 +8,7 @@ import re
 import socket
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fastapi.routing import iter_route_contexts
 from pwgrid.cli import token as tokens
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.api.bounded_bodies import MAX_BODY_BYTES
-from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.access import WRONG_OR_REVOKED, Access
 from pwgrid.proxy.policy.failed_logins import MOST
 from pwgrid.runtime.find_grids import find_running
 from pwgrid.tokens.tokens import Role
@@ -160,7 +161,7 @@ def guarded() -> Iterator[Guarded]:
 
 def in_app() -> set[tuple[str, str]]:
     """Method and path of each route that the API has."""
-    app = create_app(None, Access(), timeout_s=1)  # type: ignore[arg-type] # no route is called
+    app = create_app(None, Access())  # type: ignore[arg-type] # no route is called
     found = set()
     for context in iter_route_contexts(app.routes):
         methods = set(context.methods or ())
@@ -195,7 +196,7 @@ def test_every_endpoint_answers_every_role_as_the_table_says(guarded: Guarded, w
 
 def with_a_body() -> list[tuple[str, str]]:
     """Method and path of each route that reads a body."""
-    paths = create_app(None, Access(), timeout_s=1).openapi()["paths"]  # type: ignore[arg-type] # no route is called
+    paths = create_app(None, Access()).openapi()["paths"]  # type: ignore[arg-type] # no route is called
     return [
         (method.upper(), path)
         for path, methods in paths.items()
@@ -324,6 +325,17 @@ def test_a_token_counts_at_once_and_no_more_at_once_without_a_reload(guarded: Gu
         assert guarded.answer(text)[0] == 401
         assert raw.goes_on(sock)  # what lives is not cut
     assert guarded.grid.ask("status")["proxy"]["pid"] == pid
+
+
+def test_who_waits_in_line_with_a_token_that_is_revoked_gets_no_slot(guarded: Guarded) -> None:
+    text, _ = tokens.create(guarded.place, "waits", Role.CLIENT, 1, ())
+    with guarded.connect(text) as first, ThreadPoolExecutor() as threads:
+        assert first.recv(4096).startswith(b"HTTP/1.1 101 ")
+        borrow = threads.submit(guarded.json, "/session/borrow", text, "POST", {"labelKey": "AppA:Chromium:UAT"})
+        eventually(lambda: guarded.json("/v1/status", OPERATORS)[1]["waiting"] == 1, "it waits for its token")
+        tokens.revoke(guarded.place, "waits")
+        first.close()
+        assert borrow.result() == (401, {"error": WRONG_OR_REVOKED})
 
 
 def test_a_page_that_looks_at_the_grid_ends_with_its_token(guarded: Guarded) -> None:

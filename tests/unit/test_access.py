@@ -6,7 +6,7 @@ import pytest
 from websockets.datastructures import Headers
 
 from pwgrid.proxy.policy import failed_logins
-from pwgrid.proxy.policy.access import ANYBODY, OPERATORS_TOKEN, Access, Identity
+from pwgrid.proxy.policy.access import ANYBODY, OPERATORS_TOKEN, WRONG_OR_REVOKED, Access, Identity
 from pwgrid.proxy.policy.failed_logins import MAX_PEERS, MOST, WITHIN_S, FailedLogins
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.tokens.tokens import NAME, NO_TOKENS, Role, Token, Tokens, make
@@ -43,12 +43,12 @@ def refused(grid: Access, text: str = "", **more: str) -> Refusal:
 
 
 def test_a_token_counts_by_query_bearer_and_hub_secret() -> None:
-    expected = Identity("ci", Role.CLIENT, 3, frozenset({"appa", "appb"}))
+    expected = Identity("ci", Role.CLIENT, 3, frozenset({"appa", "appb"}), CI.id)
     assert ask(access(), CI_TEXT) == expected
     assert ask(access(), authorization=f"Bearer {CI_TEXT}") == expected
     assert ask(access(), authorization=f"bearer   {CI_TEXT} ") == expected
     assert ask(access(), x_hub_secret=CI_TEXT) == expected
-    assert ask(access(), OPS_TEXT) == Identity("ops", Role.OPERATOR)
+    assert ask(access(), OPS_TEXT) == Identity("ops", Role.OPERATOR, token_id=OPS.id)
     assert refused(access(), authorization=f"Basic {CI_TEXT}").status == 401
 
 
@@ -70,6 +70,25 @@ def test_a_file_without_tokens_and_a_public_grid_that_lost_it_let_nobody_in() ->
     for grid in (access(tokens=()), access(tokens=None, is_closed=True)):
         assert refused(grid).error.startswith("this grid asks for a token")
         assert refused(grid, CI_TEXT).error.startswith("the token is wrong, or was revoked")
+
+
+def test_a_token_is_revoked_only_if_the_grid_would_not_take_it_now() -> None:
+    found = [Tokens([CI, OPS])]
+    grid = Access("s3cret", tokens=lambda: found[0], now=Clock())
+    client, operator = ask(grid, CI_TEXT), ask(grid, "s3cret")
+    assert grid.revoked(client) is None
+    for later in (Tokens([OPS]), Tokens([make("ci", Role.CLIENT, 3, [], 0.0)[0]]), NO_TOKENS):
+        found[0] = later
+        refusal = grid.revoked(client)
+        assert refusal is not None
+        assert (refusal.status, refusal.error) == (
+            401,
+            refused(grid, CI_TEXT).error if later.are_there else WRONG_OR_REVOKED,
+        )
+        assert grid.revoked(operator) is None
+        assert grid.revoked(ANYBODY) is None
+    open_grid = access(tokens=None)
+    assert open_grid.revoked(client) is None
 
 
 def test_a_token_may_use_its_own_pools_alone() -> None:

@@ -254,6 +254,23 @@ async def test_after_the_grace_it_is_over_as_its_last_client_was(tmp_path: Path)
     assert worker.done[-1] == ("ended", "l1", "grid", "ping timeout")
 
 
+@pytest.mark.parametrize("comes_back", [False, True], ids=["stays away", "comes back"])
+async def test_a_successor_waits_out_the_grace_of_a_client_that_left(tmp_path: Path, comes_back: bool) -> None:
+    worker = Worker(tmp_path, grace_s=600.0)
+    worker.borrow()
+    worker.connect("l1~1")
+    worker.leave("l1~1", End("grid", "ping timeout"))
+    if comes_back:
+        worker.connect("l1~2")
+    successor = Worker(tmp_path, grace_s=0.01)
+    successor.leases.adopt(frozenset({"l1~2"} if comes_back else ()))
+    assert (successor.leases.by_id["l1"].grace is None) == comes_back
+    if not comes_back:
+        async with asyncio.timeout(BOUND_S):
+            await successor.over.wait()
+        assert successor.done == [("ended", "l1", "grid", "ping timeout")]
+
+
 async def test_a_lease_ends_by_its_time_and_its_client_is_told_why(worker: Worker) -> None:
     worker.borrow("l1", ttl_s=0.05)
     worker.borrow("l2", ttl_s=0.01)

@@ -187,6 +187,33 @@ async def test_who_waits_for_a_cap_is_asked_for_when_a_slot_comes_free_in_any_po
     tasks[1].cancel()
 
 
+async def test_room_under_a_cap_between_the_answer_and_the_line_is_not_missed_in_any_pool() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    slots.gate.clear()
+    capped = Ticket("a", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
+    task = asyncio.create_task(queue.acquire(capped))
+    await asyncio.sleep(0)  # the registry has decided "none" and its answer is on the way
+    slots.free = 1
+    queue.wake("firefox")  # a session of the run has ended there
+    slots.gate.set()
+    async with asyncio.timeout(5):
+        assert await task == "w"
+
+
+async def test_who_may_have_no_slot_any_more_hears_so_at_its_turn_and_takes_none() -> None:
+    slots, refusal = Slots(0), ValueError("revoked")
+    queue = Queue(slots.select, slots.give_back, 10)
+    revoked = Ticket("a", "chromium", None, "client", FOREVER)
+    tasks = await stand_in_line(queue, revoked, ticket("b"))
+    await until_all_are_served(queue)
+    revoked.refusal = lambda: refusal
+    slots.free = 1
+    queue.wake("chromium")
+    assert await asyncio.gather(*tasks, return_exceptions=True) == [refusal, "w"]
+    assert (slots.given, slots.returned, queue.waiting()) == (["b"], [], 0)
+
+
 async def test_types_wait_in_lines_of_their_own() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)

@@ -1,5 +1,6 @@
 """A client gets a worker of its pool, also while Redis is away, and readiness looks at each pool."""
 
+import asyncio
 from typing import Any, cast
 
 from pwgrid.proxy.readiness_check import Readiness
@@ -70,3 +71,25 @@ async def test_a_pool_of_which_redis_would_choose_no_worker_makes_the_grid_not_r
     assert (await readiness.shortage("appa"), await readiness.shortage("appb")) == (None, used_up)
     found = RegistrySnapshot({}, {}, {"chromium:a": both["chromium:a"]}, {}, 0)
     assert await readiness.problem() == "no appb worker can be chosen: in Redis none is registered"
+
+
+async def test_clients_that_have_waited_in_vain_at_the_same_time_share_a_look_at_redis() -> None:
+    looks: list[asyncio.Future[RegistrySnapshot]] = []
+
+    class OneRegistry:
+        def now(self) -> float:
+            return 100.0
+
+        async def snapshot(self) -> RegistrySnapshot:
+            looks.append(asyncio.get_running_loop().create_future())
+            return await looks[-1]
+
+    readiness = Readiness(Settings(), roster(), cast(Registry, OneRegistry()))
+    gone, *others = [asyncio.create_task(readiness.shortage("appa")) for _ in range(3)]
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    looks[0].set_result(RegistrySnapshot({}, {}, {}, {}, 0))
+    why = "no appa worker can be chosen: in Redis none is registered"
+    assert await asyncio.gather(*others) == [why, why]
+    assert len(looks) == 1

@@ -4,14 +4,19 @@ from typing import Any
 
 import pytest
 
+from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.settings.model import Settings
 
-CLIENT = {"label": "AppA:Chromium", "run": "nightly", "token": "ci", "max_of_token": 0}
 
-
-def caps(settings: dict[str, Any], **client: Any) -> dict[str, int]:
-    return caps_of(Settings(**settings), **{**CLIENT, **client})
+def caps(
+    settings: dict[str, Any],
+    label: str = "AppA:Chromium",
+    run: str = "nightly",
+    token: str = "ci",
+    max_of_token: int = 0,
+) -> dict[str, int]:
+    return caps_of(Settings(**settings), Identity(token, max_sessions=max_of_token), label=label, run=run)
 
 
 def test_without_a_cap_in_the_settings_nothing_is_counted() -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, Rule, why_cannot_serve
+from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, why_cannot_serve
 
-RULE = Rule(max_lifetime=50, stale_s=30.0)
+RULE = {"max_lifetime": 50, "stale_s": 30.0}
 GOOD = Candidate("available", beat_age_s=30, lifetime=49)
 
 
 def test_one_that_can_be_chosen_is_enough() -> None:
-    assert why_cannot_serve("chromium", [replace(GOOD, lifetime=50), GOOD], RULE) is None
+    assert why_cannot_serve("chromium", [replace(GOOD, lifetime=50), GOOD], **RULE) is None
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_one_that_can_be_chosen_is_enough() -> None:
     ],
 )
 def test_else_each_obstacle_is_named_and_counted(workers: list[Candidate], why: str) -> None:
-    assert why_cannot_serve("firefox", workers, RULE) == f"no firefox worker can be chosen: in Redis {why}"
+    assert why_cannot_serve("firefox", workers, **RULE) == f"no firefox worker can be chosen: in Redis {why}"

@@ -1,15 +1,13 @@
 """The FastAPI application: its routes, who may use them, and the one form of every error."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import orjson
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -42,13 +40,10 @@ log = structlog.get_logger()
 
 JSON: Final = "application/json"
 
-Answer = TypeVar("Answer")
 
-
-def create_app(grid: "Proxy", access: Access, timeout_s: float) -> FastAPI:
+def create_app(grid: "Proxy", access: Access) -> FastAPI:
     """Makes the application that uvicorn serves. If the grid asks for a token, all routes do except health, the hints
-    at / and /json, the dashboard's files, the icon and the API's own description. Redis may take `timeout_s` for an
-    answer, however often it is asked for one.
+    at / and /json, the dashboard's files, the icon and the API's own description.
     """
     app = FastAPI(
         title="pwgrid",
@@ -62,17 +57,16 @@ def create_app(grid: "Proxy", access: Access, timeout_s: float) -> FastAPI:
     requests = Requests()
     app.add_middleware(RequestCounts, counted=requests)
     app.state.access = access
-    route_class = _route_within(timeout_s)
     takes_token = {"dependencies": [Depends(HTTPBearer(auto_error=False))], "responses": problems(401, 403, 429, 503)}
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (_open_routes(grid), {}),
         (dashboard.file_routes(), {}),
         (docs_routes(), {}),
-        (_client_routes(grid, route_class), takes_token),  # its security scheme is for /docs
+        (_client_routes(grid), takes_token),  # its security scheme is for /docs
         (lease_routes(grid), takes_token),
-        (_operator_routes(grid, route_class), takes_token),
-        (_metrics_route(grid, timeout_s, requests), takes_token),
-        (pool_routes(grid, route_class), takes_token),
+        (_operator_routes(grid), takes_token),
+        (_metrics_route(grid, requests), takes_token),
+        (pool_routes(grid), takes_token),
         (pool_command_routes(grid), takes_token),
     ]
     for router, of_all in routers:
@@ -80,30 +74,6 @@ def create_app(grid: "Proxy", access: Access, timeout_s: float) -> FastAPI:
         app.include_router(router, **of_all)
     app.include_router(dashboard.live_routes(grid, access))  # WebSockets, which check roles themselves
     return app
-
-
-def _route_within(timeout_s: float) -> type[APIRoute]:
-    """Makes a class of routes whose answers raise RegistryUnavailable after `timeout_s`: only Redis takes so long."""
-
-    class WithDeadline(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            handler = super().get_route_handler()
-
-            async def answer(request: Request) -> Response:
-                return await _within(timeout_s, handler(request))
-
-            return answer
-
-    return WithDeadline
-
-
-async def _within(timeout_s: float, answer: Coroutine[Any, Any, Answer]) -> Answer:
-    """Raises RegistryUnavailable after `timeout_s`: only Redis takes so long."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await answer
-    except TimeoutError:
-        raise RegistryUnavailable(f"no reply within {timeout_s:g} s") from None
 
 
 def _open_routes(grid: "Proxy") -> APIRouter:
@@ -151,7 +121,7 @@ def _open_routes(grid: "Proxy") -> APIRouter:
     return router
 
 
-def _metrics_route(grid: "Proxy", timeout_s: float, requests: Requests) -> APIRouter:
+def _metrics_route(grid: "Proxy", requests: Requests) -> APIRouter:
     router = APIRouter(dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
@@ -160,10 +130,10 @@ def _metrics_route(grid: "Proxy", timeout_s: float, requests: Requests) -> APIRo
         application/json` the number of live sessions. While Redis is away its figures are missing, and
         `pwgrid_redis_up` is 0."""
         if JSON in request.headers.get("accept", ""):
-            active, _ = await _within(timeout_s, grid.registry.counters())
-            return models.ActiveConnections(active_connections=sum(active.values()))
+            activity = await grid.registry.activity()
+            return models.ActiveConnections(active_connections=sum(activity.active.values()))
         try:
-            found = await _within(timeout_s, grid.registry.snapshot())
+            found = await grid.registry.snapshot()
         except RegistryUnavailable:
             found = None
         reason = await grid.readiness.problem(found) if found is not None else grid.roster.not_ready()
@@ -183,8 +153,8 @@ def _metrics_route(grid: "Proxy", timeout_s: float, requests: Requests) -> APIRo
     return router
 
 
-def _operator_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
-    router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
+def _operator_routes(grid: "Proxy") -> APIRouter:
+    router = APIRouter(dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:
@@ -221,9 +191,9 @@ def _operator_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
     return router
 
 
-def _client_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
+def _client_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes of sessions: a client sees and ends its own, an operator all."""
-    router = APIRouter(route_class=route_class, dependencies=[needs(Role.CLIENT)])
+    router = APIRouter(dependencies=[needs(Role.CLIENT)])
     who = Annotated[Identity, needs(Role.CLIENT)]
 
     async def find(session_id: Annotated[str, Path(alias="id")], identity: who) -> SessionRecord:

@@ -150,7 +150,7 @@ def _wish(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: s
         wanted.ttl_seconds,
         {name: value for name, value in fields.items() if value},
         str(key),
-        identity.max_sessions,
+        identity,
     )
 
 

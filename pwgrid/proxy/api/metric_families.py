@@ -38,32 +38,32 @@ class _Family:
         return self.name
 
 
-class Gauge(_Family):
-    """A figure that rises and falls."""
-
-    kind: Final = "gauge"
+class _Single(_Family):
+    makes: type[GaugeMetricFamily | CounterMetricFamily]
 
     def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
-        metric = GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+        metric = self.makes(self.name, self.meaning, labels=self.labels)
         for labels, value in samples:
             metric.add_metric(labels, value)
         return metric
 
 
-class Counter(_Family):
+class Gauge(_Single):
+    """A figure that rises and falls."""
+
+    kind: Final = "gauge"
+    makes = GaugeMetricFamily
+
+
+class Counter(_Single):
     """A figure that only rises."""
 
     kind: Final = "counter"
+    makes = CounterMetricFamily
 
     @property
     def shown(self) -> str:
         return f"{self.name}_total"
-
-    def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
-        metric = CounterMetricFamily(self.name, self.meaning, labels=self.labels)
-        for labels, value in samples:
-            metric.add_metric(labels, value)
-        return metric
 
 
 class Buckets(_Family):

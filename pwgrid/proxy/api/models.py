@@ -167,7 +167,7 @@ class Session(_Model):
 
 
 class Sessions(_Model):
-    """Sessions, the newest first; `cursor` gives the next page, null at the end."""
+    """Sessions, the newest first; `cursor` gives the next page, null at the end. A page may have fewer than `limit`."""
 
     sessions: list[Session]
     cursor: str | None
@@ -273,7 +273,7 @@ class Lease(_Model):
 
 
 class Leases(_Model):
-    """Leases, the newest first; `cursor` gives the next page, null at the end."""
+    """Leases, the newest first; `cursor` gives the next page, null at the end. A page may have fewer than `limit`."""
 
     leases: list[Lease]
     cursor: str | None

@@ -1,10 +1,9 @@
 """The routes of pools: what they have and how much of it is taken, how to scale and drain them, and /nodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path
-from fastapi.routing import APIRoute
 
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
 
 
-def pool_routes(grid: "Proxy", route_class: type[APIRoute]) -> APIRouter:
-    """Makes the routes that read, for operators; `route_class` bounds how long Redis may take."""
-    router = APIRouter(route_class=route_class, dependencies=[needs(Role.OPERATOR)])
+def pool_routes(grid: "Proxy") -> APIRouter:
+    """Makes the routes that read, for operators."""
+    router = APIRouter(dependencies=[needs(Role.OPERATOR)])
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:
@@ -95,14 +94,10 @@ def _room(grid: "Proxy", pool: PoolView, found: RegistrySnapshot) -> models.Room
     serving = [worker for worker in mine.values() if worker.status == WorkerStatus.AVAILABLE]
     return models.Room(
         slots=sum(worker.slots for worker in serving),
-        busy=_sessions(found.active, mine),
+        busy=sum(found.active.get(field, 0) for field in mine),
         waiting=grid.queue.waiting(pool.name),
         spare=sum(worker.status == WorkerStatus.SPARE for worker in mine.values()),
     )
-
-
-def _sessions(active: Mapping[str, int], fields: Iterable[str]) -> int:
-    return sum(active.get(field, 0) for field in fields)
 
 
 def _sum(rooms: Iterable[models.Room]) -> models.Room:

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -278,13 +279,8 @@ class Upgrade(asyncio.Protocol):
             fields=_fields(wanted),
             run=wanted.name,
             token=wanted.identity.name,
-            caps=caps_of(
-                gateway.settings,
-                label=wanted.label_key,
-                run=wanted.name,
-                token=wanted.identity.name,
-                max_of_token=wanted.identity.max_sessions,
-            ),
+            caps=caps_of(gateway.settings, wanted.identity, label=wanted.label_key, run=wanted.name),
+            refusal=partial(gateway.access.revoked, wanted.identity),
         )
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:

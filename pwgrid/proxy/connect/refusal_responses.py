@@ -8,7 +8,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from pwgrid.common.launch_failure import without_places
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, come_back
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
 from pwgrid.settings.model import Settings
 
@@ -36,13 +36,7 @@ def no_capacity(
     error: str, retry_after_s: int = RETRY_AFTER_S, reason: RefusalReason = RefusalReason.NO_CAPACITY
 ) -> Refusal:
     """503: the grid cannot take the session now. Says when to come back."""
-    return Refusal(
-        503,
-        error,
-        headers=(("Retry-After", str(retry_after_s)),),
-        details={"retryAfterS": retry_after_s},
-        reason=reason,
-    )
+    return come_back(retry_after_s, 503, error, reason)
 
 
 def registry_away(error: Exception) -> str:
@@ -61,13 +55,14 @@ def stopping() -> Refusal:
 
 def token_used_up(token: str, most: int) -> Refusal:
     """429, not 503: the token's limit is reached, not the grid's."""
-    return Refusal(
+    refusal = come_back(
+        RETRY_AFTER_S,
         429,
         f"the token {token} has {most} live sessions, which is its limit: end one, or have an operator make a token "
         "with another --max-sessions",
-        headers=(("Retry-After", str(RETRY_AFTER_S)),),
-        details={"retryAfterS": RETRY_AFTER_S, "maxSessions": most},
     )
+    refusal.details["maxSessions"] = most
+    return refusal
 
 
 def lease_not_served(reason: str, *, is_known: bool) -> Refusal:

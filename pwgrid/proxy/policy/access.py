@@ -11,13 +11,15 @@ from typing import Final
 from websockets.datastructures import Headers
 
 from pwgrid.proxy.policy.failed_logins import FailedLogins
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, come_back
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.tokens import NO_TOKENS, Role, Tokens
 
 TOKEN_HEADER: Final = "x-hub-secret"
 OPERATORS_TOKEN: Final = "PWGRID_TOKEN"
 """The identity's name for the token of the settings; no token of `pwgrid token` can have this name."""
+
+WRONG_OR_REVOKED: Final = "the token is wrong, or was revoked: pwgrid token list shows those that this grid knows"
 
 MOST_TOKENS: Final = 3
 """How many tokens of one request are looked at: else one request would be a thousand guesses."""
@@ -42,6 +44,8 @@ class Identity:
     role: Role = Role.OPERATOR
     max_sessions: int = 0
     pools: frozenset[str] = frozenset()
+    token_id: str = ""
+    """Empty where no token of `pwgrid token` was given."""
 
     @property
     def is_operator(self) -> bool:
@@ -121,7 +125,7 @@ class Access:
     def _identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
         """Returns the identity of the request's token. Raises Refusal(401), or 429 after too many wrong tokens."""
         tokens = self.tokens()
-        if not (self.token or tokens.are_there or self.is_closed):
+        if not self._asks_for_one(tokens):
             return ANYBODY
         given = _given(headers, parameters)
         if not given:
@@ -133,23 +137,30 @@ class Access:
         wait_s = self.failed.wait_s(peer, now)
         for text in given:
             if (token := tokens.find(text)) is not None:
-                return Identity(token.name, token.role, token.max_sessions, frozenset(token.pools))
+                return Identity(token.name, token.role, token.max_sessions, frozenset(token.pools), token.id)
             is_looked_at = self.token and (not wait_s or len(self.token) >= GUESSABLE_CHARACTERS)
             if is_looked_at and hmac.compare_digest(text.encode(), self.token.encode()):
                 return Identity(OPERATORS_TOKEN)
         if wait_s:
             seconds = math.ceil(wait_s)
-            raise Refusal(
-                429,
-                f"too many wrong tokens have come from this address: try again in {seconds} s",
-                headers=(("Retry-After", str(seconds)),),
-                details={"retryAfterS": seconds},
+            raise come_back(
+                seconds, 429, f"too many wrong tokens have come from this address: try again in {seconds} s"
             )
         for _ in given:
             self.failed.note(peer, now)
         if tokens.are_there or not self.token:
-            raise _unknown("the token is wrong, or was revoked: pwgrid token list shows those that this grid knows")
+            raise _unknown(WRONG_OR_REVOKED)
         raise _unknown("the token is wrong: it is not the one that this grid was started with (PWGRID_TOKEN)")
+
+    def revoked(self, identity: Identity) -> Refusal | None:
+        """Returns the refusal for a client whose token has been revoked since `check`; else None."""
+        tokens = self.tokens()
+        if not identity.token_id or tokens.has(identity.token_id) or not self._asks_for_one(tokens):
+            return None
+        return _unknown(WRONG_OR_REVOKED)
+
+    def _asks_for_one(self, tokens: Tokens) -> bool:
+        return bool(self.token or tokens.are_there or self.is_closed)
 
     def check_host(self, headers: Headers, local: Address) -> None:
         """Raises Refusal if the Host is no name of the grid. A web page may point its own name at the grid's address

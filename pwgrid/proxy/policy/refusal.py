@@ -65,3 +65,14 @@ class Refusal(Exception):
         self.error = error
         self.headers = headers
         self.details = details or {}
+
+
+def come_back(after_s: int, status: int, error: str, reason: RefusalReason | None = None) -> Refusal:
+    """Makes a refusal that says when to try again."""
+    return Refusal(
+        status,
+        error,
+        headers=(("Retry-After", str(after_s)),),
+        details={"retryAfterS": after_s},
+        reason=reason,
+    )

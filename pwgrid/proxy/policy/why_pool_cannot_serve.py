@@ -20,28 +20,20 @@ class Candidate:
     has_endpoint: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """The limits that selections use."""
-
-    max_lifetime: int
-    stale_s: float
-
-
-def why_cannot_serve(pool: str, candidates: Iterable[Candidate], rule: Rule) -> str | None:
+def why_cannot_serve(pool: str, candidates: Iterable[Candidate], max_lifetime: int, stale_s: float) -> str | None:
     """Returns why no worker of this pool can be chosen; None when one can, now or once a slot is free."""
-    obstacles = [_obstacle(each, rule) for each in candidates]
+    obstacles = [_obstacle(each, max_lifetime, stale_s) for each in candidates]
     if None in obstacles:
         return None
     counted = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
     return f"no {pool} worker can be chosen: in Redis {counted or 'none is registered'}"
 
 
-def _obstacle(worker: Candidate, rule: Rule) -> str | None:
+def _obstacle(worker: Candidate, max_lifetime: int, stale_s: float) -> str | None:
     if worker.status != WorkerStatus.AVAILABLE:
         return worker.status or "without a status"
-    if worker.beat_age_s > rule.stale_s:
-        return f"without a heartbeat for over {rule.stale_s:g} s"
-    if worker.lifetime >= rule.max_lifetime:
-        return f"used up (cluster:lifetime_connections says {rule.max_lifetime} sessions or more)"
+    if worker.beat_age_s > stale_s:
+        return f"without a heartbeat for over {stale_s:g} s"
+    if worker.lifetime >= max_lifetime:
+        return f"used up (cluster:lifetime_connections says {max_lifetime} sessions or more)"
     return None if worker.has_endpoint else "without an endpoint"

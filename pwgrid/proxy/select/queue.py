@@ -67,6 +67,8 @@ class Ticket:
     """By default the pool that is named like the browser type."""
     caps: Mapping[str, int] = field(default_factory=dict)
     """How many sessions may live at once, like {"run:nightly": 5}; while a cap is reached, the client waits."""
+    refusal: Callable[[], Exception | None] = lambda: None
+    """Returns why the client may not have a slot any more. The queue asks when it is the client's turn."""
     granted: asyncio.Future[Selection] | None = None
     abandoned: bool = False
     selection_s: float = 0.0
@@ -117,8 +119,9 @@ class Queue:
         """How many clients that borrow wait in a pool's line: all (None), and of each party."""
         self._capped: Counter[str] = Counter()
         """How many clients with caps wait, by pool."""
-        self._wakes: Counter[str] = Counter()
-        self._wakes_of_all = 0
+        self._wakes = 0
+        self._woken: set[str] = set()
+        """Pools whose lines are to be served (again)."""
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._refusal: Exception | None = None
         self._paused = False
@@ -128,9 +131,7 @@ class Queue:
 
     def waiting(self, pool: str | None = None) -> int:
         """Returns how many clients wait, for one pool or for all."""
-        if pool is None:
-            return self._waiting
-        return len(self._lines[pool]) if pool in self._lines else 0
+        return self._waiting if pool is None else len(self._lines.get(pool, ()))
 
     def waiting_by_run(self) -> list[Waiting]:
         """Returns how many clients wait by pool, run and token; in each line in the order of their turns."""
@@ -150,30 +151,30 @@ class Queue:
 
     async def acquire(self, ticket: Ticket) -> Selection:
         """Waits for a slot. Raises QueueFull, WaitedTooLong, ClientGone, or what the queue was closed with."""
-        pool, wakes = ticket.pool, -1
-        # A slot may come free between the registry's answer and the place in line: then ask again.
-        while wakes != self._wakes_for(pool) and self.is_free(pool):
-            wakes = self._wakes_for(pool)
+        has_asked = False
+        if self.is_free(ticket.pool):
+            wakes = self._wakes
             slot = await self._select(ticket)
             if slot is not None:
                 return slot
-        return await self._wait(ticket, has_asked=wakes == self._wakes_for(pool))
+            # A slot, or room under a cap, may come free between the registry's answer and the place in line.
+            has_asked = wakes == self._wakes
+        return await self._wait(ticket, has_asked=has_asked)
 
     def abandon(self, ticket: Ticket) -> None:
         """Ends the wait of a client that has left. A lease that is on its way is given back."""
         ticket.abandoned = True
-        self._leave(ticket)
-        if ticket.granted is not None and not ticket.granted.done():
-            ticket.granted.set_exception(ClientGone())
+        self._end_wait(ticket, ClientGone())
 
     def wake(self, pool: str | None = None) -> None:
         """Serves a line, or all, since a slot may have come free. Cheap when nobody waits."""
-        self._wakes_of_all += pool is None
+        self._wakes += 1
         # The session that ended may be of another pool, and have made room under a cap for clients that wait here.
         for each in [*self._lines] if pool is None else {pool, *self._capped}:
-            self._wakes[each] += 1
-            if self._lines.get(each) and not self._paused and each not in self._serving:
-                self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
+            if self._lines.get(each) and not self._paused:
+                self._woken.add(each)
+                if each not in self._serving:
+                    self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
 
     def pause(self, paused: bool) -> None:
         """While paused (the host is short of memory) everyone waits. Ending the pause serves the lines."""
@@ -191,9 +192,7 @@ class Queue:
     def refuse(self, pool: str, refusal: Exception) -> None:
         """Ends all waits in the line of this pool with `refusal`."""
         for ticket in list(self._lines[pool]):
-            self._leave(ticket)
-            if ticket.granted is not None and not ticket.granted.done():
-                ticket.granted.set_exception(refusal)
+            self._end_wait(ticket, refusal)
 
     def reopen(self) -> None:
         """Undoes `close`."""
@@ -241,6 +240,11 @@ class Queue:
         if self._lines[ticket.pool].leave(ticket):
             self._count(ticket, -1)
 
+    def _end_wait(self, ticket: Ticket, why: Exception) -> None:
+        self._leave(ticket)
+        if ticket.granted is not None and not ticket.granted.done():
+            ticket.granted.set_exception(why)
+
     def _count(self, ticket: Ticket, by: int) -> None:
         self._waiting += by
         self.on_change()
@@ -250,14 +254,10 @@ class Queue:
             _add(self._borrowing, (ticket.pool, None), by)
             _add(self._borrowing, (ticket.pool, ticket.party), by)
 
-    def _wakes_for(self, pool: str) -> int:
-        return self._wakes_of_all + self._wakes[pool]
-
     async def _serve(self, pool: str) -> None:
-        wakes = -1
         try:
-            while wakes != self._wakes_for(pool) and not self._paused:
-                wakes = self._wakes_for(pool)
+            while pool in self._woken and not self._paused:
+                self._woken.remove(pool)
                 await self._serve_once(self._lines[pool])
         finally:
             del self._serving[pool]
@@ -265,6 +265,9 @@ class Queue:
     async def _serve_once(self, line: FairLine[Ticket]) -> None:
         hopeless: set[Hashable] = set()
         while (ticket := line.first(hopeless)) is not None:
+            if (refusal := ticket.refusal()) is not None:
+                self._end_wait(ticket, refusal)
+                continue
             kind = line.kind(ticket)
             slot = await self._select(ticket)
             if slot is None:

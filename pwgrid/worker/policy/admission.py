@@ -29,7 +29,7 @@ class Offer:
     early: str = ""
     """What the client has sent after its head, as latin-1."""
     told: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the session's record (`labels`, `name`, `run`, `token`), and `caps`, those that it counts towards."""
+    """Fields of the session's record (`labels`, `name`, `run`, `token`, `caps`)."""
     lease_id: str = ""
     """The lease that the client comes with; `secret` is the lease's secret, as the client has it."""
     secret: str = ""
