@@ -84,14 +84,14 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
         return
-    removal = install_steps.removal(record, apply.contents(map(Path, record.files)), purge=purge)
+    removal = install_steps.removal(record, apply.contents(map(Path, record.files)), places.own, purge=purge)
     ending = systemd.stop(asked) if manager == systemd.NAME else supervisor.stop(asked, record)
     afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisor.forget(record)
     lines = [str(each) for each in ending]
     lines += [f"remove {each}" for each in (*removal.files, *removal.trees)]
     lines += [f"remove the user {removal.user}"] if removal.user else []
-    lines += [f"remove {each}{'' if purge else ', if it is empty'}" for each in removal.directories]
-    lines += [f"leave {path}: {why}" for path, why in removal.kept.items()]
+    lines += [f"remove {each}{'' if each in removal.whole else ', if it is empty'}" for each in removal.directories]
+    lines += [f"leave {path}: {why} (--purge removes it, too)" for path, why in removal.kept.items()]
     lines += [str(each) for each in afterwards]
     if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], user=user, dry_run=dry_run, yes=yes):
         return
@@ -102,7 +102,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     for each in afterwards:
         apply.run(each)
     (places.config / apply.RECORD).unlink()
-    apply.remove_rest(removal, purge=purge, say=click.echo)
+    apply.remove_rest(removal, click.echo)
     click.echo("removed")
 
 

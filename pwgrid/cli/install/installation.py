@@ -73,6 +73,11 @@ class Places:
         state = Path(environ.get("XDG_STATE_HOME") or home / ".local/state")
         return cls(config / "pwgrid", config / "systemd/user", home, state / "pwgrid/grid.log", home)
 
+    @property
+    def own(self) -> tuple[Path, ...]:
+        """Those that nobody else uses: the service's, never a user's home, and none of the directories above them."""
+        return (self.config, self.log.parent, *(() if self.home == self.top else (self.home,)))
+
     def directories(self, *paths: Path, mode: int) -> list[Directory]:
         """`paths` with `mode`, after all directories above them, the outermost first."""
         above = {each for path in paths for each in path.parents if each != self.top and each.is_relative_to(self.top)}
@@ -147,5 +152,8 @@ def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]
 
 
 def status_note(service: Service) -> str:
-    name = shutil.which("pwgrid") or " ".join(service.command)
-    return f"status     {'sudo ' if service.user else ''}{name} status"
+    """How to see the status: by the link on PATH if that leads to this installation; another one has other code."""
+    command = shutil.which("pwgrid")
+    if command is None or Path(command).resolve() != Path(service.command[0]).resolve():
+        command = " ".join(service.command)
+    return f"status     {'sudo ' if service.user else ''}{command} status"
