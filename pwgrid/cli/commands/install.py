@@ -137,7 +137,10 @@ def _install(
         for command in commands:
             click.echo(str(command))
             try:
-                apply.run(command)
+                if isinstance(command, install_steps.Wait):
+                    command.for_it()
+                else:
+                    apply.run(command)
             except GridError as error:
                 raise GridError(f"{error.sentence}\n{apply.run(found.why_not_running).rstrip()}") from None
     for note in found.notes:

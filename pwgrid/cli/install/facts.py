@@ -1,6 +1,8 @@
 """Finds out for an installation how pwgrid is called on this host, where its parts are, and which a service can
 reach."""
 
+import contextlib
+import http.client
 import os
 import socket
 import stat
@@ -19,6 +21,7 @@ _HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 """What ProtectHome= hides from a service."""
 _PRIVATE: Final = (Path("/tmp"), Path("/var/tmp"))
 """What PrivateTmp= hides from a service."""
+_ANSWER_S: Final = 5.0
 
 
 def command() -> tuple[str, ...]:
@@ -83,6 +86,16 @@ def closed(found: Iterable[Path], *, shown: Iterable[Path] = ()) -> Iterator[Pat
 def is_run_by_systemd() -> bool:
     """Whether systemd is pid 1 here (sd_booted)."""
     return Path("/run/systemd/system").is_dir()
+
+
+def is_ready(host: str, port: int) -> bool:
+    """Whether a grid that listens there is ready."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    asks = http.client.HTTPConnection(address, port, timeout=_ANSWER_S)
+    with contextlib.closing(asks), contextlib.suppress(OSError, http.client.HTTPException):
+        asks.request("GET", "/health/ready")
+        return asks.getresponse().status == http.HTTPStatus.OK
+    return False
 
 
 def why_no_listening(host: str, port: int) -> str:

@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +62,16 @@ class Command:
     def __str__(self) -> str:
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return "run " + " ".join(map(shlex.quote, (*variables, *self.argv)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """To wait until the grid is ready. `for_it` returns when it is, and raises GridError when it will not be."""
+
+    for_it: Callable[[], None]
+
+    def __str__(self) -> str:
+        return "wait until the grid is ready"
 
 
 Step = User | Directory | TextFile | Command
@@ -174,7 +184,7 @@ def removal(made: Record, contents: Mapping[Path, str], own: Collection[Path], *
     )
 
 
-def described(found: Sequence[Step], present: Present, *, in_full: bool) -> Iterator[str]:
+def described(found: Sequence[Step | Wait], present: Present, *, in_full: bool) -> Iterator[str]:
     """The steps as lines for people. A file that changes is shown as a diff; a new one that is not the operators' with
     its text, if `in_full`."""
     for step in found:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pwgrid.cli.install import facts
-from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wanted
+from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wait, Wanted
 from pwgrid.cli.install.service_files import Service
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
@@ -20,7 +20,7 @@ from pwgrid.settings.model import Settings, is_loopback
 SERVICE_USER: Final = "pwgrid"
 _TOKEN_BYTES: Final = 16
 
-Commands = Callable[[Collection[Path]], Sequence[Command]]
+Commands = Callable[[Collection[Path]], Sequence[Command | Wait]]
 
 
 @dataclass(frozen=True, slots=True)
