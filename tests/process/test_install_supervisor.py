@@ -1,4 +1,4 @@
-"""What `pwgrid install` and `uninstall` ask of a grid under supervisord: a process stands for it, a script for its command."""
+"""What `pwgrid install` and `uninstall` ask of a grid under supervisord; a process and a script stand for that."""
 
 import pwd
 import subprocess
