@@ -20,7 +20,7 @@ _MANAGERS: Final = ("systemd", "supervisor")
 
 _ASKING: Final = (
     click.option("--user", is_flag=True, help="In your own directories, as yourself, without root."),
-    click.option("--dry-run", is_flag=True, help="Only show what would be done, with the texts of all files."),
+    click.option("--dry-run", is_flag=True, help="Only show what would be done, with the service's files."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask."),
 )
 _LISTENING: Final = (
