@@ -4,7 +4,7 @@ import difflib
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
@@ -19,6 +19,7 @@ from pwgrid.common import trace_export
 from pwgrid.common.errors import ConfigError, Violation
 from pwgrid.settings.model import (
     DEFAULT,
+    LIKE_FLAGS,
     OLD_NAMES,
     OLD_SECTIONS,
     POOLS,
@@ -395,10 +396,11 @@ def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator
                     known[now] = value
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
     if name in SETTINGS:
         return f"belongs into the section [{SETTINGS[name].section}]"
-    return f"unknown {what}" + _did_you_mean(name, known)
+    meant = LIKE_FLAGS.get(name)
+    return f"unknown {what}" + (f"; did you mean {meant}?" if meant in known else _did_you_mean(name, known))
 
 
 def _key(name: str) -> str:

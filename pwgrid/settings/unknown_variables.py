@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pwgrid.common.errors import Violation
-from pwgrid.settings.model import PREFIX, SETTINGS
+from pwgrid.settings.model import LIKE_FLAGS, PREFIX, SETTINGS
 
 NO_SETTINGS: Final = frozenset(
     {
@@ -33,7 +33,12 @@ def find_strays(variables: Iterable[str]) -> Iterator[Violation]:
         if name in _SETTINGS or name in NO_SETTINGS:
             continue
         is_ours = name.upper().startswith(PREFIX)
-        near = difflib.get_close_matches(name.upper(), _SETTINGS, n=1, cutoff=0.75 if is_ours else _CUTOFF)
+        meant = LIKE_FLAGS.get(name.lower()[len(PREFIX) :]) if is_ours else None
+        near = (
+            [PREFIX + meant.upper()]
+            if meant
+            else difflib.get_close_matches(name.upper(), _SETTINGS, n=1, cutoff=0.75 if is_ours else _CUTOFF)
+        )
         if is_ours or (near and len(name) >= _SHORTEST):
             hint = f"; did you mean {near[0]}?" if near else ""
             yield Violation(name if name.isprintable() else repr(name), "", f"is no setting{hint}", "environment")
