@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import stat
@@ -66,6 +67,9 @@ def uninstall(shell: str) -> list[str]:
         if file.exists():
             file.unlink()
             done.append(f"removed {file}")
+            if startup is not None:  # else the directory is the shell's
+                with contextlib.suppress(OSError):  # another shell's script is in it
+                    file.parent.rmdir()
         if startup is not None and _set_line(startup, None):
             done.append(f"{startup} reads it no more")
     except OSError as error:

@@ -9,12 +9,14 @@ from pwgrid.cli.progress import Display
 from pwgrid.runtime.find_grids import RunningGrid
 
 
-def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool) -> list[str]:
-    """Starts the drain of the workers of `selection` (`{"worker": id}`, `{"pool": name}` or `{"all": True}`).
+def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool, once: bool) -> list[str]:
+    """Starts the drain of the workers of `selection` (`{"worker": id}`, `{"pool": name}` or `{"all": True}`). For one
+    that an operator drains already that means now, unless `once`.
 
     Returns their ids. Raises Refused where a name matches no worker.
     """
-    draining: list[str] = ask(grid, "drain", {**selection, "now": now, "reason": "operator"})["draining"]
+    asked = {**selection, "now": now, "once": once, "reason": "operator"}
+    draining: list[str] = ask(grid, "drain", asked)["draining"]
     return draining
 
 

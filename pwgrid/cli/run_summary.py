@@ -33,7 +33,9 @@ def text_of(status: dict[str, Any], peak_mib: int) -> str:
         f"{cut} cut",
         f"peak memory {peak_mib} MiB",
     ]
-    return ", ".join(figures)
+    line = ", ".join(figures)
+    has_come = sessions or clients["refused"]
+    return line if has_come else f"{line}; nothing has connected to $PWGRID_WS_ENDPOINT, see pwgrid help ci"
 
 
 def _status(http: str, token: str) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class ChildSide:
         self._link.disconnect()
         self._written.set()
 
-    def _down(self, reason: str) -> None:
+    def _down(self, reason: str, *, is_closed: bool = False) -> None:
         """The connection is gone, the master perhaps not: try its control socket."""
         was_frozen = self.is_lost and not self._is_alone
         if self._link.phase == "open" or (was_frozen and "silence" not in self._timers):  # another one may come
@@ -176,7 +176,9 @@ class ChildSide:
         if self._closing or self._link.phase == "closed":
             self._end(None)
             return
-        log.warning("control_link_down", reason=reason)
+        # A master that closes it leaves, executes itself anew or has died: unless another one comes, that is an error
+        # (`master_lost`), and each upgrade would leave a warning of each child.
+        (log.info if is_closed else log.warning)("control_link_down", reason=reason)
         self._retry()
 
     def _retry(self) -> None:
@@ -265,7 +267,7 @@ class ChildSide:
                 self._down(str(error))
                 return
             if received is None:
-                self._down("the master closed the connection")
+                self._down("the master closed the connection", is_closed=True)
                 return
             self._is_heard()
             for item in received:

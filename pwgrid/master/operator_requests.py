@@ -73,7 +73,8 @@ class Requests:
             log.warning("event_unknown", process="proxy", name=name)
 
     def drain(self, data: Frame) -> Frame:
-        """Drain one worker, a pool, or all."""
+        """Drain one worker, a pool, or all. A second drain of a worker ends its sessions at once, unless `once` says
+        that the first one is enough."""
         records = select(self.workers.records.values(), data)
         if not records and data.get("pool") is not None and data["pool"] not in self.pools:
             raise ValueError(f"there is no pool {data['pool']!r:.40}; pools are {', '.join(self.pools)}")
@@ -81,7 +82,8 @@ class Requests:
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
         wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
         for record in records:
-            self.workers.drain(record, report_checks.sentence(data.get("reason"), "operator"), wanted)
+            if not (data.get("once") and record.life.purpose is wanted):
+                self.workers.drain(record, report_checks.sentence(data.get("reason"), "operator"), wanted)
         return {"draining": [record.worker_id for record in records]}
 
     def end_session(self, data: Frame) -> Frame:

@@ -3,7 +3,7 @@
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
@@ -18,6 +18,7 @@ from pwgrid.common import trace_export
 from pwgrid.common.errors import ConfigError, Violation
 from pwgrid.settings.model import (
     DEFAULT,
+    LIKE_FLAGS,
     OLD_NAMES,
     OLD_SECTIONS,
     POOLS,
@@ -394,10 +395,11 @@ def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator
                     known[now] = value
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
     if name in SETTINGS:
         return f"belongs into the section [{SETTINGS[name].section}]"
-    return f"unknown {what}" + did_you_mean(name.lower(), known)
+    meant = LIKE_FLAGS.get(name)
+    return f"unknown {what}" + (f"; did you mean {meant}?" if meant in known else did_you_mean(name.lower(), known))
 
 
 def _key(name: str) -> str:

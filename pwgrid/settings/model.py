@@ -471,6 +471,11 @@ class Setting:
 SETTINGS: Final[Mapping[str, Setting]] = {name: Setting(name, info) for name, info in Settings.model_fields.items()}
 """The fields by name, in the order of the sections."""
 
+LIKE_FLAGS: Final[Mapping[str, str]] = {
+    word: name for name, each in SETTINGS.items() if (word := each.flag[2:].replace("-", "_")) != name
+}
+"""What somebody who knows only the flags calls a setting: `slots`, `queue_timeout`, `chromium`."""
+
 CONCERNS: Final[Mapping[str, tuple[Part, ...]]] = {name: each.concerns for name, each in SETTINGS.items()}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pwgrid.common.errors import Violation
-from pwgrid.settings.model import PREFIX, SETTINGS
+from pwgrid.settings.model import LIKE_FLAGS, PREFIX, SETTINGS
 from pwgrid.settings.value_types import did_you_mean
 
 NO_SETTINGS: Final = frozenset(
@@ -33,6 +33,11 @@ def find_strays(variables: Iterable[str]) -> Iterator[Violation]:
         if name in _SETTINGS or name in NO_SETTINGS:
             continue
         is_ours = name.upper().startswith(PREFIX)
-        hint = did_you_mean(name.upper(), _SETTINGS, cutoff=0.75 if is_ours else _CUTOFF)
+        meant = LIKE_FLAGS.get(name.lower()[len(PREFIX) :]) if is_ours else None
+        hint = (
+            f"; did you mean {PREFIX}{meant.upper()}?"
+            if meant
+            else did_you_mean(name.upper(), _SETTINGS, cutoff=0.75 if is_ours else _CUTOFF)
+        )
         if is_ours or (hint and len(name) >= _SHORTEST):
             yield Violation(name if name.isprintable() else repr(name), "", f"is no setting{hint}", "environment")

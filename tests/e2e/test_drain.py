@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Playwright
 
-from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.raw import read_all, session
 from tests.support.redis import RedisServer
 
@@ -107,12 +108,30 @@ async def test_a_second_drain_means_now(two: Grid, playwright: Playwright) -> No
         assert (done.returncode, done.stdout) == (0, f"draining {worker}\n")
         page = await browser.new_page()
         assert await page.evaluate("6 * 7") == 42
-        done = await pwgrid(two, "drain", worker, "--wait")
-        assert done.returncode == 0, done.stdout
-        assert "told to end now" in done.stdout
+        assert (await pwgrid(two, "drain", worker)).returncode == 0
         async with asyncio.timeout(20):
             await gone.wait()
+        await eventually_async(lambda: not two.redis("EXISTS", f"worker:chromium:{worker}"), "it is gone")
         assert await ends_of(two, worker) == ["failed: drained now"]
+
+
+async def test_who_waits_once_more_for_a_drain_ends_no_session(two: Grid, playwright: Playwright) -> None:
+    async with one_session(two, playwright) as (browser, worker):
+        assert (await pwgrid(two, "drain", worker)).returncode == 0
+        waits = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pwgrid", "drain", worker, "--wait"),
+            cwd=ROOT,
+            env={**two.environment, "PYTHONUNBUFFERED": "1"},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert waits.stdout is not None
+        assert b"1 session left" in await asyncio.wait_for(waits.stdout.readline(), 30)  # it has asked
+        page = await browser.new_page()
+        assert await page.evaluate("6 * 7") == 42
+        await browser.close()
+        said, _ = await waits.communicate()
+        assert said.decode().splitlines()[-1] == f"{worker}: gone, no session was cut"
+        assert waits.returncode == 0
 
 
 async def test_a_drain_now_does_not_wait(two: Grid, playwright: Playwright) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -209,11 +210,23 @@ def test_an_installation_shows_first_what_it_will_do_can_be_repeated_and_is_remo
     assert "nothing to do" in supervisord.command("uninstall", "supervisor", "--user", "--yes").stdout
 
 
+def test_a_port_that_is_taken_is_refused_before_anything_is_made(supervisord: Supervised) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = supervisord.command(
+            *("install", "supervisor", "--user", "--conf", str(supervisord.conf), "--port", str(port), "--yes")
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+    assert not (supervisord.directory / CONFIG).exists()
+
+
 async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_session(
     supervised: Supervised, playwright: Playwright
 ) -> None:
     supervised.configure(workers=2, detach_grace_s=120, drain_timeout_s=30)  # a busy machine takes its time
-    assert "update pwgrid" in supervised.install("--yes")  # which starts it
+    assert "update pwgrid" in supervised.install("--yes")  # which starts it, and waits
+    assert supervised.command("status").returncode == 0
     supervised.start()
     assert len(supervised.available()) == 2
     async with under_load(supervised, playwright) as load:

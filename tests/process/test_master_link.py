@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from pwgrid.control import child_side
 from pwgrid.control.child_side import ChildSide
@@ -234,6 +235,23 @@ async def test_it_outlives_its_master_and_goes_on_with_the_next_connection(contr
         assert await soon(child.commands.get()) == ("drain", {"n": 1})
         assert not child.lost.is_set()
         master.die()
+
+
+async def test_a_master_that_leaves_or_executes_new_code_is_no_warning(control_path: Path) -> None:
+    ours, theirs = pair()
+    master, child = FakeMaster(), Child(theirs, control_path)
+    with capture_logs() as logs:
+        async with running(child), listening(control_path) as connections:
+            master.attach(ours)
+            await master.next(Opened)
+            master.die()
+            with await soon(connections.get()) as second:
+                second.send(b"no frame")
+            master.attach(await soon(connections.get()))
+            await master.next(Opened)
+            master.die()
+    levels = [each["log_level"] for each in logs if each["event"] == "control_link_down"]
+    assert levels[:2] == ["info", "warning"]
 
 
 async def test_it_comes_to_the_next_master_although_no_descriptor_was_free_for_a_while(control_path: Path) -> None:

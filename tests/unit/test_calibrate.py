@@ -259,6 +259,17 @@ def test_a_script_that_cannot_be_run_is_refused(name: str, mode: int | None, pro
         load_generator.Script(path, "ws://127.0.0.1:1")
 
 
+def test_a_script_that_is_not_there_is_refused_before_a_grid_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
+    script = tmp_path / "none.py"
+    asked = calibration.Asked(None, script, "chromium", 1.0, 1, None, write=False, as_json=False)
+    with pytest.raises(GridError, match="there is no such file"):
+        calibration.main(asked, load_settings(None, {}, {}), [], {})
+    assert capsys.readouterr().out == ""
+
+
 async def test_a_script_that_fails_says_how_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "fails.py"
     path.write_text("import os, sys\nsys.exit('no grid at ' + os.environ['PWGRID_WS_ENDPOINT'])\n")

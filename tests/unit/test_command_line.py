@@ -309,6 +309,7 @@ def test_an_installation_is_repeatable_and_leaves_nothing(home: Path, shell: str
     assert done.exit_code == 0
     assert (home / startup).read_text().rstrip("\n") == before.rstrip("\n")
     assert not [path for path in home.rglob("*completion*") if path.is_file()]
+    assert not (home / ".local/share/pwgrid").exists()
     assert "nothing to remove" in CliRunner().invoke(main, ["completion", "uninstall", shell]).stdout
 
 

@@ -281,6 +281,7 @@ def test_an_unfit_value_in_the_file_is_refused(tmp_path: Path, line: str) -> Non
             "redis_key_tll in [redis]: ({}): unknown setting; did you mean redis_key_ttl?",
         ),
         ("[redis]\nzzz = 'secret'\n", "zzz in [redis]: ({}): unknown setting"),
+        ("[workers]\nslots = 3\n", "slots in [workers]: ({}): unknown setting; did you mean max_concurrent_sessions?"),
         ("[redis]\nport = 1\n", "port in [redis]: ({}): belongs into the section [listener]"),
         ("port = 1\n", "port: ({}): belongs into the section [listener]"),
         ("redis = 1\n", "redis: ({}): must be a section: [redis]"),

@@ -178,6 +178,8 @@ def test_names_of_before_go_on_working(tmp_path: Path) -> None:
         ("CHROMIUM_WORKER", "; did you mean CHROMIUM_WORKERS?"),
         ("DRAIN_TIME_OUT", "; did you mean DRAIN_TIMEOUT?"),
         ("PWGRID_XYZZY", ""),
+        ("PWGRID_SLOTS", "; did you mean PWGRID_MAX_CONCURRENT_SESSIONS?"),
+        ("PWGRID_CHROMIUM", "; did you mean PWGRID_CHROMIUM_WORKERS?"),
         ("pwgrid_port", "; did you mean PWGRID_PORT?"),
     ],
 )

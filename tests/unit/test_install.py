@@ -14,11 +14,13 @@ import pytest
 
 from pwgrid.cli.commands.install import _agreed
 from pwgrid.cli.install import facts
+from pwgrid.cli.install.apply import remove_rest
 from pwgrid.cli.install.install_steps import (
     Command,
     Directory,
     Present,
     Record,
+    Removal,
     TextFile,
     User,
     Wanted,
@@ -28,7 +30,7 @@ from pwgrid.cli.install.install_steps import (
     removal,
     steps,
 )
-from pwgrid.cli.install.installation import Asked
+from pwgrid.cli.install.installation import Asked, Places, status_note
 from pwgrid.cli.install.service_files import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
@@ -59,7 +61,7 @@ def test_what_is_the_operator_s_stays_and_what_is_ours_is_renewed() -> None:
 
 def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed() -> None:
     made = record(WANTED, NOTHING, None, FRESH)
-    assert removal(made, {SETTINGS.path: "# Gr\udcfc\udcdfe\n"}, purge=False).kept.keys() == {SETTINGS.path}
+    assert removal(made, {SETTINGS.path: "# Gr\udcfc\udcdfe\n"}, (), purge=False).kept.keys() == {SETTINGS.path}
 
 
 def test_a_repeated_installation_keeps_the_record_of_the_first() -> None:
@@ -87,14 +89,64 @@ def test_a_file_of_the_same_name_that_gives_way_is_ours() -> None:
 def test_what_was_changed_since_is_left_unless_everything_is_to_go() -> None:
     made = record(WANTED, NOTHING, None, replace(FRESH, trees=("/var/lib/grid/browsers",)))
     there = {SETTINGS.path: "mine\n", UNIT.path: UNIT.text}
-    gentle = removal(made, there, purge=False)
+    gentle = removal(made, there, (ETC, HOME), purge=False)
     assert gentle.files == (UNIT.path,)
     assert gentle.kept.keys() == {SETTINGS.path}
     assert gentle.trees == (HOME / "browsers",)
     assert gentle.directories == (HOME, ETC)
-    assert gentle.user == "grid"
-    thorough = removal(made, there, purge=True)
+    assert (gentle.user, gentle.whole) == ("grid", set())
+    thorough = removal(made, there, (ETC, HOME), purge=True)
     assert (set(thorough.files), thorough.kept) == ({SETTINGS.path, UNIT.path}, {})
+    assert thorough.whole == {ETC, HOME}
+
+
+def test_a_directory_of_everybody_that_had_to_be_made_goes_only_if_it_is_empty() -> None:
+    places = Places.of(user=True, environ={})
+    made = record(
+        Wanted(None, tuple(places.directories(places.units, places.config, mode=0o755)), ()), NOTHING, None, FRESH
+    )
+    found = removal(made, {}, places.own, purge=True)
+    assert found.directories == (places.units, places.units.parent, places.config, places.config.parent)
+    assert found.whole == {places.config}
+
+
+def test_what_stays_is_said_by_name_and_once(tmp_path: Path) -> None:
+    theirs = tmp_path / ".config/other"
+    mine, state = tmp_path / ".config/pwgrid", tmp_path / ".local/state/pwgrid"
+    for directory in (theirs, mine, state):
+        directory.mkdir(parents=True)
+    for number in range(7):
+        (state / f"log.{number}").touch()
+    (mine / "tokens.json").touch()
+    directories = (state, state.parent, mine, state.parent.parent, mine.parent)
+    said: list[str] = []
+    remove_rest(Removal((), (), directories, {mine}, "", {mine / "toml": "it was changed since"}), said.append)
+    assert said == [
+        f"left: {mine}/toml, it was changed since",
+        f"left: {state}, in which there is log.0, log.1, log.2, log.3, log.4 and 2 more",
+        f"left: {mine.parent}, in which there is other",
+    ]
+    assert not mine.exists()
+    assert theirs.exists()
+
+
+def test_the_status_is_asked_by_the_name_on_path_only_if_that_is_this_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    for program in (ours, others):
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    link = tmp_path / "bin/pwgrid"
+    link.parent.mkdir()
+    monkeypatch.setenv("PATH", str(link.parent))
+    about = replace(SERVICE, command=(str(ours),), user="")
+    assert status_note(about) == f"status     {ours} status"
+    link.symlink_to(others)
+    assert status_note(about) == f"status     {ours} status"
+    link.unlink()
+    link.symlink_to(ours)
+    assert status_note(about) == f"status     {link} status"
 
 
 def test_the_record_survives_json() -> None:

@@ -69,6 +69,15 @@ def test_the_closing_line_has_sessions_waits_refusals_cuts_and_memory() -> None:
     assert text_of(status, 812) == said
     status |= {"outcomes": {"completed": 1}, "activeConnections": 0}
     assert text_of(status, 812).startswith("1 session, ")
+    assert text_of(status, 812).endswith(" MiB")
+
+
+def test_the_closing_line_says_that_the_command_has_used_no_grid() -> None:
+    status = {"outcomes": {}, "activeConnections": 0, "clients": {"longestWaitS": 0.0, "refused": 0}}
+    said = "; nothing has connected to $PWGRID_WS_ENDPOINT, see pwgrid help ci"
+    assert text_of(status, 812).endswith(said)
+    status["clients"] = {"longestWaitS": 0.0, "refused": 1}
+    assert not text_of(status, 812).endswith(said)
 
 
 def test_help_says_what_holds_for_the_command() -> None:

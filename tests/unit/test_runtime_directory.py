@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pwgrid.common.errors import AlreadyRunning
 from pwgrid.runtime.directory import MAX_SOCKET_PATH_BYTES, RuntimeDir, RuntimeDirError, base_dir, default_base
@@ -110,6 +111,21 @@ def test_what_a_former_run_left_is_removed_and_nothing_else(base: Path) -> None:
     with RuntimeDir.create(str(base), 8080).locked("") as runtime:
         assert [path.name for path in runtime.directory.iterdir()] == ["lock"]
     assert (outside / "keep").exists()
+
+
+@pytest.mark.parametrize(("kept", "said"), [(["redis"], []), ([], [["redis"]])])
+def test_a_planned_restart_finds_only_its_predecessor_s_socket_and_has_nothing_to_say(
+    base: Path, kept: list[str], said: list[list[str]]
+) -> None:
+    left = base / "8080"
+    (left / "redis").mkdir(parents=True, mode=0o700)
+    base.chmod(0o700)
+    left.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(left / "control.sock"))
+    with capture_logs() as logs, RuntimeDir.create(str(base), 8080).locked("", lambda _: kept) as runtime:
+        assert {path.name for path in runtime.directory.iterdir()} == {"lock", *kept}
+    assert [each["removed"] for each in logs if each["event"] == "stale_runtime_removed"] == said
 
 
 def test_a_reused_pid_is_no_running_grid(base: Path) -> None:

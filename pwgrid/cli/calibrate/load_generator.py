@@ -71,7 +71,7 @@ class Script:
     """Runs a program for each session; it gets the endpoint in the same variables as under `pwgrid run`."""
 
     def __init__(self, path: Path, endpoint: str) -> None:
-        self._command = _command(path)
+        self._command = command(path)
         self._environment = {
             **os.environ,
             "PW_TEST_CONNECT_WS_ENDPOINT": endpoint,
@@ -162,7 +162,7 @@ def cpu_s(process: psutil.Process) -> float:
         return 0.0
 
 
-def _command(path: Path) -> list[str]:
+def command(path: Path) -> list[str]:
     """The command that runs a script. Raises GridError for a file that cannot be run."""
     if not path.is_file():
         raise GridError(f"--script {path}: there is no such file")

@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.calibrate import measure, plot, sizing, write
-from pwgrid.cli.calibrate.load_generator import STAND_IN
+from pwgrid.cli.calibrate import load_generator, measure, plot, sizing, write
 from pwgrid.cli.private_grid_settings import usable_cores
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BrowserType
@@ -32,11 +31,8 @@ class Asked:
 
 def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Measures, prints, and writes what the options ask for. Raises GridError."""
-    if asked.url is not None and asked.script is not None:
-        raise click.UsageError("--url and --script: one of them is what a session does")
     file = loaded.config_file or Path(environment.get(FILE_VARIABLE) or DEFAULT_FILE)
-    if asked.write and not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise GridError(f"{file} cannot be written: name another file by --config, or leave --write out")
+    _check(asked, file)
 
     def say(line: str) -> None:
         if not asked.as_json:
@@ -45,7 +41,7 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
     what = f"the script {asked.script}" if asked.script else asked.url or "a stand-in page (--url names yours)"
     say(f"measuring {what} with {asked.browser_type}")
     most = asked.most or max(4, int(usable_cores() * measure.PER_CORE))
-    wish = measure.Wish(asked.browser_type, asked.url or STAND_IN, asked.script, asked.seconds, most)
+    wish = measure.Wish(asked.browser_type, asked.url or load_generator.STAND_IN, asked.script, asked.seconds, most)
     found = measure.calibrate(wish, loaded.settings, arguments, environment, say)
     proposal = sizing.propose(found, asked.browser_type, loaded.settings.min_host_available_mib)
     if asked.as_json:
@@ -65,6 +61,16 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
         if asked.write
         else "--write puts this into a file"
     )
+
+
+def _check(asked: Asked, file: Path) -> None:
+    """Raises GridError for options with which a grid would be started for nothing."""
+    if asked.url is not None and asked.script is not None:
+        raise click.UsageError("--url and --script: one of them is what a session does")
+    if asked.write and not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise GridError(f"{file} cannot be written: name another file by --config, or leave --write out")
+    if asked.script is not None:
+        load_generator.command(asked.script)
 
 
 def _draw(path: Path, picture: str) -> None:

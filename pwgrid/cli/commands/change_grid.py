@@ -12,8 +12,12 @@ from pwgrid.cli.commands.options import GRID_OPTIONS, completing, say, with_json
 @click.argument("worker", required=False, shell_complete=completing("worker"))
 @click.option("--pool", metavar="NAME", shell_complete=completing("pool"), help="Every worker of this pool.")
 @click.option("--all", "everything", is_flag=True, help="Every worker.")
-@click.option("--now", is_flag=True, help="End live sessions at once. A second drain of the same worker does that too.")
-@click.option("--wait", is_flag=True, help="Show live sessions and the time left, until the workers are gone.")
+@click.option("--now", is_flag=True, help="End live sessions at once. A second drain without --wait does that too.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Show live sessions and the time left, until the workers are gone. May be repeated: ends no session.",
+)
 @with_json
 def drain(
     port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **options: bool
@@ -36,7 +40,7 @@ def drain(
     grid = find_grid(port, runtime_dir)
     if options["wait"]:
         import pwgrid.registry.blocking_reads  # noqa: F401 - takes 0.2 s, which would delay the first figures of the drain
-    draining = drain_command.drain(grid, selection, now=options["now"])
+    draining = drain_command.drain(grid, selection, now=options["now"], once=options["wait"])
     if not options["wait"]:
         say(
             {"draining": draining},
@@ -78,7 +82,9 @@ def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
 @click.argument("pools", nargs=-1, required=True, metavar="POOL=N...", shell_complete=completing("scale"))
 @with_json
 def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_json: bool) -> None:
-    """Changes the number of workers of pools until the grid restarts.
+    """Changes the number of workers of pools until the grid ends, or its service is restarted.
+
+    `pwgrid upgrade` and `pwgrid restart` keep it; so does a reload, unless the number in the file has changed.
 
     \b
     pwgrid scale chromium=4 firefox=1

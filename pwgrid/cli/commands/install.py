@@ -22,7 +22,7 @@ _MANAGERS: Final = ("systemd", "supervisor")
 
 _ASKING: Final = (
     click.option("--user", is_flag=True, help="In your own directories, as yourself, without root."),
-    click.option("--dry-run", is_flag=True, help="Only show what would be done, with the texts of all files."),
+    click.option("--dry-run", is_flag=True, help="Only show what would be done, with the service's files."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask."),
 )
 _LISTENING: Final = (
@@ -86,14 +86,14 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
         return
-    removal = install_steps.removal(record, apply.contents(map(Path, record.files)), purge=purge)
+    removal = install_steps.removal(record, apply.contents(map(Path, record.files)), places.own, purge=purge)
     ending = systemd.stop(asked) if manager == systemd.NAME else supervisor.stop(asked, record)
     afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisor.forget(record)
     lines = [str(each) for each in ending]
     lines += [f"remove {each}" for each in (*removal.files, *removal.trees)]
     lines += [f"remove the user {removal.user}"] if removal.user else []
-    lines += [f"remove {each}{'' if purge else ', if it is empty'}" for each in removal.directories]
-    lines += [f"leave {path}: {why}" for path, why in removal.kept.items()]
+    lines += [f"remove {each}{'' if each in removal.whole else ', if it is empty'}" for each in removal.directories]
+    lines += [f"leave {path}: {why} (--purge removes it, too)" for path, why in removal.kept.items()]
     lines += [str(each) for each in afterwards]
     if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], user=user, dry_run=dry_run, yes=yes):
         return
@@ -104,7 +104,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     for each in afterwards:
         apply.run(each)
     (places.config / apply.RECORD).unlink()
-    apply.remove_rest(removal, purge=purge, say=click.echo)
+    apply.remove_rest(removal, click.echo)
     click.echo("removed")
 
 
@@ -139,7 +139,10 @@ def _install(
         for command in commands:
             click.echo(str(command))
             try:
-                apply.run(command)
+                if isinstance(command, install_steps.Wait):
+                    command.for_it()
+                else:
+                    apply.run(command)
             except GridError as error:
                 raise GridError(f"{error.sentence}\n{apply.run(found.why_not_running).rstrip()}") from None
     for note in found.notes:

@@ -56,8 +56,9 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
 def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
     """Runs COMMAND with a private grid of its own.
 
-    COMMAND finds the grid's address in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT; Playwright Test and
-    pytest-playwright use it by themselves. The exit code is that of COMMAND, and the grid ends after it.
+    COMMAND finds the grid's address in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT. Playwright Test uses it by
+    itself, and so does pytest-playwright where pwgrid is installed beside it (pwgrid help ci has a fixture for
+    elsewhere). The exit code is that of COMMAND, and the grid ends after it.
 
     The grid has a Redis of its own, recycles no worker after a number of sessions, and lets clients wait for a slot for
     ten minutes. If a browser cannot be started, COMMAND is not run.

@@ -1,5 +1,6 @@
 """Reads what an installation finds, and makes and removes what install_steps decides. Decides nothing."""
 
+import errno
 import grp
 import json
 import os
@@ -17,6 +18,11 @@ from pwgrid.common.errors import GridError
 
 RECORD: Final = "installed.json"
 """In the configuration's directory, which belongs to the user who installs: no other user may say what is removed."""
+
+_NAMES: Final = 5
+"""As many names of what is in a directory are said."""
+
+Say = Callable[[str], None]
 
 
 def present(wanted: Wanted) -> Present:
@@ -113,22 +119,34 @@ def remove_files(removal: Removal) -> None:
         raise GridError(f"cannot remove {error.filename}: {error.strerror}") from None
 
 
-def remove_rest(removal: Removal, *, purge: bool, say: Callable[[str], None]) -> None:
-    """Removes the user and the directories, and says what stays. Raises GridError."""
+def remove_rest(removal: Removal, say: Say) -> None:
+    """Removes the user and the directories, and says what stays: of directories in each other, the innermost. Raises
+    GridError."""
     if removal.user and _has_user(removal.user):
         run(Command(("userdel", removal.user)))
     for path, reason in removal.kept.items():
         say(f"left: {path}, {reason}")
+    left: list[Path] = []
     for directory in removal.directories:
         try:
-            if purge and directory.is_dir():
+            if directory in removal.whole and directory.is_dir():
                 shutil.rmtree(directory)
             else:
                 directory.rmdir()
         except FileNotFoundError:
             continue
         except OSError as error:
-            say(f"left: {directory} ({error.strerror})")
+            if not any(each.is_relative_to(directory) for each in left):
+                say(f"left: {directory}, {_why_left(directory, error)}")
+            left.append(directory)
+
+
+def _why_left(directory: Path, error: OSError) -> str:
+    if error.errno != errno.ENOTEMPTY:
+        return error.strerror or str(error)
+    names = sorted(os.listdir(directory))
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"in which there is {', '.join(names[:_NAMES])}{more}"
 
 
 def _write(path: Path, text: str, mode: int, owner: str = "", group: str = "") -> None:

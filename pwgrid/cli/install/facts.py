@@ -1,5 +1,7 @@
 """Finds out for an installation where the parts of pwgrid are on this host, and which of them a service can reach."""
 
+import contextlib
+import http.client
 import os
 import stat
 import sys
@@ -10,6 +12,7 @@ from typing import Final
 import pwgrid
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
+from pwgrid.master.proxy.listener import open_listener
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
 
@@ -17,6 +20,7 @@ _HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 """What ProtectHome= hides from a service."""
 _PRIVATE: Final = (Path("/tmp"), Path("/var/tmp"))
 """What PrivateTmp= hides from a service."""
+_ANSWER_S: Final = 5.0
 
 
 def missing_browsers(settings: Settings, browsers: Path | None) -> list[BrowserType]:
@@ -75,3 +79,22 @@ def closed(found: Iterable[Path], *, shown: Iterable[Path] = ()) -> Iterator[Pat
 def is_run_by_systemd() -> bool:
     """Whether systemd is pid 1 here (sd_booted)."""
     return Path("/run/systemd/system").is_dir()
+
+
+def is_ready(host: str, port: int) -> bool:
+    """Whether a grid that listens there is ready."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    asks = http.client.HTTPConnection(address, port, timeout=_ANSWER_S)
+    with contextlib.closing(asks), contextlib.suppress(OSError, http.client.HTTPException):
+        asks.request("GET", "/health/ready")
+        return asks.getresponse().status == http.HTTPStatus.OK
+    return False
+
+
+def why_no_listening(host: str, port: int) -> str:
+    """Why this address cannot be listened on now; empty when it can."""
+    try:
+        open_listener(host, port).close()
+    except GridError as error:
+        return error.sentence
+    return ""

@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,6 +62,16 @@ class Command:
         return "run " + " ".join(map(shlex.quote, (*variables, *self.argv)))
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """To wait until the grid is ready. `for_it` returns when it is, and raises GridError when it will not be."""
+
+    for_it: Callable[[], None]
+
+    def __str__(self) -> str:
+        return "wait until the grid is ready"
+
+
 Step = User | Directory | TextFile | Command
 
 
@@ -112,6 +122,8 @@ class Removal:
     files: tuple[Path, ...]
     trees: tuple[Path, ...]
     directories: tuple[Path, ...]
+    whole: Collection[Path]
+    """Those of the directories that go with all that is in them; the others go if they are empty."""
     user: str
     kept: Mapping[Path, str]
 
@@ -150,24 +162,27 @@ def record(wanted: Wanted, present: Present, before: Record | None, fresh: Recor
     )
 
 
-def removal(made: Record, contents: Mapping[Path, str], *, purge: bool) -> Removal:
-    """What of `made` to remove, where `contents` are the texts of those of its files that exist. A file that was
-    changed since stays, unless `purge`."""
+def removal(made: Record, contents: Mapping[Path, str], own: Collection[Path], *, purge: bool) -> Removal:
+    """What of `made` to remove, where `contents` are the texts of those of its files that exist. `own` are the
+    directories that nobody but the grid uses: a ~/.config that it had to make is everybody's since. A file that was
+    changed since stays, and so does what else is in a directory, unless `purge`."""
     kept = {
-        Path(path): "it was changed since (--purge removes it, too)"
+        Path(path): "it was changed since"
         for path, was in made.files.items()
         if not purge and Path(path) in contents and digest(contents[Path(path)]) != was
     }
+    directories = tuple(sorted(map(Path, made.directories), key=lambda path: len(path.parts), reverse=True))
     return Removal(
         files=tuple(Path(path) for path in made.files if Path(path) in contents and Path(path) not in kept),
         trees=tuple(map(Path, made.trees)),
-        directories=tuple(sorted(map(Path, made.directories), key=lambda path: len(path.parts), reverse=True)),
+        directories=directories,
+        whole={each for each in directories if purge and each in own},
         user=made.user,
         kept=kept,
     )
 
 
-def described(found: Sequence[Step], present: Present, *, in_full: bool) -> Iterator[str]:
+def described(found: Sequence[Step | Wait], present: Present, *, in_full: bool) -> Iterator[str]:
     """The steps as lines for people. A file that changes is shown as a diff; a new one that is not the operators' with
     its text, if `in_full`."""
     for step in found:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from pwgrid.cli.install import facts
-from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wanted
+from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wait, Wanted
 from pwgrid.cli.install.service_files import Service
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
@@ -25,7 +25,7 @@ from pwgrid.settings.model import Settings, is_loopback
 SERVICE_USER: Final = "pwgrid"
 _TOKEN_BYTES: Final = 16
 
-Commands = Callable[[Collection[Path]], Sequence[Command]]
+Commands = Callable[[Collection[Path]], Sequence[Command | Wait]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,11 @@ class Places:
         config = Path(os.environ.get("XDG_CONFIG_HOME") or own / ".config")
         state = Path(os.environ.get("XDG_STATE_HOME") or own / ".local/state")
         return cls(config / "pwgrid", config / "systemd/user", own, state / "pwgrid/grid.log", own)
+
+    @property
+    def own(self) -> tuple[Path, ...]:
+        """Those that nobody else uses: the service's, never a user's home, and none of the directories above them."""
+        return (self.config, self.log.parent, *(() if self.home == self.top else (self.home,)))
 
     def directories(self, *paths: Path) -> tuple[Directory, ...]:
         """`paths`, after all directories above them, the outermost first."""
@@ -150,6 +155,8 @@ def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]
 
 
 def status_note(service: Service) -> str:
+    """How to see the status: by the link on PATH if that leads to this installation; another one has other code."""
     found = shutil.which("pwgrid")
-    command = (found,) if found else service.command
+    is_own = found is not None and Path(found).resolve() == Path(service.command[0]).resolve()
+    command = (found,) if found is not None and is_own else service.command
     return f"status     {'sudo ' if service.user else ''}{shlex.join(command)} status"

@@ -7,11 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wanted
+from pwgrid.cli.install import facts
+from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wait, Wanted
 from pwgrid.cli.install.installation import (
     SERVICE_USER,
     Asked,
@@ -31,6 +34,8 @@ NAME: Final = "supervisor"
 _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")
 _ROTATION: Final = Path("/etc/logrotate.d/pwgrid")
 _PROGRAM: Final = "pwgrid"
+_STARTS_WITHIN_S: Final = 120.0
+_LOOK_EVERY_S: Final = 0.5
 _TEMPORARY: Final = (b"TMPDIR", b"TEMP", b"TMP")
 """What names the directory for temporary files, in the order in which Python asks."""
 
@@ -59,10 +64,10 @@ def installation(asked: Asked, before: Record | None) -> Installation:
         places=places,
         wanted=Wanted(user_of(asked, places), places.directories(*made), tuple(files)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
-        start=lambda written: [*setup, *_start(conf, program.path, written, start=asked.start)],
+        start=lambda written: [*setup, *_start(conf, program.path, about, written, start=asked.start)],
         why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),
         notes=tuple(_notes(asked, about, conf)),
-        obstacle=_obstacle(conf),
+        obstacle=_obstacle(conf, about, before),
     )
 
 
@@ -136,17 +141,34 @@ def _supervisorctl(conf: Path) -> tuple[str, ...]:
     return (*((found,) if found else (sys.executable, "-m", "supervisor.supervisorctl")), "-c", str(conf))
 
 
-def _start(conf: Path, program: Path, written: Collection[Path], *, start: bool) -> Sequence[Command]:
+def _start(
+    conf: Path, program: Path, about: Service, written: Collection[Path], *, start: bool
+) -> Sequence[Command | Wait]:
     if not start or (program not in written and "no such" not in _said(conf, "status", _PROGRAM)[1]):
         return []
-    return [Command((*_supervisorctl(conf), "update", _PROGRAM))]
+    # That returns before supervisord has started anything.
+    return [Command((*_supervisorctl(conf), "update", _PROGRAM)), Wait(lambda: await_ready(conf, about))]
 
 
-def _obstacle(conf: Path) -> str:
+def await_ready(conf: Path, about: Service) -> None:
+    """Returns when the grid is ready. Raises GridError if it ends, or is not ready in time."""
+    until, never = time.monotonic() + _STARTS_WITHIN_S, threading.Event()
+    while not facts.is_ready(about.host, about.port):
+        state = _said(conf, "status", _PROGRAM)[1].strip()
+        if any(word in state for word in ("BACKOFF", "EXITED", "FATAL", "no such")):
+            raise GridError(f"supervisord says of it: {state}")
+        if time.monotonic() > until:
+            raise GridError(f"it is not ready after {_STARTS_WITHIN_S:g} s; supervisord says of it: {state}")
+        never.wait(_LOOK_EVERY_S)
+
+
+def _obstacle(conf: Path, about: Service, before: Record | None) -> str:
     code, said = _said(conf, "pid")
-    return (
-        "" if code == 0 else f"the supervisord of {conf} does not answer ({said.strip()}): start it, or say --no-start"
-    )
+    if code:
+        return f"the supervisord of {conf} does not answer ({said.strip()}): start it, or say --no-start"
+    if before and before.options.get("port") == about.port:
+        return ""  # it listens itself
+    return facts.why_no_listening(about.host, about.port)
 
 
 def _said(conf: Path, *arguments: str) -> tuple[int, str]:

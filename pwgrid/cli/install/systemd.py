@@ -17,9 +17,7 @@ from pwgrid.cli.install.installation import (
     user_of,
 )
 from pwgrid.cli.install.service_files import Service, service_unit, socket_unit
-from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
-from pwgrid.master.proxy.listener import open_listener
 
 NAME: Final = "systemd"
 _SERVICE: Final = "pwgrid.service"
@@ -103,12 +101,7 @@ def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path]
 def _obstacle(systemctl: tuple[str, ...], about: Service) -> str:
     if not facts.is_run_by_systemd():
         return "this host is not run by systemd: see `pwgrid install supervisor`, or start `pwgrid serve`"
-    if not _is(systemctl, "active", _SOCKET):
-        try:
-            open_listener(about.host, about.port).close()
-        except GridError as error:
-            return error.sentence
-    return ""
+    return "" if _is(systemctl, "active", _SOCKET) else facts.why_no_listening(about.host, about.port)
 
 
 def _systemctl(asked: Asked) -> tuple[str, ...]:

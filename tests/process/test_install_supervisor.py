@@ -1,8 +1,11 @@
-"""What `pwgrid uninstall` asks of a grid under supervisord; a process stands for that, and a script for its command."""
+"""What `pwgrid install` and `uninstall` ask of a grid under supervisord; a process and a script stand for that."""
 
 import pwd
 import subprocess
+import threading
 from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ import pytest
 from pwgrid.cli.install import supervisor
 from pwgrid.cli.install.install_steps import Record
 from pwgrid.cli.install.installation import SERVICE_USER, Asked
+from pwgrid.cli.install.service_files import Service
+from pwgrid.common.errors import GridError
 
 
 @pytest.fixture
@@ -63,3 +68,46 @@ def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatc
     has_user(monkeypatch, None)
     (command,) = supervisor.stop(Asked(user=True), record)
     assert command.argv[-3:] == ("stop", "--port", "9000")
+
+
+def test_a_program_that_ends_at_once_is_not_waited_for(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho pwgrid BACKOFF Exited too quickly\n")
+    about = service(port=1)  # where nothing listens
+    with pytest.raises(GridError, match="supervisord says of it: pwgrid BACKOFF Exited too quickly"):
+        supervisor.await_ready(Path(record.options["conf"]), about)
+
+
+def test_a_grid_that_starts_is_waited_for(record: Record, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(HTTPStatus.OK if len(asked) == 2 else HTTPStatus.SERVICE_UNAVAILABLE)
+            self.end_headers()
+
+    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho pwgrid STARTING\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            supervisor.await_ready(Path(record.options["conf"]), service(port=server.server_port))
+        finally:
+            server.shutdown()
+    assert asked == ["/health/ready", "/health/ready"]
+
+
+def service(port: int) -> Service:
+    nowhere = Path("/nowhere")
+    return Service(
+        command=("pwgrid",),
+        host="0.0.0.0",
+        port=port,
+        config=nowhere,
+        token=None,
+        browsers=None,
+        user="",
+        home=nowhere,
+        log=nowhere,
+        hidden=(),
+        sandbox=True,
+    )
