@@ -184,7 +184,7 @@ async def test_a_bad_query_is_told_what_may_be_asked(query: str, sentence: str) 
 
 @pytest.mark.parametrize(("method", "path"), WITH_A_BODY)
 async def test_a_body_that_is_no_json_object_is_one_plain_sentence(method: str, path: str) -> None:
-    api = create_app(Grid(), Access(), timeout_s=5)  # type: ignore[arg-type]
+    api = create_app(Grid(), Access())  # type: ignore[arg-type]
     sentence = "bad body: send one JSON object, with Content-Type: application/json"
     contents = (b"", b"{", b"[]", b'"a"', b"null", b"\xff", b"[" * 10_000)
     kinds = ((), ((b"content-type", b"application/json"),), ((b"content-type", b"application/x-www-form-urlencoded"),))
