@@ -101,10 +101,8 @@ def test_what_was_changed_since_is_left_unless_everything_is_to_go() -> None:
 
 
 def test_a_directory_of_everybody_that_had_to_be_made_goes_only_if_it_is_empty() -> None:
-    places = Places.of(user=True, environ={})
-    made = record(
-        Wanted(None, tuple(places.directories(places.units, places.config, mode=0o755)), ()), NOTHING, None, FRESH
-    )
+    places = Places.of(user=True)
+    made = record(Wanted(None, places.directories(places.units, places.config), ()), NOTHING, None, FRESH)
     found = removal(made, {}, places.own, purge=True)
     assert found.directories == (places.units, places.units.parent, places.config, places.config.parent)
     assert found.whole == {places.config}
