@@ -197,7 +197,7 @@ async def test_room_under_a_cap_between_the_answer_and_the_line_is_not_missed_in
     slots.free = 1
     queue.wake("firefox")  # a session of the run has ended there
     slots.gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await task == "w"
 
 
@@ -210,7 +210,8 @@ async def test_who_may_have_no_slot_any_more_hears_so_at_its_turn_and_takes_none
     revoked.refusal = lambda: refusal
     slots.free = 1
     queue.wake("chromium")
-    assert await asyncio.gather(*tasks, return_exceptions=True) == [refusal, "w"]
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*tasks, return_exceptions=True) == [refusal, "w"]
     assert (slots.given, slots.returned, queue.waiting()) == (["b"], [], 0)
 
 

@@ -19,7 +19,8 @@ BODY_S: Final = 10.0
 
 class BoundedBody(APIRoute):
     """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S. Each route with a body
-    is one: FastAPI reads the body before it checks who asks."""
+    is one: FastAPI reads the body before it checks who asks. A refusal before the body has come would end in a
+    connection that is closed with unread bytes, and not every client's system keeps an answer beyond such a reset."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
