@@ -232,11 +232,19 @@ def test_an_installation_shows_first_what_it_will_do_can_be_repeated_and_is_remo
 
     with manager.path(CONFIG).open("a") as file:
         file.write("# mine\n")
+    tokens = "/etc/pwgrid/tokens.json"
+    manager.command(PWGRID, "token", "create", "--name", "ci")
+    manager.command("chown", "pwgrid", tokens)  # as beside a running grid
     said = manager.command(PWGRID, "uninstall", "systemd", "--yes")
     assert f"left: {CONFIG}, it was changed since" in said
-    assert files_of(manager).keys() - before.keys() == {"/etc/pwgrid", CONFIG}
-    shared.install("--port", str(shared.port), "--no-start", "--yes")
+    assert "left: /etc/pwgrid, in which there is grid.toml, tokens.json" in said
+    assert files_of(manager).keys() - before.keys() == {"/etc/pwgrid", CONFIG, tokens}
+    assert manager.path(tokens).stat().st_uid == 0  # the next system user has the uid of the grid's, which is gone
+    said = shared.install("--port", str(shared.port), "--no-start", "--yes")
     assert manager.path(CONFIG).read_text().endswith("# mine\n")
+    assert f"give {tokens} to pwgrid" in said
+    assert manager.path(tokens).stat().st_uid == int(manager.command("id", "-u", "pwgrid"))
+    manager.path(tokens).unlink()
     manager.path(CONFIG).unlink()
     manager.command(PWGRID, "uninstall", "systemd", "--yes", "--purge")
     manager.path("/etc/pwgrid").rmdir()

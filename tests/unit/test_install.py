@@ -18,6 +18,7 @@ from pwgrid.cli.install.apply import remove_rest
 from pwgrid.cli.install.install_steps import (
     Command,
     Directory,
+    Handover,
     Present,
     Record,
     Removal,
@@ -62,6 +63,14 @@ def test_what_is_the_operator_s_stays_and_what_is_ours_is_renewed() -> None:
 def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed() -> None:
     made = record(WANTED, NOTHING, None, FRESH)
     assert removal(made, {SETTINGS.path: "# Gr\udcfc\udcdfe\n"}, (), purge=False).kept.keys() == {SETTINGS.path}
+
+
+def test_the_tokens_that_an_earlier_installation_has_left_are_given_to_the_user_of_this_one() -> None:
+    tokens = Handover(ETC / "tokens.json", "grid")
+    wanted = replace(WANTED, kept=(tokens,))
+    assert steps(wanted, replace(after(WANTED), others={tokens.path})) == [tokens]
+    assert shown([tokens]) == "  give /etc/grid/tokens.json to grid"
+    assert steps(wanted, after(WANTED)) == []
 
 
 def test_a_repeated_installation_keeps_the_record_of_the_first() -> None:
@@ -118,7 +127,7 @@ def test_what_stays_is_said_by_name_and_once(tmp_path: Path) -> None:
     (mine / "tokens.json").touch()
     directories = (state, state.parent, mine, state.parent.parent, mine.parent)
     said: list[str] = []
-    remove_rest(Removal((), (), directories, {mine}, "", {mine / "toml": "it was changed since"}), said.append)
+    remove_rest(Removal((), (), directories, {mine}, (), "", {mine / "toml": "it was changed since"}), said.append)
     assert said == [
         f"left: {mine}/toml, it was changed since",
         f"left: {state}, in which there is log.0, log.1, log.2, log.3, log.4 and 2 more",
@@ -157,7 +166,7 @@ def test_the_record_survives_json() -> None:
         Record.of({"what": "ever"})
 
 
-def shown(found: Sequence[TextFile | Command], present: Present = NOTHING, *, in_full: bool = True) -> str:
+def shown(found: Sequence[TextFile | Handover | Command], present: Present = NOTHING, *, in_full: bool = True) -> str:
     return "\n".join(described(found, present, in_full=in_full))
 
 

@@ -12,7 +12,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install.install_steps import Command, Directory, Present, Record, Removal, Step, TextFile, User, Wanted
+from pwgrid.cli.install.install_steps import (
+    Command,
+    Directory,
+    Handover,
+    Present,
+    Record,
+    Removal,
+    Step,
+    TextFile,
+    User,
+    Wanted,
+)
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
 
@@ -31,6 +42,7 @@ def present(wanted: Wanted) -> Present:
         files=contents(each.path for each in wanted.files),
         directories={each.path for each in wanted.directories if each.path.is_dir()},
         has_user=wanted.user is not None and _has_user(wanted.user.name),
+        others={each.path for each in wanted.kept if each.path.is_file() and not _is_theirs(each)},
     )
 
 
@@ -86,6 +98,8 @@ def make(step: Step) -> None:
                 path.chmod(Directory.MODE)
             case TextFile(path, text, mode):
                 _write(path, text, mode, step.owner, step.group)
+            case Handover(path):
+                os.chown(path, pwd.getpwnam(step.owner).pw_uid, -1, follow_symlinks=False)
             case Command():
                 run(step)
     except OSError as error:
@@ -123,6 +137,10 @@ def remove_rest(removal: Removal, say: Say) -> None:
     """Removes the user and the directories, and says what stays: of directories in each other, the innermost. Raises
     GridError."""
     if removal.user and _has_user(removal.user):
+        uid = pwd.getpwnam(removal.user).pw_uid
+        for path in (path for directory in removal.own for path in directory.rglob("*")):
+            if path.lstat().st_uid == uid:
+                os.chown(path, os.geteuid(), -1, follow_symlinks=False)
         run(Command(("userdel", removal.user)))
     for path, reason in removal.kept.items():
         say(f"left: {path}, {reason}")
@@ -153,6 +171,10 @@ def _write(path: Path, text: str, mode: int, owner: str = "", group: str = "") -
     uid = pwd.getpwnam(owner).pw_uid if owner else -1
     gid = grp.getgrnam(group).gr_gid if group else -1
     write_whole(path, text.encode(errors="surrogateescape"), mode=mode, uid=uid, gid=gid, durable=True)
+
+
+def _is_theirs(kept: Handover) -> bool:
+    return _has_user(kept.owner) and kept.path.stat().st_uid == pwd.getpwnam(kept.owner).pw_uid
 
 
 def _has_user(name: str) -> bool:

@@ -50,6 +50,17 @@ class TextFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """A file that an earlier installation has left, for the user that the grid runs as now: its uid may be another."""
+
+    path: Path
+    owner: str
+
+    def __str__(self) -> str:
+        return f"give {self.path} to {self.owner}"
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command to run. `environment` is added to ours; `accepted` are the exit codes that are no failure."""
 
@@ -72,25 +83,29 @@ class Wait:
         return "wait until the grid is ready"
 
 
-Step = User | Directory | TextFile | Command
+Step = User | Directory | TextFile | Handover | Command
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """All that has to be there, in the order in which it is made: user, directories, files."""
+    """All that has to be there, in the order in which it is made: user, directories, files. `kept` are the files that
+    are there perhaps, and whose they have to be then."""
 
     user: User | None
     directories: tuple[Directory, ...]
     files: tuple[TextFile, ...]
+    kept: tuple[Handover, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What of Wanted is there already: the texts of files, directories, and whether the user exists."""
+    """What of Wanted is there already: the texts of files, directories, whether the user exists, and which kept files
+    are another user's."""
 
     files: Mapping[Path, str]
     directories: Collection[Path]
     has_user: bool
+    others: Collection[Path] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +139,8 @@ class Removal:
     directories: tuple[Path, ...]
     whole: Collection[Path]
     """Those of the directories that go with all that is in them; the others go if they are empty."""
+    own: Collection[Path]
+    """What the user has left in these directories becomes ours, so that no later user of the same uid has it."""
     user: str
     kept: Mapping[Path, str]
 
@@ -136,7 +153,7 @@ def steps(wanted: Wanted, present: Present) -> list[Step]:
         there = present.files.get(file.path)
         if there is None or (there != file.text and not file.operators):
             found.append(file)
-    return found
+    return [*found, *(each for each in wanted.kept if each.path in present.others)]
 
 
 def record(wanted: Wanted, present: Present, before: Record | None, fresh: Record) -> Record:
@@ -177,6 +194,7 @@ def removal(made: Record, contents: Mapping[Path, str], own: Collection[Path], *
         trees=tuple(map(Path, made.trees)),
         directories=directories,
         whole={each for each in directories if purge and each in own},
+        own=own,
         user=made.user,
         kept=kept,
     )

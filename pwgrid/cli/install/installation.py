@@ -13,13 +13,13 @@ from typing import Any, Final
 import click
 
 from pwgrid.cli.install import facts
-from pwgrid.cli.install.install_steps import Command, Directory, Record, TextFile, User, Wait, Wanted
+from pwgrid.cli.install.install_steps import Command, Directory, Handover, Record, TextFile, User, Wait, Wanted
 from pwgrid.cli.install.service_files import Service
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.home import home
 from pwgrid.common.shipped_files import resource_dir
-from pwgrid.settings.load import load
+from pwgrid.settings.load import TOKENS_NAME, load
 from pwgrid.settings.model import Settings, is_loopback
 
 SERVICE_USER: Final = "pwgrid"
@@ -141,6 +141,11 @@ def service(
 def user_of(asked: Asked, places: Places) -> User | None:
     """The user that the grid runs as; None: the one who installs it."""
     return None if asked.user else User(SERVICE_USER, places.home)
+
+
+def kept_files(user: User | None, places: Places) -> tuple[Handover, ...]:
+    """The tokens that `pwgrid token create` has made; they outlive an uninstallation."""
+    return () if user is None else (Handover(places.config / TOKENS_NAME, user.name),)
 
 
 def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]:

@@ -20,6 +20,7 @@ from pwgrid.cli.install.installation import (
     Asked,
     Installation,
     Places,
+    kept_files,
     service,
     settings_files,
     status_note,
@@ -59,10 +60,11 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     rule = places.config / "logrotate.conf" if asked.user else _ROTATION
     if asked.user or rule.parent.is_dir():
         files.append(TextFile(rule, rotation((shipped / "logrotate.conf").read_text(), about)))
+    user = user_of(asked, places)
     made = [places.config, places.log.parent] if asked.user else [places.config, places.home, places.log.parent]
     return Installation(
         places=places,
-        wanted=Wanted(user_of(asked, places), places.directories(*made), tuple(files)),
+        wanted=Wanted(user, places.directories(*made), tuple(files), kept_files(user, places)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(conf, program.path, about, written, start=asked.start)],
         why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),

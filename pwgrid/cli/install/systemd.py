@@ -11,6 +11,7 @@ from pwgrid.cli.install.installation import (
     Asked,
     Installation,
     Places,
+    kept_files,
     service,
     settings_files,
     status_note,
@@ -35,10 +36,11 @@ def installation(asked: Asked, before: Record | None) -> Installation:
         TextFile(places.units / _SOCKET, socket_unit((shipped / _SOCKET).read_text(), about)),
         TextFile(places.units / _SERVICE, service_unit((shipped / _SERVICE).read_text(), about)),
     ]
+    user = user_of(asked, places)
     made = (places.units, places.config) if asked.user else (places.units, places.config, places.home)
     return Installation(
         places=places,
-        wanted=Wanted(user_of(asked, places), places.directories(*made), (*settings_files(about), *units)),
+        wanted=Wanted(user, places.directories(*made), (*settings_files(about), *units), kept_files(user, places)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(systemctl, places, written, start=asked.start)],
         why_not_running=Command(
