@@ -6,7 +6,6 @@ from typing import Any
 from pwgrid.cli.tables import table
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import find_for_pool
 
 
@@ -20,7 +19,18 @@ def summary(settings: Settings) -> dict[str, Any]:
         sessions[pool.browser_type] += pool.workers * pool.slots
     totals = {each: {"workers": workers[each], "capacity": sessions[each]} for each in workers if workers[each]}
     return {
-        "pools": [_pool(pool) for pool in pools],
+        "pools": [
+            {
+                "name": pool.name,
+                "browserType": pool.browser_type,
+                "workers": pool.workers,
+                "slots": pool.slots,
+                "capacity": pool.workers * pool.slots,
+                "lifetime": pool.lifetime,
+                "labels": list(pool.labels),
+            }
+            for pool in pools
+        ],
         "totals": totals,
         "capacity": sessions.total(),
         "defaultBrowserType": settings.default_browser_type,
@@ -58,15 +68,3 @@ def summary_text(found: dict[str, Any]) -> str:
             f"effective capacity: {found['capacity']} sessions at once",
         ]
     )
-
-
-def _pool(pool: PoolSettings) -> dict[str, Any]:
-    return {
-        "name": pool.name,
-        "browserType": pool.browser_type,
-        "workers": pool.workers,
-        "slots": pool.slots,
-        "capacity": pool.workers * pool.slots,
-        "lifetime": pool.lifetime,
-        "labels": list(pool.labels),
-    }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import structlog
 
@@ -148,7 +148,5 @@ def say_for_now(text: str) -> None:
 
 
 def _connect_url(settings: Settings) -> str:
-    if not settings.token:
-        return base_url(settings)
-    parts = urlsplit(base_url(settings))
-    return urlunsplit(parts._replace(path="/", query=f"token={quote(settings.token.get_secret_value())}"))
+    token = quote(settings.token.get_secret_value())
+    return base_url(settings) + (f"/?token={token}" if token else "")

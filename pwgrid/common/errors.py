@@ -17,12 +17,13 @@ class GridError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One fault in the configuration. `value` may be printed: secrets are masked; it is empty for unknown keys."""
+    """One fault in the configuration. `value` may be printed: secrets are masked; it is empty for unknown keys.
+    `source` is empty until the one who reads that fills it in."""
 
     name: str
     value: str
     rule: str
-    source: str
+    source: str = ""
 
     def __str__(self) -> str:
         value = f" {self.value}" if self.value else ""

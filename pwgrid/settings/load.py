@@ -4,7 +4,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -31,7 +31,7 @@ from pwgrid.settings.model import (
     bare,
     literal,
 )
-from pwgrid.settings.pools import Fault, PoolTable, read_pool_config, read_tables
+from pwgrid.settings.pools import PoolTable, read_pool_config, read_tables
 from pwgrid.settings.unknown_variables import find_strays
 from pwgrid.settings.value_types import RULE, RedisUrl, Secret, did_you_mean
 
@@ -169,7 +169,7 @@ class _Environment(EnvSettingsSource):
         return value  # a list is words, not JSON: the model splits them
 
 
-_ReadPools = Callable[[Any], tuple[tuple[PoolTable, ...], list[Fault]]]
+_ReadPools = Callable[[Any], tuple[tuple[PoolTable, ...], list[Violation]]]
 _Validate = Callable[[Mapping[str, object]], Settings]
 _ALONE: Final = Sources(unusable=frozenset(SETTINGS))  # the rules between settings are for all sources together
 _TYPED: Final[_Validate] = partial(Settings.model_validate, strict=True, context=_ALONE)
@@ -235,7 +235,7 @@ class _Draft:
         if POOLS not in given:
             return
         tables, faults = read(given.pop(POOLS))
-        self._violations += [Violation(each.place, each.written, each.sentence, source) for each in faults]
+        self._violations += [replace(each, source=source) for each in faults]
         self._put(POOLS, tables, source)
         if faults:
             self._unusable.add(POOLS)

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pwgrid.common import label_keys
+from pwgrid.common.errors import Violation
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings import value_types
 
@@ -33,15 +34,6 @@ _KEPT_FOR_THE_GRID: Final = frozenset(
     {"TMPDIR", "NODE_CHANNEL_FD", "NODE_CHANNEL_SERIALIZATION_MODE", "NODE_OPTIONS", "PWGRID_LAUNCH"}
 )
 _CONFIG_RULE: Final = "must be label keys with numbers of workers, like AppA:Chromium:Staging=3,AppB:Firefox:UAT=1"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong in one place: `pools.appa.workers`, the value as it may be shown, and a sentence."""
-
-    place: str
-    written: str
-    sentence: str
 
 
 def _label(text: str) -> str:
@@ -244,12 +236,12 @@ def resolved(settings: Settings, table: PoolTable) -> PoolSettings:
 # Reading them
 
 
-def read_tables(content: object) -> tuple[tuple[PoolTable, ...], list[Fault]]:
+def read_tables(content: object) -> tuple[tuple[PoolTable, ...], list[Violation]]:
     """The pools of `[[pools]]` tables, and all that is wrong with them."""
     if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
-        return (), [Fault("pools", "", "must be tables: [[pools]]")]
+        return (), [Violation("pools", "", "must be tables: [[pools]]")]
     tables: list[PoolTable] = []
-    faults: list[Fault] = []
+    faults: list[Violation] = []
     for number, given in enumerate(content, 1):
         name = given.get("name")
         place = f"pools.{name}" if isinstance(name, str) and _NAME.fullmatch(name) else f"pools[{number}]"
@@ -264,20 +256,20 @@ def read_tables(content: object) -> tuple[tuple[PoolTable, ...], list[Fault]]:
     return tuple(tables), [*faults, *_faults_between(tables)]
 
 
-def read_pool_config(text: str) -> tuple[tuple[PoolTable, ...], list[Fault]]:
+def read_pool_config(text: str) -> tuple[tuple[PoolTable, ...], list[Violation]]:
     """The pools of POOL_CONFIG: `AppA:Chromium:Staging=3,AppB:Firefox:UAT=1`, a pool for each label key."""
     tables: list[PoolTable] = []
-    faults: list[Fault] = []
+    faults: list[Violation] = []
     for entry in filter(None, (each.strip() for each in text.split(","))):
         key, equals, workers = (each.strip() for each in entry.partition("="))
         if not equals or not re.fullmatch(r"[0-9]{1,9}", workers):
-            faults.append(Fault("pools", repr(entry[:80]), _CONFIG_RULE))
+            faults.append(Violation("pools", repr(entry[:80]), _CONFIG_RULE))
             continue
         name = name_of_label(key, {table.name for table in tables})
         try:
             tables.append(PoolTable.model_validate({"name": name, "workers": int(workers), "labels": [key]}))
         except ValidationError as error:
-            faults += [Fault("pools", repr(entry[:80]), _sentence(each)) for each in error.errors()]
+            faults += [Violation("pools", repr(entry[:80]), _sentence(each)) for each in error.errors()]
     return tuple(tables), [*faults, *_faults_between(tables)]
 
 
@@ -290,7 +282,7 @@ def name_of_label(key: str, taken: Iterable[str] = ()) -> str:
     return f"{name[: _NAME_CHARACTERS - _HASH_CHARACTERS - 1]}-{mark}"
 
 
-def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Iterator[Fault]:
+def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Iterator[Violation]:
     """A fault for each key that is wrong."""
     told: set[str] = set()
     for each in error.errors():
@@ -299,13 +291,13 @@ def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Ite
             continue
         told.add(key)
         if each["type"] == "missing" and len(each["loc"]) == 1:
-            yield Fault(place, "", f"must say its {key}")
+            yield Violation(place, "", f"must say its {key}")
         elif key not in PoolTable.model_fields:
             hint = value_types.did_you_mean(key.lower(), PoolTable.model_fields)
-            yield Fault(f"{place}.{key if key.isprintable() else repr(key)}", "", f"unknown key of a pool{hint}")
+            yield Violation(f"{place}.{key if key.isprintable() else repr(key)}", "", f"unknown key of a pool{hint}")
         else:
             written = "" if key in ("proxy", "env") else repr(given[key])[:80]
-            yield Fault(f"{place}.{key}", written, _sentence(each))
+            yield Violation(f"{place}.{key}", written, _sentence(each))
 
 
 def _sentence(error: ErrorDetails) -> str:
@@ -333,33 +325,33 @@ def _bounds(info: FieldInfo) -> value_types.Bounds | None:
     return next((each for each in found if isinstance(each, value_types.Bounds)), None)
 
 
-def _faults_within(place: str, table: PoolTable) -> Iterator[Fault]:
+def _faults_within(place: str, table: PoolTable) -> Iterator[Violation]:
     """Faults by the rules between the keys of one table."""
     types = [label_keys.parse(each).browser_type for each in table.labels]
     if table.browser is None and not types:
-        yield Fault(place, "", f"must say its browser, one of {', '.join(BROWSER_TYPES)}")
+        yield Violation(place, "", f"must say its browser, one of {', '.join(BROWSER_TYPES)}")
         return
     browser_type = table.browser or types[0]
     for label, named in zip(table.labels, types, strict=True):
         if named != browser_type:
-            yield Fault(f"{place}.labels", repr(label), f"names another browser than the pool has, {browser_type}")
+            yield Violation(f"{place}.labels", repr(label), f"names another browser than the pool has, {browser_type}")
     if table.name in BROWSER_TYPES and table.name != browser_type:
-        yield Fault(f"{place}.browser", repr(browser_type), f"a pool named {table.name} must have that browser")
+        yield Violation(f"{place}.browser", repr(browser_type), f"a pool named {table.name} must have that browser")
     if table.executable and table.channel:
-        yield Fault(f"{place}.channel", repr(table.channel), "executable is set, too: leave one of them out")
+        yield Violation(f"{place}.channel", repr(table.channel), "executable is set, too: leave one of them out")
 
 
-def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Fault]:
+def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Violation]:
     """Faults of all pools together: too many, too much text, a name or a label key that two of them have."""
     characters = sum(len(each) for table in tables for each in (*table.labels, *(table.args or ())))
     if len(tables) > MAX_POOLS or characters > MAX_TEXT:
         sentence = f"there may be at most {MAX_POOLS} pools, with {MAX_TEXT} characters of labels and args together"
-        yield Fault("pools", f"{len(tables)} with {characters}", sentence)
+        yield Violation("pools", f"{len(tables)} with {characters}", sentence)
     names: set[str] = set()
     owners: dict[label_keys.LabelKey, str] = {}
     for table in tables:
         if table.name in names:
-            yield Fault(f"pools.{table.name}", "", "another pool has this name, too")
+            yield Violation(f"pools.{table.name}", "", "another pool has this name, too")
         names.add(table.name)
         for text in table.labels:
             owner = owners.setdefault(label_keys.parse(text), table.name)
@@ -367,7 +359,7 @@ def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Fault]:
                 owner != table.name
                 or sum(label_keys.parse(each) == label_keys.parse(text) for each in table.labels) > 1
             ):
-                yield Fault(f"pools.{table.name}.labels", repr(text), f"is a label key of pool {owner} already")
+                yield Violation(f"pools.{table.name}.labels", repr(text), f"is a label key of pool {owner} already")
 
 
 def _without_secrets(value: Any) -> Any:

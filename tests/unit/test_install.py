@@ -35,6 +35,8 @@ from pwgrid.cli.install.installation import Asked, Places, status_note
 from pwgrid.cli.install.service_files import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
+from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolTable
 
 ETC, HOME = Path("/etc/grid"), Path("/var/lib/grid")
 UNIT = TextFile(ETC / "unit", "new\n")
@@ -279,6 +281,15 @@ def test_what_lies_in_a_home_is_shown_to_the_service_once_and_a_temporary_place_
     assert facts.hidden(found) == (home / "grid", Path("/root/.pyenv/3.11"))
     with pytest.raises(GridError, match="/tmp/grid is a temporary place"):
         facts.hidden([Path("/tmp/grid")])
+
+
+@pytest.mark.parametrize(("channel", "missing"), [("msedge-canary-of-none", []), ("msedge-dev", ["chromium"])])
+def test_a_pool_s_own_channel_is_what_has_to_be_here(channel: str, missing: list[str]) -> None:
+    """Playwright itself finds those that are its own."""
+    table = {"name": "edge", "browser": "chromium", "channel": channel}
+    settings = Settings(chromium_workers=0, pools=(PoolTable.model_validate(table),))
+    assert facts.missing_browsers(settings, None) == missing
+    assert Path.cwd().parent not in facts.parts(settings, None)
 
 
 def test_a_directory_that_others_may_not_enter_is_found_but_not_above_what_the_service_is_shown(tmp_path: Path) -> None:

@@ -262,8 +262,8 @@ def test_the_number_of_pools_is_bounded_and_so_is_what_they_say() -> None:
     long = ",".join(f"{n:064}:Chromium:{'x' * 64}:{'y' * 64}:{'z' * 64}=1" for n in range(62))
     for text, written in ((many, "65 with 770"), (long, "62 with 16616")):
         (fault,) = read_pool_config(text)[1]
-        assert fault.written == written
-        assert fault.sentence == "there may be at most 64 pools, with 16384 characters of labels and args together"
+        assert fault.value == written
+        assert fault.rule == "there may be at most 64 pools, with 16384 characters of labels and args together"
 
 
 def test_the_most_pools_that_there_may_be_fit_into_a_frame() -> None:

@@ -18,7 +18,7 @@ from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
 from pwgrid.cli.private_grid_settings import as_environment, usable_cores
 from pwgrid.cli.run import PrivateGrid, Ready
 from pwgrid.common.errors import GridError
-from pwgrid.common.types import BrowserType
+from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.master.memory.memory_readings import MIB, available_mib, memory_bytes
 from pwgrid.settings.model import Settings
 
@@ -56,7 +56,7 @@ def environment_for(wish: Wish, environment: Mapping[str, str]) -> dict[str, str
         "max_worker_age": 0,
         "canary_interval": 0,
         "log_level": "warning",
-        **{f"{each}_workers": int(each == wish.browser_type) for each in ("chromium", "firefox", "webkit")},
+        **{f"{each}_workers": int(each == wish.browser_type) for each in BROWSER_TYPES},
         "default_browser_type": wish.browser_type,
     }
     return {**environment, **as_environment(values)}

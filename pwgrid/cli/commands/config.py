@@ -1,12 +1,13 @@
 """`pwgrid config`."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pwgrid.cli.commands.options import Configured, load, say, with_json
+from pwgrid.cli.commands.options import Configured, say, with_json
 
 
 @click.group()
@@ -25,9 +26,10 @@ def config_check(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 
     from pwgrid.cli import config_summary, output
     from pwgrid.common.errors import ConfigError
+    from pwgrid.settings.load import load
 
     try:
-        loaded = load(config_file, flags)
+        loaded = load(config_file, os.environ, flags)
         if loaded.strays:
             raise ConfigError(loaded.strays)
     except ConfigError as error:
@@ -67,7 +69,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
         table = grid_queries.settings(grid)
         whose = f"# settings of the grid on port {grid.port} since its start or last reload (master pid {grid.pid})"
     else:
-        loaded = load(config_file, flags)
+        loaded = settings_load.load(config_file, os.environ, flags)
         table = settings_load.described(loaded.settings, loaded.sources)
         whose = settings_load.whose(loaded.config_file)
     say(table, f"{whose}\n{settings_load.show(table)}", as_json)

@@ -1,6 +1,5 @@
 """Options that several commands share: the settings as flags, which grid is meant, --json."""
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,17 +106,3 @@ class Configured(click.Command):
                 )
             )
         return options
-
-
-def load(
-    config_file: Path | None,
-    flags: dict[str, Any],
-    environment: Mapping[str, str] = os.environ,
-    *,
-    private: bool = False,
-) -> Any:
-    """The settings of a command with --config and flags, as settings/load.py gives them. Raises ConfigError."""
-    from pwgrid.settings.load import load
-
-    given = {name: value for name, value in flags.items() if value is not None}
-    return load(config_file, environment, given, private=private)

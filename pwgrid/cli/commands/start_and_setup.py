@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import click
 
-from pwgrid.cli.commands.options import OWN_REDIS, Configured, load, with_json
+from pwgrid.cli.commands.options import OWN_REDIS, Configured, with_json
 from pwgrid.common.types import BROWSER_TYPES
 
 
@@ -32,6 +32,7 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     gc.disable()  # until the code is loaded (Master.run), which takes an eighth less time so
     _leave_out_what_no_process_uses()
     from pwgrid.cli.serve import Extras, errors_as_json, serve
+    from pwgrid.settings.load import load
     from pwgrid.settings.model import environment_names
 
     ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
@@ -39,7 +40,9 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     names = environment_names("log_format")
     log_format = flags["log_format"] or next((os.environ[name] for name in names if name in os.environ), "")
     with errors_as_json() if log_format == "json" else contextlib.nullcontext():
-        sys.exit(serve(load(config_file, flags, private=private), Extras(ready_fd, lifeline_fd, check_only)))
+        sys.exit(
+            serve(load(config_file, os.environ, flags, private=private), Extras(ready_fd, lifeline_fd, check_only))
+        )
 
 
 @click.command(
@@ -69,10 +72,11 @@ def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> Non
     from pwgrid.cli.external_redis import without_application_redis
     from pwgrid.cli.private_grid_settings import as_environment, private_settings
     from pwgrid.cli.run import run_command
+    from pwgrid.settings.load import load
 
     flags["port"] = flags["port"] or 0
     environment = without_application_redis()
-    loaded = load(config_file, flags | OWN_REDIS, environment, private=True)  # complains here, not in the child
+    loaded = load(config_file, environment, flags | OWN_REDIS, private=True)  # complains here, not in the child
     environment |= as_environment(private_settings(loaded))
     sys.exit(run_command(_as_arguments({**flags, "config_file": config_file}), command, environment))
 
@@ -96,9 +100,10 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
     """
     from pwgrid.cli import progress
     from pwgrid.cli.external_redis import without_application_redis
+    from pwgrid.settings.load import load
     from pwgrid.setup.browsers import setup as setup_browsers
 
-    settings = load(config_file, flags, without_application_redis()).settings  # `pwgrid run` uses none of those
+    settings = load(config_file, without_application_redis(), flags).settings  # `pwgrid run` uses none of those
     wanted = [pool for pool in settings.pools_wanted().values() if pool.workers > 0]
     with progress.display() as shown:
         setup_browsers(wanted, settings, progress.steps(shown), video=video)
@@ -115,10 +120,11 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
 
     from pwgrid.cli.output import as_json as json_text
     from pwgrid.cli.output import printable
+    from pwgrid.settings.load import load
     from pwgrid.setup.doctor import examine
 
     findings = []
-    for finding in examine(load(config_file, flags).settings):
+    for finding in examine(load(config_file, os.environ, flags).settings):
         findings.append(finding)
         if not as_json:
             click.echo(printable(f"{finding.level:5} {finding.name:12} {finding.found}"))
@@ -155,9 +161,10 @@ def calibrate(config_file: Path | None, **rest: Any) -> None:
     """
     from pwgrid.cli.calibrate import main as calibration
     from pwgrid.cli.external_redis import without_application_redis
+    from pwgrid.settings.load import load
 
     names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
     asked = calibration.Asked(**{name: rest.pop(name) for name in names})
     environment = without_application_redis()
-    loaded = load(config_file, rest | OWN_REDIS, environment)
+    loaded = load(config_file, environment, rest | OWN_REDIS)
     calibration.main(asked, loaded, _as_arguments({**rest, "port": 0, "config_file": config_file}), environment)

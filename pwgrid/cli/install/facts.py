@@ -14,7 +14,7 @@ from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.master.proxy.listener import open_listener
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_for_pool
 
 _HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 """What ProtectHome= hides from a service."""
@@ -32,7 +32,9 @@ def parts(settings: Settings, browsers: Path | None) -> list[Path]:
     """Every directory that the grid needs to run: code, Python, packages, browsers."""
     found = [Path(pwgrid.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent]
     found.append(Path(sys.executable).resolve().parent)
-    found += [Path(each.executable).resolve().parent for _, each in _wanted(settings, browsers) if each]
+    found += [
+        Path(each.executable).resolve().parent for _, each in _wanted(settings, browsers) if each and each.executable
+    ]
     if browsers and browsers.is_dir():
         found.append(browsers)
     return found
@@ -45,7 +47,7 @@ def _wanted(settings: Settings, browsers: Path | None) -> Iterator[tuple[Browser
     for pool in settings.pools_wanted().values():
         if pool.workers:
             try:
-                yield pool.browser_type, find_browser(pool.browser_type, settings.of_pool(pool), places)
+                yield pool.browser_type, find_for_pool(pool, settings, places)
             except BrowserMissing:
                 yield pool.browser_type, None
 
