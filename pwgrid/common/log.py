@@ -30,8 +30,8 @@ _PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical
 def configure(level: str, log_format: str, role: str, **fields: object) -> None:
     """Logs from `level` ("debug" … "critical") on, as "text" or "json"; every event carries `role` and `fields`.
 
-    Call it once in each process, and again in a forked child. It also writes what the standard library's logging
-    (uvicorn, asyncio) gets, from WARNING on. Raises KeyError for an unknown level.
+    It also writes what the standard library's logging (uvicorn, asyncio) gets, from WARNING on. Raises KeyError for an
+    unknown level.
     """
     threshold = processors.NAME_TO_LEVEL[level]
     as_json = log_format == "json"
@@ -46,13 +46,12 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
         processors.TimeStamper("%H:%M:%S.%f" if on_terminal else "iso", utc=not on_terminal, key="time"),
         Lines(writer, with_priority(render) if _is_journal() else render),
     ]
-    contextvars.clear_contextvars()
-    contextvars.bind_contextvars(role=role, **fields)
+    bind(role, **fields)
     structlog.configure(
         processors=chain,
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=lambda *_: _Output(writer.write),
-        cache_logger_on_first_use=False,  # a forked child configures its loggers anew
+        cache_logger_on_first_use=False,  # a reload may configure loggers that are in use
     )
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, StandardHandler)]:
@@ -63,6 +62,13 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
     )
     root.addHandler(handler)
     logging.raiseExceptions = False
+
+
+def bind(role: str, **fields: object) -> None:
+    """Every event carries these, and no others, from now on. A forked child calls this alone: its log is configured as
+    its parent's, and doing that anew would copy pages that it shares with the parent."""
+    contextvars.clear_contextvars()
+    contextvars.bind_contextvars(role=role, **fields)
 
 
 def append_to(path: str) -> None:

@@ -369,7 +369,7 @@ def access_of(boot: ProxyArguments) -> Access:
 
 def run_proxy(boot: ProxyArguments) -> int:
     """Runs the proxy role in the forked child. Returns the exit code."""
-    logging.configure(boot.settings.log_level, boot.settings.log_format, "proxy")
+    logging.bind("proxy")
     traces = start_traces("proxy", boot.settings.port)
 
     async def live() -> int:

@@ -415,14 +415,7 @@ class Worker:
 
 def run_worker(boot: WorkerArguments, browser: FoundBrowser | None) -> int:
     """Runs the worker role in the forked child. Returns the exit code."""
-    logging.configure(
-        boot.settings.log_level,
-        boot.settings.log_format,
-        "worker",
-        worker=boot.worker_id,
-        browser_type=boot.browser_type,
-        pool=boot.pool.name,
-    )
+    logging.bind("worker", worker=boot.worker_id, browser_type=boot.browser_type, pool=boot.pool.name)
 
     async def live() -> int:
         return await Worker(boot, browser).run()

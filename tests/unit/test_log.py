@@ -99,6 +99,17 @@ def test_events_below_the_level_are_not_logged(stderr: Stderr) -> None:
     assert [line.split()[1] for line in stderr.read()] == ["[warning", "[error", "[critical"]
 
 
+def test_a_child_s_events_carry_its_own_fields_alone_in_its_parent_s_format(stderr: Stderr) -> None:
+    log.configure("warning", "json", "master", run="nightly")
+    log.bind("worker", worker="0123abcd")
+    structlog.get_logger().info("too little")
+    structlog.get_logger().warning("event")
+    (line,) = stderr.read()
+    event = json.loads(line)
+    del event["time"]
+    assert event == {"level": "warning", "event": "event", "role": "worker", "worker": "0123abcd"}
+
+
 def test_an_unknown_level_is_a_fault_of_the_caller() -> None:
     with pytest.raises(KeyError):
         log.configure("loud", "text", "master")
