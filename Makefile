@@ -5,7 +5,7 @@ BIN := .venv/bin
 ARGS ?=
 LINK ?=
 # Test processes at once: two with whole grids and real browsers, which keep more than one core busy each, and all others
-# with files that mostly wait (tests/support/lanes.py). With 2 there is no such one.
+# with files that mostly wait (tests/support/xdist_lanes.py). With 2 there is no such one.
 JOBS ?= 3
 # What has the longest files comes first, so that no process is left alone with one at the end.
 TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
@@ -25,11 +25,11 @@ set-up-dev:
 
 up: set-up  ## sets everything up, then runs the grid in the foreground (make up ARGS="--port 9000 --chromium 2")
 	@$(BIN)/pwgrid setup $(ARGS)
-	@$(BIN)/python tools/link.py $(LINK)
+	@$(BIN)/python tools/link_command.py $(LINK)
 	@exec $(BIN)/pwgrid serve $(ARGS)
 
 link: set-up  ## puts a link to the command into ~/.local/bin or ~/bin, or where you say (make link LINK=/usr/local/bin)
-	@$(BIN)/python tools/link.py $(LINK)
+	@$(BIN)/python tools/link_command.py $(LINK)
 
 test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1
@@ -82,5 +82,5 @@ container-check: set-up-dev  ## builds Containerfile with podman or docker and r
 	@$(BIN)/python -m pytest --timeout 1500 tests/container $(ARGS)
 
 clean:  ## removes .venv, the link to its command, and the caches of the tools
-	@$(PYTHON) tools/link.py --remove
+	@$(PYTHON) tools/link_command.py --remove
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -17,10 +17,10 @@ from tests.support.grid import Grid
 
 WORKERS = 20
 PROCESSES = 8
-"""Of each worker: its own, the browser server, and six below that (herd_launcher.cjs)."""
+"""Of each worker: its own, the browser server, and six below that (fake_launcher_with_children.cjs)."""
 
 OTHERS = 2000
-HERD = Path(__file__).with_name("herd_launcher.cjs")
+HERD = Path(__file__).with_name("fake_launcher_with_children.cjs")
 NEVER_S = 86_400
 
 _SLEEPERS = """

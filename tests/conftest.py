@@ -42,7 +42,7 @@ def need(browser_type: BrowserType) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Which process of pytest-xdist runs which file."""
-    from tests.support.lanes import scheduler
+    from tests.support.xdist_lanes import scheduler
 
     return scheduler(config, log)
 

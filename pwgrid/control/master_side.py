@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import structlog
 
-from pwgrid.common.loop import READ, WRITE, Loop
 from pwgrid.common.packet_sockets import despite_reset
+from pwgrid.common.selectors_loop import READ, WRITE, Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
 from pwgrid.control.reliable_link import ClosedSeen, Link, LinkFullError, Received
 from pwgrid.control.silence import Silence

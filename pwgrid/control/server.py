@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
 from pwgrid.common.packet_sockets import DescriptorsLost, receive
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode, to_json
 
 log = structlog.get_logger()

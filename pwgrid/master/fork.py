@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child
 from pwgrid.master.signal_queue import HANDLED
 

@@ -15,16 +15,16 @@ import structlog
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.redis_child import RedisChild
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute

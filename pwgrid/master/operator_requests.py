@@ -15,7 +15,7 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy import report_checks
+from pwgrid.master.policy import check_reports
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.version_change import VersionChange
@@ -64,10 +64,10 @@ class Requests:
         if name == "drain_asked":
             wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
             for record in select(self.workers.records.values(), data):
-                self.workers.drain(record, report_checks.sentence(data.get("reason"), "asked by the proxy"), wanted)
+                self.workers.drain(record, check_reports.sentence(data.get("reason"), "asked by the proxy"), wanted)
         elif name == "end_session":
-            worker_id, session_id = report_checks.ident(data, "workerId"), report_checks.ident(data, "sessionId")
-            reason = report_checks.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
+            worker_id, session_id = check_reports.ident(data, "workerId"), check_reports.ident(data, "sessionId")
+            reason = check_reports.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
             self.workers.end_session(worker_id, session_id, reason)
         else:
             log.warning("event_unknown", process="proxy", name=name)
@@ -83,7 +83,7 @@ class Requests:
         wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
         for record in records:
             if not (data.get("once") and record.life.purpose is wanted):
-                self.workers.drain(record, report_checks.sentence(data.get("reason"), "operator"), wanted)
+                self.workers.drain(record, check_reports.sentence(data.get("reason"), "operator"), wanted)
         return {"draining": [record.worker_id for record in records]}
 
     def end_session(self, data: Frame) -> Frame:

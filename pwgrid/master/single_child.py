@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, Run

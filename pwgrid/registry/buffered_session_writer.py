@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
-from pwgrid.registry.session_updates import SessionUpdate
+from pwgrid.registry.session_update import SessionUpdate
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.registry.session_updates import SessionUpdate
+from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.runtime.directory import UNWRITTEN
 
 log = structlog.get_logger()

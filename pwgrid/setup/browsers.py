@@ -24,8 +24,8 @@ from pwgrid.setup.packages import Host, Steps, install_package, output_of
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates_from, find_for_pool, made_for
 from pwgrid.worker.browser.launch import LaunchSpec
+from pwgrid.worker.browser.remembered_launches import Trial, Trials
 from pwgrid.worker.browser.server import BrowserServer
-from pwgrid.worker.browser.setup_trials import Trial, Trials
 
 _CONNECT_TIMEOUT: Final = "PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT"
 _CONNECT_TIMEOUT_MS: Final = 10_000

@@ -13,7 +13,7 @@ from pwgrid.registry import spool_files
 from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.leases import End, Lease

@@ -156,7 +156,7 @@ LOOK = """
 import asyncio, json, sys
 from pathlib import Path
 from playwright.async_api import async_playwright
-from tests.support.front_door import browser_server
+from tests.support.stand_in_proxy import browser_server
 
 async def look(path):
     async with (

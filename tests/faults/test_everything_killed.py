@@ -12,8 +12,8 @@ import psutil
 from playwright.async_api import Playwright
 
 from tests.support.grid import Grid, eventually, processes_marked
+from tests.support.kill_table_row import row
 from tests.support.redis import RedisServer
-from tests.support.row import row
 
 
 @contextlib.contextmanager

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Playwright
 
-from pwgrid.registry.session_updates import SessionUpdate
+from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.registry.spool_files import write
 from tests.support import disk
 from tests.support.disk import fill
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
+from tests.support.kill_table_row import comes_out_exact, failures, row
 from tests.support.raw import goes_on, session
-from tests.support.row import comes_out_exact, failures, row
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, free_port, running_grid
+from tests.support.kill_table_row import comes_out_exact, workers
 from tests.support.raw import answer, connect, goes_on, head, is_passed_on, is_passed_on_at, session
-from tests.support.row import comes_out_exact, workers
 
 ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n"
 

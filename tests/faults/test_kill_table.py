@@ -10,8 +10,8 @@ from playwright.async_api import Playwright
 
 from pwgrid.common.errors import RegistryUnavailable
 from tests.support.grid import WITHOUT_SPARES, eventually, eventually_async, running_grid
+from tests.support.kill_table_row import all_serve, busiest, comes_out_exact, failures, is_gone, row
 from tests.support.raw import goes_on, session
-from tests.support.row import all_serve, busiest, comes_out_exact, failures, is_gone, row
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
 """What stays frozen for longer counts as lost: it is 30 s by default, and what is frozen here is never woken."""

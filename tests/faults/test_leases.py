@@ -11,8 +11,8 @@ from playwright.async_api import Page, Playwright
 
 from tests.conftest import need
 from tests.support.grid import Grid, eventually_async, running_grid
+from tests.support.kill_table_row import STEADY, comes_out_exact, is_gone
 from tests.support.leases import CHROMIUM, borrow, give_back, lease_now, leases, request
-from tests.support.row import STEADY, comes_out_exact, is_gone
 
 ENVIRONMENT = {
     **STEADY,

@@ -13,8 +13,8 @@ from playwright.async_api import Playwright
 
 from tests.conftest import need
 from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
+from tests.support.kill_table_row import STEADY, comes_out_exact, row
 from tests.support.raw import answer, goes_on, head, session
-from tests.support.row import STEADY, comes_out_exact, row
 
 
 def pids(grid: Grid) -> dict[str, int]:

@@ -14,7 +14,7 @@ from playwright.async_api import Playwright
 from tests.conftest import need
 from tests.support.census import use_every_slot
 from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
-from tests.support.row import STEADY, busiest, comes_out_exact, failures, row
+from tests.support.kill_table_row import STEADY, busiest, comes_out_exact, failures, row
 
 HEALTHY_SESSIONS = 5
 """A worker that has served so many was no early death, and its pool does not back off."""

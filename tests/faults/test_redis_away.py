@@ -21,11 +21,11 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.tokens.tokens import Role
 from tests.conftest import need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, free_port, running_grid
+from tests.support.kill_table_row import workers
 from tests.support.leases import request
 from tests.support.load import Load, under_load
 from tests.support.raw import answer, connect, goes_on, head, session
 from tests.support.redis import RedisServer
-from tests.support.row import workers
 
 SESSIONS = 5
 SETTINGS = {

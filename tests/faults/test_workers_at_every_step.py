@@ -11,8 +11,8 @@ from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
+from tests.support.kill_table_row import comes_out_exact, failures, workers
 from tests.support.raw import goes_on, session
-from tests.support.row import comes_out_exact, failures, workers
 
 # The fake browser server stands in for Playwright here: it starts late, or ignores what it is told, on demand.
 

@@ -3,8 +3,8 @@
 import base64
 from typing import Any
 
-from tests.support.front_door import BOUND_S, Watched
 from tests.support.protocol_client import ProtocolClient
+from tests.support.stand_in_proxy import BOUND_S, Watched
 
 DOWNLOAD = """(() => {
     const link = document.createElement('a');

@@ -25,9 +25,9 @@ from tests.hostile.calls import (
     targets,
     tracing_of,
 )
-from tests.support.front_door import BOUND_S, Watched, browser_server
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
+from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 VIDEO = {"size": {"width": 320, "height": 240}}
 STORED = {"cookies": [], "origins": [{"origin": "http://a.test", "localStorage": [{"name": "a", "value": "b"}]}]}

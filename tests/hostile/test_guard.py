@@ -32,9 +32,9 @@ from tests.hostile.calls import (
     title,
     tracing_of,
 )
-from tests.support.front_door import BOUND_S, Watched, browser_server, processes_of, readable
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
+from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server, processes_of, readable
 
 SHARED = 5
 GUARDED = "CLIENT_GUARD=off allows it"

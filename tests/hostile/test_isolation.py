@@ -9,8 +9,8 @@ from playwright.async_api import Browser, Playwright
 
 from tests.hostile.official_client import web_server
 from tests.hostile.test_guard import SHARED
-from tests.support.front_door import BOUND_S, browser_server
 from tests.support.protocol_client import Refusal, protocol_client
+from tests.support.stand_in_proxy import BOUND_S, browser_server
 
 
 async def signed_in(browser: Browser, site: str, name: str) -> None:

@@ -12,8 +12,8 @@ from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.worker.browser.launch import LAUNCHER
 from tests.hostile import messages
-from tests.support.front_door import browser_server
 from tests.support.protocol_client import Refusal, protocol_client
+from tests.support.stand_in_proxy import browser_server
 
 NODE, CLI = compute_driver_executable()
 GUARDS = ("compatible", "strict", "off")

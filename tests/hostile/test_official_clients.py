@@ -10,8 +10,8 @@ from playwright.async_api import Playwright
 from tests.hostile import messages
 from tests.hostile.official_client import use_everything
 from tests.hostile.test_messages import calls
-from tests.support.front_door import browser_server
 from tests.support.recording_relay import recording_relay
+from tests.support.stand_in_proxy import browser_server
 
 BOUND_S = 120.0
 NO_CLIENT_SENDS = {

@@ -12,7 +12,7 @@ from pwgrid.proxy import reap_dead_workers
 from pwgrid.proxy.reap_dead_workers import DeadWorkers
 from pwgrid.registry import spool_files
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from tests.lua.test_registry import WORKER, select
 from tests.support.redis import RedisServer
 

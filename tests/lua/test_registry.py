@@ -13,7 +13,7 @@ from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry, Retention, Selection
-from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers

@@ -27,7 +27,9 @@ from pwgrid.proxy.connect.handoff import clear_marks, is_served
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
-from tests.support.front_door import (
+from tests.support.grid import eventually_async
+from tests.support.raw import PING, PONG
+from tests.support.stand_in_proxy import (
     BOUND_S,
     HEADERS,
     Watched,
@@ -41,8 +43,6 @@ from tests.support.front_door import (
     readable,
     spec,
 )
-from tests.support.grid import eventually_async
-from tests.support.raw import PING, PONG
 
 GOODBYE = bytes((0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE8))
 """A client's close frame: masked, code 1000."""
@@ -515,7 +515,7 @@ import asyncio, socket, sys
 from dataclasses import replace
 from pathlib import Path
 from pwgrid.worker.browser.server import BrowserServer
-from tests.support.front_door import offer, spec
+from tests.support.stand_in_proxy import offer, spec
 
 async def main():
     ours, theirs, session = (socket.socket(fileno=int(fd)) for fd in sys.argv[2:5])

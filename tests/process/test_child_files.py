@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from pwgrid.common import log
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig, Roles
 from pwgrid.master.restart.child_file_writer import AGAIN_S, ChildFileWriter

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import child
 from pwgrid.master.fork import fork_role
 

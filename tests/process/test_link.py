@@ -21,8 +21,8 @@ class Home:
         self.directory.mkdir()
         tools = directory / "checkout" / "tools"
         tools.mkdir(parents=True)
-        shutil.copy(ROOT / "tools" / "link.py", tools)
-        self.script = tools / "link.py"
+        shutil.copy(ROOT / "tools" / "link_command.py", tools)
+        self.script = tools / "link_command.py"
 
     def link(self, *arguments: str, path: str = "/usr/bin:/bin") -> str:
         """What it said."""

@@ -16,7 +16,7 @@ from playwright.async_api import CDPSession, Page, Playwright, async_playwright
 from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER
 from tests.conftest import need
-from tests.support.front_door import BOUND_S, browser_server
+from tests.support.stand_in_proxy import BOUND_S, browser_server
 
 COLOURS = ("rgb(200, 0, 0)", "rgb(0, 160, 0)", "rgb(0, 0, 220)")
 FIRST_SESSION = f"{1:016x}"

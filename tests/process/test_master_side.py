@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Received

@@ -15,8 +15,8 @@ import pytest
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.registry.embedded_redis import find_redis_cli
 from tests.support.grid import Grid, eventually, running_grid
+from tests.support.kill_table_row import workers
 from tests.support.raw import answer, goes_on, head, session
-from tests.support.row import workers
 
 LONG = {"MAX_LIFETIME_SESSIONS": "5000"}
 """Too long for spares, however slowly browsers start, and yet to be used up by a counter."""

@@ -12,7 +12,7 @@ from pwgrid.worker.browser.find import SearchPaths
 from tests.conftest import need
 from tests.support.bare_host import BareHost
 from tests.support.browsers import fit_browser
-from tests.support.front_door import browser_server
+from tests.support.stand_in_proxy import browser_server
 
 WORKS = "echo ' V....D libvpx-vp9  libvpx VP9'"
 PLACE = "cache/ffmpeg-7/ffmpeg-linux"

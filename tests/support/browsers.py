@@ -10,7 +10,7 @@ from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import short_form
 from pwgrid.setup.browsers import launch_once
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, candidates
-from pwgrid.worker.browser.setup_trials import Trial, Trials
+from pwgrid.worker.browser.remembered_launches import Trial, Trials
 
 
 @cache

@@ -20,7 +20,7 @@ from pwgrid.registry import spool_files as kept
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
-from pwgrid.worker.browser.setup_trials import Trial, Trials
+from pwgrid.worker.browser.remembered_launches import Trial, Trials
 from tests.support.disk import nothing_can_be_written
 from tests.unit.test_leases import Worker
 

@@ -7,7 +7,7 @@ import pytest
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
-from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 
 
 class Registry:

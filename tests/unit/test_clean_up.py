@@ -10,7 +10,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.clean_up import LONGEST_S, SHORTEST_S, CleanUp, pause_s
 from pwgrid.runtime.browser_processes import Table

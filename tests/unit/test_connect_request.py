@@ -13,9 +13,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
-from pwgrid.proxy.policy.access import Access, Address
-from pwgrid.proxy.policy.choose_pool import OfferedPool
-from pwgrid.proxy.policy.connect_request import (
+from pwgrid.proxy.policy.accept_or_refuse import (
     LeasePath,
     Policy,
     Wanted,
@@ -23,6 +21,8 @@ from pwgrid.proxy.policy.connect_request import (
     decide,
     is_usual_handshake,
 )
+from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import Refusal
 

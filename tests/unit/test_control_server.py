@@ -6,7 +6,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from pwgrid.common.loop import Callback, Loop
+from pwgrid.common.selectors_loop import Callback, Loop
 from pwgrid.control.frames import Frame, decode, encode
 from pwgrid.control.server import ControlServer, Reconnect
 from tests.support.descriptors import no_descriptor_is_free

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from pwgrid.cli.commands.install import _agreed
-from pwgrid.cli.install import facts
+from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.apply import remove_rest
 from pwgrid.cli.install.install_steps import (
     Command,
@@ -278,9 +278,9 @@ def test_a_shipped_text_that_has_changed_is_noticed() -> None:
 def test_what_lies_in_a_home_is_shown_to_the_service_once_and_a_temporary_place_is_refused() -> None:
     home = Path("/home/ops")
     found = [home / "grid", home / "grid/.venv", Path("/usr"), Path("/root/.pyenv/3.11"), home / "grid"]
-    assert facts.hidden(found) == (home / "grid", Path("/root/.pyenv/3.11"))
+    assert host_facts.hidden(found) == (home / "grid", Path("/root/.pyenv/3.11"))
     with pytest.raises(GridError, match="/tmp/grid is a temporary place"):
-        facts.hidden([Path("/tmp/grid")])
+        host_facts.hidden([Path("/tmp/grid")])
 
 
 @pytest.mark.parametrize(("channel", "missing"), [("msedge-canary-of-none", []), ("msedge-dev", ["chromium"])])
@@ -288,16 +288,16 @@ def test_a_pool_s_own_channel_is_what_has_to_be_here(channel: str, missing: list
     """Playwright itself finds those that are its own."""
     table = {"name": "edge", "browser": "chromium", "channel": channel}
     settings = Settings(chromium_workers=0, pools=(PoolTable.model_validate(table),))
-    assert facts.missing_browsers(settings, None) == missing
-    assert Path.cwd().parent not in facts.parts(settings, None)
+    assert host_facts.missing_browsers(settings, None) == missing
+    assert Path.cwd().parent not in host_facts.parts(settings, None)
 
 
 def test_a_directory_that_others_may_not_enter_is_found_but_not_above_what_the_service_is_shown(tmp_path: Path) -> None:
     closed, inside = tmp_path / "closed", tmp_path / "closed" / "grid"
     inside.mkdir(parents=True)
     closed.chmod(0o700)
-    assert closed in set(facts.closed([inside]))
-    assert list(facts.closed([inside], shown=[inside])) == []
+    assert closed in set(host_facts.closed([inside]))
+    assert list(host_facts.closed([inside], shown=[inside])) == []
 
 
 def test_what_was_asked_for_before_is_asked_for_again() -> None:

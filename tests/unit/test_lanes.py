@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.support.lanes import MOSTLY_WAIT, Lanes, scheduler
+from tests.support.xdist_lanes import MOSTLY_WAIT, Lanes, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 WAITING, BUSY = MOSTLY_WAIT[:3], tuple(f"tests/unit/test_{number}.py" for number in range(4))

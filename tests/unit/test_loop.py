@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pwgrid.common.loop import READ, WRITE, Loop
+from pwgrid.common.selectors_loop import READ, WRITE, Loop
 
 
 @pytest.fixture

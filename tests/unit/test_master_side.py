@@ -4,7 +4,7 @@ import socket
 
 from structlog.testing import capture_logs
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, decode, encode
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Link

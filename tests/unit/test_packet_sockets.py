@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.common.loop import Loop
 from pwgrid.common.packet_sockets import despite_reset
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame, encode
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Received

@@ -4,51 +4,51 @@ from typing import Any
 
 import pytest
 
-from pwgrid.master.policy import report_checks
+from pwgrid.master.policy import check_reports
 
 NAMELESS = {"name": "", "run": "", "labels": ""}
 
 
 @pytest.mark.parametrize(("value", "found"), [(None, 0), (0, 0), (7, 7)])
 def test_a_count_may_be_missing(value: object, found: int) -> None:
-    assert report_checks.count(value) == found
+    assert check_reports.count(value) == found
 
 
 @pytest.mark.parametrize("value", [True, -1, 1.5, "7", [], {}])
 def test_what_is_no_count_is_an_error(value: object) -> None:
     with pytest.raises(ValueError, match="is not a count"):
-        report_checks.count(value)
+        check_reports.count(value)
 
 
 @pytest.mark.parametrize(("value", "found"), [(None, None), (0, 0.0), (1.5, 1.5)])
 def test_a_duration_may_be_missing(value: object, found: float | None) -> None:
-    assert report_checks.seconds(value) == found
+    assert check_reports.seconds(value) == found
 
 
 @pytest.mark.parametrize("value", [True, -1, float("inf"), float("nan"), "7", []])
 def test_what_is_no_duration_is_an_error(value: object) -> None:
     with pytest.raises(ValueError, match="is no number of seconds"):
-        report_checks.seconds(value)
+        check_reports.seconds(value)
 
 
 def test_a_sentence_is_cut_so_that_it_fits_into_a_frame_with_others() -> None:
-    assert report_checks.sentence(None, "asked") == "asked"
-    assert report_checks.sentence("why", "asked") == "why"
-    assert report_checks.sentence({"a": 1}, "asked") == "{'a': 1}"
-    long = report_checks.sentence("x" * 100_000, "asked")
-    assert (len(long), long[-3:]) == (report_checks.MOST_CHARACTERS, "x …")
+    assert check_reports.sentence(None, "asked") == "asked"
+    assert check_reports.sentence("why", "asked") == "why"
+    assert check_reports.sentence({"a": 1}, "asked") == "{'a': 1}"
+    long = check_reports.sentence("x" * 100_000, "asked")
+    assert (len(long), long[-3:]) == (check_reports.MOST_CHARACTERS, "x …")
 
 
 @pytest.mark.parametrize("data", [{}, {"sessionId": None}, {"sessionId": 1}, {"sessionId": ""}])
 def test_what_names_no_session_is_an_error(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"sessionId is .* and no id"):
-        report_checks.ident(data, "sessionId")
+        check_reports.ident(data, "sessionId")
 
 
 def test_what_a_worker_of_another_version_reports_of_its_browser_is_kept() -> None:
-    assert report_checks.launched({}) == {}
+    assert check_reports.launched({}) == {}
     data = {"nodePid": 1, "browserPid": 2, "browserVersion": "1", "playwrightVersion": "1.65.1", "new": [1]}
-    assert report_checks.launched(data) == data
+    assert check_reports.launched(data) == data
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_a_worker_of_another_version_reports_of_its_browser_is_kept() -> No
 )
 def test_pids_and_versions_of_the_wrong_kind_are_an_error(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"is not a count|and no version"):
-        report_checks.launched(data)
+        check_reports.launched(data)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,19 @@ def test_pids_and_versions_of_the_wrong_kind_are_an_error(data: dict[str, Any]) 
 )
 def test_a_holder_of_slots_that_is_none_is_left_out(wrong: object) -> None:
     right = {"name": "checkout", "run": "42", "labels": "A:Chrome", "slots": 2}
-    assert report_checks.holders([wrong, right]) == [right]
+    assert check_reports.holders([wrong, right]) == [right]
 
 
 def test_holders_of_other_versions_are_understood() -> None:
-    assert report_checks.holders([{"slots": 1}]) == [{**NAMELESS, "slots": 1}]
-    assert report_checks.holders([{**NAMELESS, "slots": 1, "colour": "blue"}]) == [{**NAMELESS, "slots": 1}]
+    assert check_reports.holders([{"slots": 1}]) == [{**NAMELESS, "slots": 1}]
+    assert check_reports.holders([{**NAMELESS, "slots": 1, "colour": "blue"}]) == [{**NAMELESS, "slots": 1}]
 
 
 @pytest.mark.parametrize("value", [None, {}, "x", 7])
 def test_nobody_is_known_where_there_is_no_list(value: object) -> None:
-    assert report_checks.holders(value) == report_checks.waiting_by_run(value) == []
+    assert check_reports.holders(value) == check_reports.waiting_by_run(value) == []
 
 
 def test_who_waits_is_told_by_pool_run_and_token() -> None:
     right = {"pool": "chromium", "run": "", "token": "ci", "waiting": 3}
-    assert report_checks.waiting_by_run([{**right, "waiting": None}, {**right, "at": 1}]) == [right]
+    assert check_reports.waiting_by_run([{**right, "waiting": None}, {**right, "at": 1}]) == [right]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.registry.spool_files import read_all, write
 
 END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)

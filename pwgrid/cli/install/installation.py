@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from pwgrid.cli.install import facts
+from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Directory, Handover, Record, TextFile, User, Wait, Wanted
 from pwgrid.cli.install.service_files import Service
 from pwgrid.cli.own_command import by_path
@@ -112,10 +112,10 @@ def service(
     file = places.config / "grid.toml"
     settings = load(file, {}, {}).settings if file.exists() else Settings()
     browsers = None if asked.user else places.home / "browsers"
-    missing = facts.missing_browsers(settings, browsers)
-    parts = facts.parts(settings, browsers)
-    hidden = facts.hidden(parts) if shows_homes and not asked.user else ()
-    if not asked.user and (closed := list(facts.closed(parts, shown=hidden))):
+    missing = host_facts.missing_browsers(settings, browsers)
+    parts = host_facts.parts(settings, browsers)
+    hidden = host_facts.hidden(parts) if shows_homes and not asked.user else ()
+    if not asked.user and (closed := list(host_facts.closed(parts, shown=hidden))):
         raise GridError(
             f"the user {SERVICE_USER} may not enter {', '.join(map(str, closed))}: chmod o+x it, or install elsewhere"
         )

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install import facts
+from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wait, Wanted
 from pwgrid.cli.install.installation import (
     SERVICE_USER,
@@ -155,7 +155,7 @@ def _start(
 def await_ready(conf: Path, about: Service) -> None:
     """Returns when the grid is ready. Raises GridError if it ends, or is not ready in time."""
     until, never = time.monotonic() + _STARTS_WITHIN_S, threading.Event()
-    while not facts.is_ready(about.host, about.port):
+    while not host_facts.is_ready(about.host, about.port):
         state = _said(conf, "status", _PROGRAM)[1].strip()
         if any(word in state for word in ("BACKOFF", "EXITED", "FATAL", "no such")):
             raise GridError(f"supervisord says of it: {state}")
@@ -170,7 +170,7 @@ def _obstacle(conf: Path, about: Service, before: Record | None) -> str:
         return f"the supervisord of {conf} does not answer ({said.strip()}): start it, or say --no-start"
     if before and before.options.get("port") == about.port:
         return ""  # it listens itself
-    return facts.why_no_listening(about.host, about.port)
+    return host_facts.why_no_listening(about.host, about.port)
 
 
 def _said(conf: Path, *arguments: str) -> tuple[int, str]:

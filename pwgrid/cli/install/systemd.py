@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install import facts
+from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wanted
 from pwgrid.cli.install.installation import (
     Asked,
@@ -82,7 +82,7 @@ def forget(asked: Asked) -> list[Command]:
 def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path], *, start: bool) -> Sequence[Command]:
     units = {places.units / _SERVICE, places.units / _SOCKET}
     found = []
-    if units & set(written) and facts.is_run_by_systemd():
+    if units & set(written) and host_facts.is_run_by_systemd():
         found.append(Command((*systemctl, "daemon-reload")))
     if not all(_is(systemctl, "enabled", unit) for unit in (_SOCKET, _SERVICE)):
         found.append(Command((*systemctl, "enable", _SOCKET, _SERVICE)))
@@ -101,9 +101,9 @@ def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path]
 
 
 def _obstacle(systemctl: tuple[str, ...], about: Service) -> str:
-    if not facts.is_run_by_systemd():
+    if not host_facts.is_run_by_systemd():
         return "this host is not run by systemd: see `pwgrid install supervisor`, or start `pwgrid serve`"
-    return "" if _is(systemctl, "active", _SOCKET) else facts.why_no_listening(about.host, about.port)
+    return "" if _is(systemctl, "active", _SOCKET) else host_facts.why_no_listening(about.host, about.port)
 
 
 def _systemctl(asked: Asked) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import Reconnect
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.proxy.proxy_child import ProxyChild

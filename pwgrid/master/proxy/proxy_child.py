@@ -10,14 +10,14 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.common.errors import GridError
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
-from pwgrid.master.policy import report_checks
+from pwgrid.master.policy import check_reports
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.single_child import SingleChild
 from pwgrid.runtime.child_arguments import ProxyArguments
@@ -164,8 +164,8 @@ class ProxyChild(SingleChild):
                 self.ready = bool(item.data.get("ready"))
                 self.configuration = str(item.data.get("configuration", ""))  # earlier versions report none
                 self.waiting = {
-                    "waiting": report_checks.count(item.data.get("waiting")),
-                    "waitingByRun": report_checks.waiting_by_run(item.data.get("waitingByRun")),
+                    "waiting": check_reports.count(item.data.get("waiting")),
+                    "waitingByRun": check_reports.waiting_by_run(item.data.get("waitingByRun")),
                 }
             case StoppingSeen():
                 self.listening = self.ready = False

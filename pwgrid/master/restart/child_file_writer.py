@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind, Part
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Found, Verdict, verdicts

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
 from pwgrid.master.config import MasterConfig

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import Deferred
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.runtime.browser_processes import Tree, process_table
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.runtime.processes import KILL_S, is_alive

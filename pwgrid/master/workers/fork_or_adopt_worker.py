@@ -9,7 +9,7 @@ import socket
 from contextlib import ExitStack
 from dataclasses import replace
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pwgrid.common.loop import Timer
+from pwgrid.common.selectors_loop import Timer
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.control.master_side import MasterSide

@@ -13,8 +13,8 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff, Run
 from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
 from pwgrid.master.policy.worker_plan import Wanted
+from pwgrid.master.workers.event_counts import Tally
 from pwgrid.master.workers.managed_worker import ManagedWorker
-from pwgrid.master.workers.tally import Tally
 from pwgrid.settings.pools import PoolSettings
 
 log = structlog.get_logger()

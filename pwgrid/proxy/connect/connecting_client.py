@@ -23,15 +23,15 @@ from pwgrid.proxy.connect import connect_head, refusal_responses
 from pwgrid.proxy.connect.connect_metrics import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
-from pwgrid.proxy.policy.access import Access, Address
-from pwgrid.proxy.policy.choose_pool import OfferedPool
-from pwgrid.proxy.policy.connect_request import (
+from pwgrid.proxy.policy.accept_or_refuse import (
     LeasePath,
     Policy,
     Wanted,
     browser_server_headers,
     decide,
 )
+from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason

@@ -19,7 +19,7 @@ from pwgrid.common.home import home
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.worker.browser.setup_trials import Trials
+from pwgrid.worker.browser.remembered_launches import Trials
 
 Source = Literal["setting", "playwright", "system"]
 

@@ -15,7 +15,7 @@ MOSTLY_WAIT = (
     "tests/faults/test_supervisord.py",
     "tests/e2e/test_bad_input.py",
     "tests/e2e/test_clients.py",
-    "tests/e2e/test_first_words.py",
+    "tests/e2e/test_start_output.py",
     "tests/e2e/test_pools.py",
     "tests/e2e/test_run.py",
     "tests/process/test_access.py",

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUNDS_S, Histogram
-from pwgrid.master.policy.reason_classes import DEATHS, NO_SIGNAL, OTHER, RECYCLES, death_class, recycle_class
+from pwgrid.master.policy.end_reason_classes import DEATHS, NO_SIGNAL, OTHER, RECYCLES, death_class, recycle_class
 
 
 class Tally:

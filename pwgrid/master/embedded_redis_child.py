@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.loop import Loop
+from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.fork import fork_command
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
