@@ -10,7 +10,7 @@
 --      14 what the worker was told of its client: JSON, fields of the record and "caps", as in lib.lua
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
---       sessions:of:{…}, the worker's counter (-1 once, never below 0); publishes slots:{pool} if a slot came free for which a client waits
+--       sessions:of:{…}, the worker's counter (-1 once, never below 0); publishes slots:{pool} if a client waits for the slot
 --       (slots:wanted:{pool}, set by the selector).
 --
 -- Idempotent by the session's state. A pending session that completes or was ended, or for which 11 is given, had run: its

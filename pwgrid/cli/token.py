@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 import click
 
 from pwgrid.cli.ask_grid import ask, find_grid
+from pwgrid.cli.install.apply import read_record
+from pwgrid.cli.install.installation import SERVICE_USER, Places
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
@@ -22,7 +25,7 @@ from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, make
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The file of tokens, and the uid of the grid that runs with it; None where none does."""
+    """The file of tokens, and the uid of the grid that runs with it, or of the service that will; else None."""
 
     path: Path
     reader: int | None = None
@@ -40,13 +43,14 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     named = config_file or (Path(variable) if variable else None)
     path = named and find_tokens_file(named, os.environ)
     if path is not None and not is_grid_named:
-        return Place(path, _reader_of(path))
+        return Place(path, _reader_of(path) or _service_uid(path))
     try:
         grid = find_grid(port, runtime_dir)
     except NoGridError:
         if is_grid_named:
             raise
-        return Place(find_tokens_file(DEFAULT_FILE if DEFAULT_FILE.exists() else None, os.environ))
+        path = find_tokens_file(DEFAULT_FILE if DEFAULT_FILE.exists() else None, os.environ)
+        return Place(path, _service_uid(path))
     if (found := _file_of(grid)) is None:
         raise GridError("this is a private grid (pwgrid run): it takes no tokens")
     if path is not None and path.resolve() != found.resolve():
@@ -101,6 +105,15 @@ def _reader_of(path: Path) -> int | None:
         with contextlib.suppress(GridError, OSError):
             if _file_of(grid) == path:
                 return _uid(grid)
+    return None
+
+
+def _service_uid(path: Path) -> int | None:
+    """The uid of the service that is installed with this file, whether it runs or not; None where there is none."""
+    if path.parent != Places.of(user=False).config or read_record(path.parent) is None:
+        return None
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam(SERVICE_USER).pw_uid
     return None
 
 

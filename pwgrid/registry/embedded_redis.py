@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import select
 import shutil
-import socket
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
 
 SERVER_VARIABLE: Final = "PWGRID_REDIS_SERVER"
@@ -24,7 +21,6 @@ SERVER_NAMES: Final = ("redis-server", "valkey-server")
 CLI_NAMES: Final = ("redis-cli", "valkey-cli")
 OWN_DIRECTORY: Final = Path(sys.prefix, "share", "pwgrid", "redis")
 """Where `pwgrid setup` puts a server for this installation alone."""
-_RETRY_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +76,6 @@ def find_redis_cli() -> Path:
     if cli is None:
         raise GridError("no redis-cli is installed: run `pwgrid setup`, or install the system's redis-tools")
     return cli
-
-
-def wait_until_ready(socket_path: Path, deadline: float) -> None:
-    """Blocks until the server answers a PING. `deadline` is in seconds of time.monotonic(); past it, raises
-    RegistryUnavailable with the last error."""
-    reason = "it was not tried"
-    while (left_s := deadline - time.monotonic()) > 0:
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-                probe.settimeout(left_s)
-                probe.connect(str(socket_path))
-                probe.sendall(b"PING\r\n")
-                answer = probe.recv(64)
-            if answer.startswith(b"+PONG"):
-                return
-            reason = answer.decode(errors="replace").strip() or "it closed the connection"
-        except OSError as error:
-            reason = str(error)
-        select.poll().poll(_RETRY_MS)  # no event tells that another process listens now
-    raise RegistryUnavailable(f"the embedded Redis at {socket_path} does not answer: {reason}")
 
 
 def _find(names: tuple[str, ...]) -> Path | None:

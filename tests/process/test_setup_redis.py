@@ -20,6 +20,7 @@ from pwgrid.settings.value_types import RedisUrl
 from pwgrid.setup import browsers as setup_browsers
 from pwgrid.setup import redis as setup_redis
 from tests.support.bare_host import BareHost
+from tests.support.redis import wait_until_ready
 
 REAL_SERVER = embedded_redis.find_redis_server()
 VERSION = "6.2.912183"
@@ -64,7 +65,7 @@ def assert_it_serves(directory: Path) -> None:
     server = embedded_redis.prepare(directory)
     process = subprocess.Popen(server.argv, stdout=subprocess.DEVNULL)
     try:
-        embedded_redis.wait_until_ready(server.socket_path, time.monotonic() + 20)
+        wait_until_ready(server.socket_path, time.monotonic() + 20)
     finally:
         process.terminate()
         process.wait()

@@ -1,8 +1,10 @@
 """Private Redis servers for tests: on a Unix socket in a directory of their own, and proven gone afterwards."""
 
 import contextlib
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +19,27 @@ from redis import Redis
 from pwgrid.registry import embedded_redis
 
 READY_S = 20.0
+_RETRY_MS = 10
+
+
+def wait_until_ready(socket_path: Path, deadline: float) -> None:
+    """Blocks until the server answers a PING. `deadline` is in seconds of time.monotonic(); past it, raises
+    TimeoutError with the last error."""
+    reason = "it was not tried"
+    while (left_s := deadline - time.monotonic()) > 0:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+                probe.settimeout(left_s)
+                probe.connect(str(socket_path))
+                probe.sendall(b"PING\r\n")
+                answer = probe.recv(64)
+            if answer.startswith(b"+PONG"):
+                return
+            reason = answer.decode(errors="replace").strip() or "it closed the connection"
+        except OSError as error:
+            reason = str(error)
+        select.poll().poll(_RETRY_MS)  # no event tells that another process listens now
+    raise TimeoutError(f"the Redis at {socket_path} does not answer: {reason}")
 
 
 class RedisServer:
@@ -44,7 +67,7 @@ class RedisServer:
         self.socket_path.unlink(missing_ok=True)
         with (self.directory / "output.log").open("ab") as output:
             self._process = subprocess.Popen((*self._redis.argv, *self._extra), stdout=output, stderr=output)
-        embedded_redis.wait_until_ready(self.socket_path, time.monotonic() + READY_S)
+        wait_until_ready(self.socket_path, time.monotonic() + READY_S)
 
     def signal(self, number: int) -> None:
         """Sends it a signal (SIGSTOP, SIGCONT)."""

@@ -2,9 +2,11 @@
 
 import json
 import os
+import pwd
 import shlex
 import stat
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pwgrid.cli import token as cli
+from pwgrid.cli.install.apply import RECORD
+from pwgrid.cli.install.installation import SERVICE_USER, Places
 from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
@@ -165,6 +169,19 @@ def test_a_file_that_root_changes_stays_that_of_who_reads_it(path: Path) -> None
     assert path.stat().st_uid == 12345
     run(path, "create", "--name", "two")
     assert path.stat().st_uid == 12345
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_token_for_a_service_that_has_not_run_yet_is_its_user_s(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = replace(Places.of(user=False), config=path.parent)
+    monkeypatch.setattr(cli.Places, "of", lambda user: places)
+    nobody = pwd.getpwnam("nobody")
+    monkeypatch.setattr(pwd, "getpwnam", {SERVICE_USER: nobody}.__getitem__)
+    assert run(path, "create", "--name", "one").exit_code == 0
+    assert path.stat().st_uid == 0
+    (path.parent / RECORD).write_text('{"under": "systemd", "options": {}}')
+    assert run(path, "create", "--name", "two").exit_code == 0
+    assert path.stat().st_uid == nobody.pw_uid
 
 
 def test_of_two_tokens_that_are_made_at_once_only_one_is_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
