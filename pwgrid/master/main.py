@@ -127,7 +127,8 @@ class Master:
             gc.enable()
             # Python's cache of attributes looked up in types holds names. Each child would replace them with its own,
             # and copy a page for most names that it gives up.
-            sys._clear_type_cache()
+            clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache  # the former from 3.13 on
+            clear()
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
             self._serve()
         except BaseException:
