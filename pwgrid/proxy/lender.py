@@ -18,7 +18,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway, told
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
-from pwgrid.proxy.connect.refusal_responses import no_capacity
+from pwgrid.proxy.connect.refusal_sentences import no_capacity
 from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of

@@ -14,7 +14,6 @@ import pytest
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect import handoff
-from pwgrid.proxy.connect.bounded_http import MAX_HEAD_BYTES
 from pwgrid.proxy.connect.connecting_client import MAX_EARLY_BYTES
 from pwgrid.proxy.connect.handoff import (
     HandoffFailure,
@@ -27,6 +26,7 @@ from pwgrid.proxy.connect.handoff import (
     is_served,
     may_be_served,
 )
+from pwgrid.proxy.connect.http_head_limits import MAX_HEAD_BYTES
 
 WORKER = "a1b2c3d4"
 BOUND_S = 30.0

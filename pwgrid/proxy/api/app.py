@@ -25,7 +25,7 @@ from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.pools import pool_command_routes, pool_routes
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
 from pwgrid.proxy.api.roles import check_all_name_a_role, needs, open_to_all
-from pwgrid.proxy.connect.refusal_responses import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of, registry_away
+from pwgrid.proxy.connect.refusal_sentences import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, body_of, registry_away
 from pwgrid.proxy.policy.accept_or_refuse import CONNECT_HINT
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal

@@ -11,8 +11,8 @@ from typing import Any, Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from pwgrid.proxy.connect.bounded_http import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
 from pwgrid.proxy.connect.dashboard_sockets import DashboardSocketProtocol, is_dashboard_head
+from pwgrid.proxy.connect.http_head_limits import HEAD_TIMEOUT_S, MAX_HEAD_BYTES, BoundedHttpProtocol
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.policy.refusal import Refusal
 
