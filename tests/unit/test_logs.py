@@ -186,9 +186,11 @@ def under_supervisord(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SUPERVISOR_SERVER_URL", "unix:///sock")
     monkeypatch.setenv("SUPERVISOR_PROCESS_NAME", "pwgrid")
-    command = (sys.executable, "-c", "input()")
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = (sys.executable, "-c", "print(flush=True); input()")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
         try:
+            process.stdout.readline()  # while exec is under way, /proc/PID/environ is still empty
             child = ChildState("worker", "worker", process.pid, 0.0, "", "", "", 0.0, 0.0)
             left = LeftGrid(tmp_path, 8080, LockContent(1, 0.0, ""), (child,))
             monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))
