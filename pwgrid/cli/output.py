@@ -1,10 +1,14 @@
 """Makes text safe to print: what a client, a browser or a grid has said must not steer the terminal."""
 
 import json
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def printable(text: str) -> str:
@@ -20,6 +24,11 @@ def as_json(found: Any) -> str:
 def compact(found: Any) -> str:
     """The same in one line."""
     return _escaped(orjson.dumps(found).decode(), json.dumps)
+
+
+def is_live(console: "Console") -> bool:
+    """Whether lines may be drawn anew there. FORCE_COLOR makes rich take a pipe for a terminal: it asks for colours."""
+    return console.is_interactive and sys.stdout.isatty()
 
 
 def _escaped(text: str, escape: Callable[[str], str]) -> str:

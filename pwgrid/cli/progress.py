@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Column
 
 from pwgrid.cli import exit_codes
-from pwgrid.cli.output import printable
+from pwgrid.cli.output import is_live, printable
 from pwgrid.setup.packages import Steps
 
 
@@ -77,8 +77,7 @@ class LiveDisplay(Display):
 def display() -> Display:
     """A live display on a terminal, else plain lines."""
     console = Console()
-    # FORCE_COLOR makes rich take a pipe for a terminal: it asks for colours, not for lines that are drawn anew.
-    return LiveDisplay(console) if console.is_interactive and sys.stdout.isatty() else Display()
+    return LiveDisplay(console) if is_live(console) else Display()
 
 
 class Silent(Display):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from typing import Any
 import click
 
 from pwgrid.cli.ask_grid import ask, find_grid
-from pwgrid.cli.install.apply import read_record
+from pwgrid.cli.install.apply import RECORD
+from pwgrid.cli.install.host_facts import uid_of
 from pwgrid.cli.install.installation import SERVICE_USER, Places
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
@@ -110,11 +110,8 @@ def _reader_of(path: Path) -> int | None:
 
 def _service_uid(path: Path) -> int | None:
     """The uid of the service that is installed with this file, whether it runs or not; None where there is none."""
-    if path.parent != Places.of(user=False).config or read_record(path.parent) is None:
-        return None
-    with contextlib.suppress(KeyError):
-        return pwd.getpwnam(SERVICE_USER).pw_uid
-    return None
+    is_installed = path.parent == Places.of(user=False).config and path.with_name(RECORD).exists()
+    return uid_of(SERVICE_USER) if is_installed else None
 
 
 def _uid(grid: RunningGrid) -> int:

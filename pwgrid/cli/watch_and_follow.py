@@ -1,6 +1,5 @@
 """`pwgrid status --watch` and `pwgrid sessions --follow`: in place on a terminal, line by line into a pipe."""
 
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from pwgrid.cli import grid_queries, tables
 from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
-from pwgrid.cli.output import compact, printable
+from pwgrid.cli.output import compact, is_live, printable
 from pwgrid.common.errors import GridError
 
 Found = dict[str, Any]
@@ -36,7 +35,7 @@ def status_text(found: Iterable[Found]) -> str:
 def watch_status(look: Callable[[], list[Found]], every_s: float, *, as_json: bool) -> None:
     """Shows the status again every `every_s` seconds, also while there is no grid; until Ctrl-C."""
     console = Console()
-    if as_json or not (console.is_interactive and sys.stdout.isatty()):
+    if as_json or not is_live(console):
         for found in _again(every_s, look):
             _print_lines(found, as_json=as_json)
         return

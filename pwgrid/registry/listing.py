@@ -13,7 +13,7 @@ from pwgrid.registry.redis_client import RedisClient
 _CHUNK: Final = 200
 
 MOST_READ: Final = 10_000
-"""How many records one page may read, 0.15 s. With the default SESSION_HISTORY_MAX that is all there are."""
+"""How many records one page may read; by hand, 0.15 s. With the default SESSION_HISTORY_MAX that is all there are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from pwgrid.cli.install.host_facts import uid_of
 from pwgrid.cli.install.install_steps import (
     Command,
     Directory,
@@ -41,8 +42,10 @@ def present(wanted: Wanted) -> Present:
     return Present(
         files=contents(each.path for each in wanted.files),
         directories={each.path for each in wanted.directories if each.path.is_dir()},
-        has_user=wanted.user is not None and _has_user(wanted.user.name),
-        others={each.path for each in wanted.kept if each.path.is_file() and not _is_theirs(each)},
+        has_user=wanted.user is not None and uid_of(wanted.user.name) is not None,
+        others={
+            each.path for each in wanted.kept if each.path.is_file() and each.path.stat().st_uid != uid_of(each.owner)
+        },
     )
 
 
@@ -136,8 +139,7 @@ def remove_files(removal: Removal) -> None:
 def remove_rest(removal: Removal, say: Say) -> None:
     """Removes the user and the directories, and says what stays: of directories in each other, the innermost. Raises
     GridError."""
-    if removal.user and _has_user(removal.user):
-        uid = pwd.getpwnam(removal.user).pw_uid
+    if removal.user and (uid := uid_of(removal.user)) is not None:
         for path in (path for directory in removal.own for path in directory.rglob("*")):
             if path.lstat().st_uid == uid:
                 os.chown(path, os.geteuid(), -1, follow_symlinks=False)
@@ -171,15 +173,3 @@ def _write(path: Path, text: str, mode: int, owner: str = "", group: str = "") -
     uid = pwd.getpwnam(owner).pw_uid if owner else -1
     gid = grp.getgrnam(group).gr_gid if group else -1
     write_whole(path, text.encode(errors="surrogateescape"), mode=mode, uid=uid, gid=gid, durable=True)
-
-
-def _is_theirs(kept: Handover) -> bool:
-    return _has_user(kept.owner) and kept.path.stat().st_uid == pwd.getpwnam(kept.owner).pw_uid
-
-
-def _has_user(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import os
+import pwd
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ import pwgrid
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.master.proxy.listener import open_listener
+from pwgrid.settings.endpoint import reachable
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_for_pool
 
@@ -78,6 +80,14 @@ def closed(found: Iterable[Path], *, shown: Iterable[Path] = ()) -> Iterator[Pat
                 break
 
 
+def uid_of(user: str) -> int | None:
+    """The uid of a user; None where there is no such user."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
 def is_run_by_systemd() -> bool:
     """Whether systemd is pid 1 here (sd_booted)."""
     return Path("/run/systemd/system").is_dir()
@@ -85,8 +95,7 @@ def is_run_by_systemd() -> bool:
 
 def is_ready(host: str, port: int) -> bool:
     """Whether a grid that listens there is ready."""
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    asks = http.client.HTTPConnection(address, port, timeout=_ANSWER_S)
+    asks = http.client.HTTPConnection(reachable(host), port, timeout=_ANSWER_S)
     with contextlib.closing(asks), contextlib.suppress(OSError, http.client.HTTPException):
         asks.request("GET", "/health/ready")
         return asks.getresponse().status == http.HTTPStatus.OK

@@ -4,7 +4,6 @@ import ipaddress
 import os
 import secrets
 import shlex
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import click
 from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Directory, Handover, Record, TextFile, User, Wait, Wanted
 from pwgrid.cli.install.service_files import Service
-from pwgrid.cli.own_command import by_path
+from pwgrid.cli.own_command import by_path, on_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.home import home
 from pwgrid.common.shipped_files import resource_dir
@@ -160,8 +159,7 @@ def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]
 
 
 def status_note(service: Service) -> str:
-    """How to see the status: by the link on PATH if that leads to this installation; another one has other code."""
-    found = shutil.which("pwgrid")
-    is_own = found is not None and Path(found).resolve() == Path(service.command[0]).resolve()
-    command = (found,) if found is not None and is_own else service.command
+    """How to see the status: by the link on PATH if that leads to this installation."""
+    found = on_path(service.command[0])
+    command = (found,) if found is not None else service.command
     return f"status     {'sudo ' if service.user else ''}{shlex.join(command)} status"

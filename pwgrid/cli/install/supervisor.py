@@ -2,7 +2,6 @@
 
 import configparser
 import os
-import pwd
 import shlex
 import shutil
 import subprocess
@@ -98,11 +97,8 @@ def forget(before: Record) -> list[Command]:
 def _runtime_dir(conf: Path) -> Path | None:
     """Where the service has its runtime directories: root asks no other user's grid without naming it. None if the user
     is gone."""
-    try:
-        uid = pwd.getpwnam(SERVICE_USER).pw_uid
-    except KeyError:
-        return None
-    return _temporary_directory(conf) / f"pwgrid-{uid}"
+    uid = host_facts.uid_of(SERVICE_USER)
+    return None if uid is None else _temporary_directory(conf) / f"pwgrid-{uid}"
 
 
 def _temporary_directory(conf: Path) -> Path:

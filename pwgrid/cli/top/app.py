@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from pwgrid.cli import exit_codes
+from pwgrid.cli.output import is_live
 from pwgrid.cli.top.draw import draw
 from pwgrid.cli.top.key_actions import Quit, State, press, rows
 from pwgrid.cli.top.snapshot import Event, Snapshot
@@ -25,7 +26,7 @@ _EVENTS_KEPT: Final = 500
 def top(port: int | None, runtime_dir: str | None, every_s: float) -> int:
     """Runs until the user quits; returns the exit code. Raises GridError where there is no grid, or no terminal."""
     console = Console()
-    if not (console.is_interactive and sys.stdout.isatty() and sys.stdin.isatty()):
+    if not (is_live(console) and sys.stdin.isatty()):
         raise GridError("pwgrid top needs a terminal; pwgrid status --watch writes into a pipe, too")
     watcher = Watcher(port, runtime_dir, every_s)
     watcher.start()
