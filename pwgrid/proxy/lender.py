@@ -16,13 +16,14 @@ import structlog
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.client_traces import Attempt
-from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway, told
+from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
 from pwgrid.proxy.connect.refusal_sentences import no_capacity
 from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.proxy.select.without_redis import names_and_caps
 from pwgrid.registry import records
 from pwgrid.registry.records import EXPIRES_AT, LEASE
 
@@ -166,7 +167,7 @@ class Lender:
             "client": ticket.client,
             "secret": secret,
             "expiresAt": expires_at,
-            "told": {name: text for name, text in told(ticket).items() if name != EXPIRES_AT},
+            "told": {name: text for name, text in names_and_caps(ticket).items() if name != EXPIRES_AT},
         }
         try:
             answer = await self._handoffs.ask(lease_id.worker_id, {**question, "do": "take"})

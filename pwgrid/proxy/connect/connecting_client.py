@@ -39,6 +39,7 @@ from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
+from pwgrid.proxy.select.without_redis import names_and_caps
 from pwgrid.registry import records
 from pwgrid.registry.registry import Selection
 from pwgrid.settings.model import Settings
@@ -288,7 +289,7 @@ class Upgrade(asyncio.Protocol):
         compression = gateway.compresses(self._transport, self._peer)
         passed_on = {"client": ticket.client, "headers": browser_server_headers(fields, compression=compression)}
         if ticket.fields:
-            passed_on["told"] = told(ticket)
+            passed_on["told"] = names_and_caps(ticket)
         if self._attempt is not None:
             self._attempt.asks(ticket)
             passed_on["trace"] = self._attempt.traceparent()
@@ -429,11 +430,6 @@ def _fields(wanted: Wanted) -> dict[str, str]:
         records.TOKEN: wanted.identity.name,
     }
     return {name: value for name, value in fields.items() if value}
-
-
-def told(ticket: Ticket) -> dict[str, str]:
-    """Returns what the worker is told of this client, to make up a record that Redis does not have."""
-    return {**ticket.fields, records.CAPS: ",".join(ticket.caps)} if ticket.caps else {**ticket.fields}
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int] | str | None) -> Address:

@@ -1,4 +1,6 @@
-"""Chooses workers while Redis is away, by the master's roster and the workers' own answers. Takes no lease."""
+"""Chooses workers while Redis is away, by the master's roster and the workers' own answers. Takes no lease.
+
+A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was told."""
 
 from collections import deque
 from collections.abc import Collection
@@ -6,6 +8,7 @@ from typing import Final
 
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
+from pwgrid.registry import records
 from pwgrid.registry.registry import Selection
 
 CHOSEN_LOCALLY: Final = ""
@@ -56,3 +59,8 @@ class LocalSelection:
 
     def freed(self, worker_id: str) -> None:
         self._full.discard(worker_id)
+
+
+def names_and_caps(ticket: Ticket) -> dict[str, str]:
+    """Returns what the worker is told of this client: owner, names and caps for a record that Redis does not have."""
+    return {**ticket.fields, records.CAPS: ",".join(ticket.caps)} if ticket.caps else {**ticket.fields}
