@@ -18,7 +18,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
-from pwgrid.proxy.connect import connect_head, refusal_sentences
+from pwgrid.proxy.connect import parse_head, refusal_sentences
 from pwgrid.proxy.connect.connect_metrics import Figures, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
@@ -241,7 +241,7 @@ class Upgrade(asyncio.Protocol):
     async def _run(self, whole_head: bytes) -> None:
         failure: Exception | None = None
         try:
-            head = connect_head.parse(whole_head)
+            head = parse_head.parse(whole_head)
             if (traces := self._gateway.traces) is not None:
                 self._attempt = traces.attempt("connect", head.fields)
             peer = self._peer[0] if self._peer else ""

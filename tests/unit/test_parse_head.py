@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.proxy.connect.connect_head import parse
+from pwgrid.proxy.connect.parse_head import parse
 from pwgrid.proxy.policy.refusal import Refusal
 
 HEAD = b"GET /?browser=chromium HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%s\r\n"
