@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from bench.client import load_client
 from bench.harness import Bench, Options, Row, memory_kib, open_files, within
-from bench.servers import driver, fake_pair, settled
+from bench.servers import driver, eventually, fake_pair, settled
 
 
 def run(options: Options) -> list[Row]:
@@ -19,6 +21,8 @@ def run(options: Options) -> list[Row]:
         client.order("hold", target=pair.via_grid, count=count)
         assert pair.grid.active() == count
         held = {name: memory_kib(pid) for name, pid in pair.pids.items()}
+        with contextlib.suppress(AssertionError):  # then the row shows it
+            eventually(lambda: open_files(pair.pids["proxy"]) <= files, "the worker has answered for the last ones", 5)
         more_files = open_files(pair.pids["proxy"]) - files
         client.order("drop")
         settled(pair.grid)
