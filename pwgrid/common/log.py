@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 import structlog
 from structlog import contextvars, processors
-from structlog.dev import Column, ColumnFormatter, ConsoleRenderer, LogLevelColumnFormatter
+from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter, LogLevelColumnFormatter
 from structlog.stdlib import ProcessorFormatter, add_logger_name
 from structlog.typing import EventDict, Processor
 
@@ -150,19 +150,11 @@ def text_renderer(*, colors: bool) -> ConsoleRenderer:
     """structlog's own columns, with values by `text_value`."""
     styles = ConsoleRenderer.get_default_column_styles(colors)
     levels = ConsoleRenderer.get_default_level_styles(colors)
-
-    # A session logs two lines, and structlog's own formatter makes a file in memory for each of their ten values.
-    def alone(style: str) -> ColumnFormatter:
-        return lambda _, value: f"{style}{text_value(value)}{styles.reset}"
-
-    def named(key: str, value: object) -> str:
-        return f"{styles.kv_key}{key}{styles.reset}={styles.kv_value}{text_value(value)}{styles.reset}"
-
     columns = [
-        Column("time", alone(styles.timestamp)),
+        Column("time", KeyValueColumnFormatter(None, styles.timestamp, styles.reset, str)),
         Column("level", LogLevelColumnFormatter(levels, styles.reset)),
-        Column("event", alone(styles.bright)),
-        Column("", named),
+        Column("event", KeyValueColumnFormatter(None, styles.bright, styles.reset, text_value)),
+        Column("", KeyValueColumnFormatter(styles.kv_key, styles.kv_value, styles.reset, text_value)),
     ]
     return ConsoleRenderer(columns=columns, sort_keys=False)
 

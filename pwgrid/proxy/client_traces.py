@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.trace_export import Span, Traces
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.request_head import Fields
 from pwgrid.proxy.roster import WorkerView
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
@@ -23,9 +22,9 @@ class ClientTraces:
     traces: Traces
     with_names: bool
 
-    def attempt(self, name: str, fields: Fields) -> Attempt:
-        """A client has come to connect or to borrow, with these header fields."""
-        return Attempt(self.traces.begin(name, _carrier(fields)), with_names=self.with_names)
+    def attempt(self, name: str, headers: Iterable[tuple[str, str]]) -> Attempt:
+        """A client has come to connect or to borrow, with these headers."""
+        return Attempt(self.traces.begin(name, _carrier(headers)), with_names=self.with_names)
 
     def session_over(self, worker_id: str, told: Mapping[str, Any]) -> None:
         """A worker tells of the end of a session that was handed off with a `traceparent`."""
@@ -120,12 +119,12 @@ class Attempt:
 
 
 @contextlib.contextmanager
-def attempting(traces: ClientTraces | None, name: str, fields: Fields) -> Iterator[Attempt | None]:
+def attempting(traces: ClientTraces | None, name: str, headers: Iterable[tuple[str, str]]) -> Iterator[Attempt | None]:
     """What happens in the block is one attempt, None where nothing is traced."""
     if traces is None:
         yield None
         return
-    attempt = traces.attempt(name, fields)
+    attempt = traces.attempt(name, headers)
     try:
         yield attempt
     except Exception as failure:
@@ -143,8 +142,12 @@ def _names(fields: Mapping[str, str], *, with_names: bool) -> dict[str, str | No
     }
 
 
-def _carrier(fields: Fields) -> dict[str, str]:
-    """Of a client's header fields, those that say what the span is part of; nothing where it does not say so once."""
-    if len(fields.get("traceparent", ())) != 1:
+def _carrier(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Of a client's headers, those that say what the span is part of; nothing where it does not say so once."""
+    found: dict[str, list[str]] = {"traceparent": [], "tracestate": []}
+    for name, value in headers:
+        if (known := found.get(name.lower())) is not None:
+            known.append(value)
+    if len(found["traceparent"]) != 1:
         return {}
-    return {name: ",".join(fields.get(name, ())) for name in ("traceparent", "tracestate")}
+    return {name: ",".join(values) for name, values in found.items()}

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 import pytest
+from websockets.datastructures import Headers
 
 from pwgrid.proxy.policy import failed_logins
 from pwgrid.proxy.policy.access import ANYBODY, OPERATORS_TOKEN, WRONG_OR_REVOKED, Access, Identity
 from pwgrid.proxy.policy.failed_logins import MAX_PEERS, MOST, WITHIN_S, FailedLogins
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.request_head import fields_of
 from pwgrid.tokens.tokens import NAME, NO_TOKENS, Role, Token, Tokens, make
 
 CI, CI_TEXT = make("ci", Role.CLIENT, 3, ["appa", "appb"], 0.0)
@@ -32,7 +32,7 @@ def access(
 
 def ask(grid: Access, text: str = "", peer: str = "10.0.0.1", **headers: str) -> Identity:
     parameters = [("token", text)] if text else []
-    given = fields_of([("Host", "grid"), *((name.replace("_", "-"), value) for name, value in headers.items())])
+    given = Headers({"Host": "grid", **{name.replace("_", "-"): value for name, value in headers.items()}})
     return grid.check(given, parameters, ("10.0.0.9", 8080), peer)
 
 
@@ -138,13 +138,13 @@ def test_no_token_is_no_wrong_token() -> None:
 def test_one_request_is_not_many_guesses() -> None:
     grid = access("s3cret")
     guesses = [("token", f"guess{n}") for n in range(100)]
-    fields = fields_of([("Host", "grid")])
+    headers = Headers({"Host": "grid"})
     with pytest.raises(Refusal):
-        grid.check(fields, [*guesses, ("token", "s3cret")], None, "10.0.0.1")
+        grid.check(headers, [*guesses, ("token", "s3cret")], None, "10.0.0.1")
     statuses = []
     for _ in range(MOST):
         with pytest.raises(Refusal) as caught:
-            grid.check(fields, guesses, None, "10.0.0.1")
+            grid.check(headers, guesses, None, "10.0.0.1")
         statuses.append(caught.value.status)
     assert statuses.count(401) == 3  # with the first one 12 guesses
 

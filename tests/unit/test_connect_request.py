@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
+from websockets.datastructures import Headers
+from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
@@ -15,7 +17,6 @@ from pwgrid.proxy.policy.accept_or_refuse import (
     LeasePath,
     Policy,
     Wanted,
-    as_websockets_has_it,
     browser_server_headers,
     decide,
     is_usual_handshake,
@@ -24,7 +25,6 @@ from pwgrid.proxy.policy.access import Access, Address
 from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.request_head import RequestHead, fields_of
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
@@ -52,13 +52,13 @@ def headers(*more: tuple[str, str], without: str = "") -> Pairs:
 
 
 def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> Wanted:
-    return decide(RequestHead(target, fields_of(given)), policy, local)
+    return decide(Request(target, Headers(given)), policy, local)
 
 
 def test_the_handshake_of_playwright_s_client_is_a_usual_one() -> None:
     extensions = ("sec-websocket-extensions", "permessage-deflate; client_max_window_bits")
     agent = ("user-agent", "Playwright/1.65.2 (x64; debian 12) node/20.20")
-    assert is_usual_handshake(RequestHead("/", fields_of(headers(extensions, agent))))
+    assert is_usual_handshake(Request("/", Headers(headers(extensions, agent))))
 
 
 VALUES = {
@@ -83,9 +83,9 @@ def one_odd_header(draw: st.DrawFn) -> Pairs:
 @examples(given=one_odd_header(), method=st.sampled_from(["GET", "POST"]))
 @settings(max_examples=500)
 def test_what_looks_like_a_usual_handshake_is_one_that_websockets_accepts(given: Pairs, method: str) -> None:
-    head = RequestHead("/", fields_of(given), method)
-    if is_usual_handshake(head):
-        ServerProtocol().process_request(as_websockets_has_it(head))
+    request = Request("/", Headers(given), method)
+    if is_usual_handshake(request):
+        ServerProtocol().process_request(request)
 
 
 FIREFOX_CLIENT = ("x-playwright-browser", "firefox")
@@ -286,7 +286,7 @@ def test_the_browser_server_learns_nothing_it_need_not_know() -> None:
         ("x-playwright-proxy", "*"),
         ("sec-websocket-extensions", "permessage-deflate"),
     )
-    assert browser_server_headers(fields_of(given), compression=False) == {
+    assert browser_server_headers(Headers(given), compression=False) == {
         "host": "localhost",
         "upgrade": "websocket",
         "connection": "Upgrade",
@@ -298,13 +298,13 @@ def test_the_browser_server_learns_nothing_it_need_not_know() -> None:
 
 
 def test_compression_is_offered_on_when_it_is_wanted() -> None:
-    given = fields_of(headers(("sec-websocket-extensions", "permessage-deflate")))
+    given = Headers(headers(("sec-websocket-extensions", "permessage-deflate")))
     offered = browser_server_headers(given, compression=True)
     assert offered["sec-websocket-extensions"] == "permessage-deflate"
 
 
 def test_a_header_that_comes_twice_is_one_list() -> None:
-    given = fields_of(headers(("x-playwright-proxy", "a"), ("X-Playwright-Proxy", "b")))
+    given = Headers(headers(("x-playwright-proxy", "a"), ("X-Playwright-Proxy", "b")))
     assert browser_server_headers(given, compression=False)["x-playwright-proxy"] == "a, b"
 
 
@@ -455,7 +455,7 @@ def test_a_bad_request_with_a_lease_is_refused(target: str, given: Pairs, status
     ],
 )
 def test_only_the_grid_s_own_page_may_ask_what_it_needs(host: str, origin: str, access: Access, is_own: bool) -> None:
-    given = fields_of([("host", host), ("origin", origin)])
+    given = Headers([("host", host), ("origin", origin)])
     with contextlib.nullcontext() if is_own else pytest.raises(Refusal, match="a web page may not drive the grid"):
         access.check(given, [], ("10.0.0.5", 8080), from_own_page=True)
     with pytest.raises(Refusal, match="a web page may not drive the grid"):  # not even that page gets a session

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.datastructures import Headers
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
@@ -26,7 +27,6 @@ from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, rela
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.request_head import fields_of
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -76,9 +76,9 @@ def live_routes(grid: Proxy, access: Access) -> APIRouter:
 
     def who(socket: WebSocket) -> Identity:
         """Returns who asks. Raises Refusal for those who may not use the grid."""
-        fields, parameters = fields_of(socket.headers.items()), socket.query_params.multi_items()
+        headers, parameters = Headers(socket.headers.items()), socket.query_params.multi_items()
         peer = socket.client.host if socket.client else ""
-        return access.check(fields, parameters, socket.scope.get("server"), peer, from_own_page=True)
+        return access.check(headers, parameters, socket.scope.get("server"), peer, from_own_page=True)
 
     def operator(socket: WebSocket) -> Identity:
         """As `who`. Raises Refusal for all others, too."""

@@ -21,7 +21,6 @@ from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.labels_and_run_names import run_name
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.request_head import fields_of
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records
 from pwgrid.settings.endpoint import base_url
@@ -49,7 +48,7 @@ def lease_routes(grid: "Proxy") -> APIRouter:
         """Keeps a slot of the pool that serves the label key, and returns its endpoint."""
         with (
             _refusal_told(grid.gateway, request),
-            attempting(grid.gateway.traces, "borrow", fields_of(request.headers.items())) as attempt,
+            attempting(grid.gateway.traces, "borrow", request.headers.items()) as attempt,
         ):
             wish = _wish(grid.gateway, wanted, identity, address_of(request))
             ticket = grid.lender.ticket(wish)

@@ -8,10 +8,10 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.routing import BaseRoute
+from websockets.datastructures import Headers
 
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.request_head import fields_of
 from pwgrid.tokens.tokens import Role
 
 OPEN: Final = "open"
@@ -23,7 +23,7 @@ class _Open:
         """Raises Refusal for a foreign Host."""
         # Load balancers check health with HTTP/1.0, which has no Host.
         if "host" in request.headers or request.scope.get("http_version") != "1.0":
-            _access(request).check_host(fields_of(request.headers.items()), request.scope.get("server"))
+            _access(request).check_host(Headers(request.headers.items()), request.scope.get("server"))
 
 
 class _Needs:
@@ -32,12 +32,12 @@ class _Needs:
 
     async def __call__(self, request: Request) -> Identity:
         """Returns who asks. Raises Refusal for those who may not."""
-        fields, parameters = fields_of(request.headers.items()), request.query_params.multi_items()
+        headers, parameters = Headers(request.headers.items()), request.query_params.multi_items()
         peer = request.client.host if request.client else ""
         # Browsers send the dashboard's Origin with its requests, except with GET and HEAD.
         from_own_page = request.method not in ("GET", "HEAD")
         local = request.scope.get("server")
-        identity = _access(request).check(fields, parameters, local, peer, from_own_page=from_own_page)
+        identity = _access(request).check(headers, parameters, local, peer, from_own_page=from_own_page)
         if self.role is Role.OPERATOR and not identity.is_operator:
             raise Refusal(
                 403,

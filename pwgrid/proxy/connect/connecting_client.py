@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import structlog
 from uvicorn.config import Config
 from uvicorn.server import ServerState
+from websockets.datastructures import Headers
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect import parse_head, refusal_sentences
@@ -34,7 +35,6 @@ from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
-from pwgrid.proxy.policy.request_head import Fields
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
@@ -241,17 +241,17 @@ class Upgrade(asyncio.Protocol):
     async def _run(self, whole_head: bytes) -> None:
         failure: Exception | None = None
         try:
-            head = parse_head.parse(whole_head)
+            request = parse_head.parse(whole_head)
             if (traces := self._gateway.traces) is not None:
-                self._attempt = traces.attempt("connect", head.fields)
+                self._attempt = traces.attempt("connect", request.headers.raw_items())
             peer = self._peer[0] if self._peer else ""
-            wanted = decide(head, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
+            wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
             if wanted.lease is not None:  # its worker decides, even while the grid takes no others
-                await self._serve_with_lease(wanted.lease, head.fields)
+                await self._serve_with_lease(wanted.lease, request.headers)
             elif (closed := self._gateway.closed()) is not None:
                 raise closed
             else:
-                await self._serve(wanted, head.fields)
+                await self._serve(wanted, request.headers)
         except Refusal as refusal:
             failure = refusal
             self._refuse(refusal)
@@ -266,7 +266,7 @@ class Upgrade(asyncio.Protocol):
         if self._attempt is not None:
             self._attempt.ends(failure)
 
-    async def _serve(self, wanted: Wanted, fields: Fields) -> None:
+    async def _serve(self, wanted: Wanted, headers: Headers) -> None:
         """Leases a slot and hands the client over; if the worker does not take it, tries another one."""
         gateway = self._gateway
         ticket = self._ticket = Ticket(
@@ -287,7 +287,7 @@ class Upgrade(asyncio.Protocol):
         if wanted.worker_id is not None:
             await self._check_endpoint(wanted, wanted.worker_id)
         compression = gateway.compresses(self._transport, self._peer)
-        passed_on = {"client": ticket.client, "headers": browser_server_headers(fields, compression=compression)}
+        passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
         if ticket.fields:
             passed_on["told"] = names_and_caps(ticket)
         if self._attempt is not None:
@@ -312,13 +312,13 @@ class Upgrade(asyncio.Protocol):
             gateway.counts.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
 
-    async def _serve_with_lease(self, lease: LeasePath, fields: Fields) -> None:
+    async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
         gateway = self._gateway
         compression = gateway.compresses(self._transport, self._peer)
         request = {
             "client": _text(self._peer),
-            "headers": browser_server_headers(fields, compression=compression),
+            "headers": browser_server_headers(headers, compression=compression),
             "lease": [lease.lease_id, lease.secret],
         }
         if self._attempt is not None:

@@ -336,8 +336,8 @@ def clear_marks(sock: socket.socket) -> None:
     """Removes the marks that `is_passed_on` and `is_served` look for. They belong to the connection itself, not to a
     process's copy of it, so that they outlive any worker. A Unix socket has none."""
     if sock.family != socket.AF_UNIX:
-        # uvloop's own object makes such a socket for each call, and Python asks the kernel for what is not given.
-        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, sock.fileno())
+        # uvloop's own socket object would make such a socket for each call.
+        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=sock.fileno())
         try:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)

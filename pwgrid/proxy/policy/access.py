@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
+from websockets.datastructures import Headers
+
 from pwgrid.proxy.policy.failed_logins import FailedLogins
 from pwgrid.proxy.policy.refusal import Refusal, come_back
-from pwgrid.proxy.policy.request_head import Fields
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.tokens import NO_TOKENS, Role, Tokens
 
@@ -97,7 +98,7 @@ class Access:
 
     def check(
         self,
-        fields: Fields,
+        headers: Headers,
         parameters: Iterable[tuple[str, str]],
         local: Address,
         peer: str = "",
@@ -106,27 +107,27 @@ class Access:
     ) -> Identity:
         """Returns who asks. Raises Refusal if the request may not be served. `local` is the address that the client has
         connected to, `peer` the client's host. `from_own_page`: the dashboard may make this request, too."""
-        self.check_host(fields, local)
-        identity = self._identify(fields, parameters, peer)
-        own = self._own_origins(fields) if from_own_page else frozenset()
-        check_origin(fields, self.allowed_origins | own)
+        self.check_host(headers, local)
+        identity = self._identify(headers, parameters, peer)
+        own = self._own_origins(headers) if from_own_page else frozenset()
+        check_origin(headers, self.allowed_origins | own)
         return identity
 
-    def _own_origins(self, fields: Fields) -> frozenset[str]:
+    def _own_origins(self, headers: Headers) -> frozenset[str]:
         """Returns the origins of the dashboard under the request's Host; none if the Host is a name that somebody else
         may have pointed at the grid's address (DNS rebinding)."""
-        (given,) = fields["host"]
+        given = headers["host"]
         name = _name_in(given) or ""
         named = self.allowed_hosts - {"*"} | self.own_hosts
         is_ours = _is_address(name) or _is_loopback_name(name) or _is_one_of(name, named)
         return frozenset({f"http://{given}", f"https://{given}"} if is_ours else ())
 
-    def _identify(self, fields: Fields, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
+    def _identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
         """Returns the identity of the request's token. Raises Refusal(401), or 429 after too many wrong tokens."""
         tokens = self.tokens()
         if not self._asks_for_one(tokens):
             return ANYBODY
-        given = _given(fields, parameters)
+        given = _given(headers, parameters)
         if not given:
             raise _unknown(
                 "this grid asks for a token: "
@@ -161,13 +162,13 @@ class Access:
     def _asks_for_one(self, tokens: Tokens) -> bool:
         return bool(self.token or tokens.are_there or self.is_closed)
 
-    def check_host(self, fields: Fields, local: Address) -> None:
+    def check_host(self, headers: Headers, local: Address) -> None:
         """Raises Refusal if the Host is no name of the grid. A web page may point its own name at the grid's address
         (DNS rebinding), and would then read the answers as those of its own site.
 
         A literal address in the Host is safe: no page can redefine it.
         """
-        given = fields.get("host", ())
+        given = headers.get_all("host")
         if len(given) != 1 or (name := _name_in(given[0])) is None:
             raise Refusal(400, "a request names one host in its Host header")
         if _is_one_of(name, self.allowed_hosts) or _is_one_of(name, self.own_hosts) or _is_loopback_name(name):
@@ -182,9 +183,9 @@ class Access:
         )
 
 
-def check_origin(fields: Fields, allowed: frozenset[str]) -> None:
+def check_origin(headers: Headers, allowed: frozenset[str]) -> None:
     """Raises Refusal(403) for a request from a web page of another site, which browsers mark with its Origin."""
-    for origin in fields.get("origin", ()):
+    for origin in headers.get_all("origin"):
         if origin not in allowed:
             raise Refusal(
                 403,
@@ -193,11 +194,11 @@ def check_origin(fields: Fields, allowed: frozenset[str]) -> None:
             )
 
 
-def _given(fields: Fields, parameters: Iterable[tuple[str, str]]) -> list[str]:
+def _given(headers: Headers, parameters: Iterable[tuple[str, str]]) -> list[str]:
     """Returns the tokens of a request: `?token=`, `x-hub-secret`, `Authorization: Bearer`."""
     given = [value for name, value in parameters if name == "token"]
-    given += [value.strip() for value in fields.get(TOKEN_HEADER, ())]
-    for value in fields.get("authorization", ()):
+    given += [value.strip() for value in headers.get_all(TOKEN_HEADER)]
+    for value in headers.get_all("authorization"):
         scheme, _, credentials = value.partition(" ")
         if scheme.lower() == "bearer":
             given.append(credentials.strip())

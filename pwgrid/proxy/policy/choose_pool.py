@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from websockets.datastructures import Headers
+
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
-from pwgrid.proxy.policy.request_head import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,13 @@ def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, Offere
     return min(named, default=None)
 
 
-def asked_browser_type(fields: Fields, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
+def asked_browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
     """Returns the type from `?browser=` or the path, else the client's own, else None. Raises Refusal if they
     differ."""
     url = {value.lower() for name, value in parameters if name == "browser"}
     if from_path is not None:
         url.add(from_path)
-    client = {value.lower() for value in fields.get("x-playwright-browser", ())}
+    client = {value.lower() for value in headers.get_all("x-playwright-browser")}
     for given in sorted(url | client):
         if given not in BROWSER_TYPES:
             raise _no_such_browser(f"unknown browser {given[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")

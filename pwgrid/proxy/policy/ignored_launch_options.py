@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import orjson
-
-from pwgrid.proxy.policy.request_head import Fields
+from websockets.datastructures import Headers
 
 HEADER: Final = "x-playwright-launch-options"
 PARAMETER: Final = "launch-options"
@@ -24,10 +23,10 @@ _OF_THE_CLIENT: Final = frozenset(
 """Playwright Test sends these with each connect; they are about the client's own processes and directories."""
 
 
-def not_heeded(fields: Fields, parameters: Iterable[tuple[str, str]], grid: Mapping[str, object]) -> tuple[str, ...]:
+def not_heeded(headers: Headers, parameters: Iterable[tuple[str, str]], grid: Mapping[str, object]) -> tuple[str, ...]:
     """Returns the names of ignored options, sorted; no values, which may be secrets. Leaves out options that ask for
     nothing, or for what `grid` has anyway (Playwright's names and values)."""
-    given = [value for name, value in parameters if name == PARAMETER] or fields.get(HEADER, ())
+    given = [value for name, value in parameters if name == PARAMETER] or headers.get_all(HEADER)
     if not given:
         return ()
     try:
