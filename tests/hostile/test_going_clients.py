@@ -199,7 +199,7 @@ async def test_nothing_stays_of_what_a_client_has_under_way_when_it_goes(
 async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too() -> None:
     async with shared_browser() as shared:
         async with protocol_client(shared.watched.endpoint) as client:
-            context = await client.new_context()
+            context = await client.new_context(recordVideo=VIDEO)
             await client.send(context, "close")
             assert left_behind(shared.watched) != []
             with shared.browser_stopped():

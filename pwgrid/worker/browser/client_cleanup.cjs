@@ -47,6 +47,7 @@ class Client {
     this.streams = new Set(); // of files
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
+    this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
     this.files = []; // outside its directory, like downloads
     // what the rules in guard.cjs read
     this.guard = clients.options.clientGuard;
@@ -259,7 +260,7 @@ class Client {
     if (undone.length)
       await settledWithin(END_LIMIT_MS, undone);
     for (const made of [this.directory, ...this.files].filter(Boolean))
-      if (!removeIfEmpty(made))
+      if (fs.existsSync(made)) // one system call, and most have none; fs.promises.rm takes three turns through Node's threads
         await fs.promises.rm(made, { recursive: true, force: true }).catch(console.error);
     byDirectory.delete(this.directory);
   }
@@ -323,9 +324,10 @@ class Clients {
     if (this.options.slots > 1)
       browser.options.browserLogsCollector.recentLogs = () => [];
     const { artifactsDir } = browser.options;
-    const directory = () => this.directoryOf(this.running.getStore(), artifactsDir);
-    Object.defineProperty(browser.options, 'artifactsDir', { get: directory });
-    Object.defineProperty(browser.options, 'tracesDir', { get: directory });
+    const client = () => this.running.getStore();
+    Object.defineProperty(browser.options, 'artifactsDir', { get: () => this.directoryOf(client(), artifactsDir) });
+    // Each context reads it; Playwright itself makes it when a trace begins.
+    Object.defineProperty(browser.options, 'tracesDir', { get: () => this.nameDirectoryOf(client(), artifactsDir) });
     this.ownMakers(browser, artifactsDir);
     const { newContextForReuse, contextForReuse } = browser;
     browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusingNow, args);
@@ -374,15 +376,23 @@ class Clients {
   }
 
   // Each client has a directory of its own: the files of a trace are named after calls, which all clients number alike.
-  directoryOf(client, base) {
+  nameDirectoryOf(client, base) {
     if (!client)
       return base;
     if (!client.directory) {
       client.directory = path.join(base, `session-${++this.lastDirectory}`);
-      fs.mkdirSync(client.directory);
       this.byDirectory.set(client.directory, client);
     }
     return client.directory;
+  }
+
+  directoryOf(client, base) {
+    const directory = this.nameDirectoryOf(client, base);
+    if (client && !client.hasDirectory) { // not again when it has been removed
+      client.hasDirectory = true;
+      fs.mkdirSync(directory, { recursive: true }); // a trace may have made it
+    }
+    return directory;
   }
 
   // Playwright keeps one context for reuse in each browser. This gives each client one of its own.
@@ -441,16 +451,6 @@ async function settledWithin(limitMs, promises) {
   const limit = new Promise(resolve => { timer = setTimeout(resolve, limitMs).unref(); });
   await Promise.race([Promise.allSettled(promises), limit]);
   clearTimeout(timer);
-}
-
-// Most clients leave their directory empty. This is one system call; fs.promises.rm takes three turns through Node's threads.
-function removeIfEmpty(directory) {
-  try {
-    fs.rmdirSync(directory);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 // Playwright makes each process the leader of a group, except a few that end soon.
