@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from pwgrid.cli.tables import table
+from pwgrid.common.counted import counted
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_for_pool
@@ -65,6 +66,6 @@ def summary_text(found: dict[str, Any]) -> str:
             "",
             table(("TOTAL", "WORKERS", "CAPACITY"), totals),
             "",
-            f"effective capacity: {found['capacity']} sessions at once",
+            f"effective capacity: {counted(found['capacity'], 'session')} at once",
         ]
     )

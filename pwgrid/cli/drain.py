@@ -6,6 +6,7 @@ from typing import Any
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.grid_queries import status, watch
 from pwgrid.cli.progress import Display
+from pwgrid.common.counted import counted
 from pwgrid.runtime.find_grids import RunningGrid
 
 
@@ -43,7 +44,7 @@ def progress(worker: dict[str, Any]) -> str:
     if not sessions:
         return f"{worker['id']}: {worker['status']}, no session left"
     left = "" if left_s is None else f", {left_s:.0f} s left"
-    return f"{worker['id']}: {worker['status']}, {_sessions(sessions)} left{left}"
+    return f"{worker['id']}: {worker['status']}, {counted(sessions, 'session')} left{left}"
 
 
 def describe_end(worker_id: str, outcome: dict[str, Any] | None) -> str:
@@ -55,14 +56,10 @@ def describe_end(worker_id: str, outcome: dict[str, Any] | None) -> str:
     if not outcome["cut"]:
         return f"{worker_id}: gone, no session was cut"
     why = "its time ran out" if outcome["timedOut"] else "it was told to end now"
-    return f"{worker_id}: gone, {_sessions(outcome['cut'])} cut: {why}"
+    return f"{worker_id}: gone, {counted(outcome['cut'], 'session')} cut: {why}"
 
 
 def is_good(outcome: dict[str, Any] | None) -> bool:
     """Whether no session was lost against the operator's wish: False for a worker that was lost, or that cut sessions
     because its time ran out."""
     return outcome is not None and not outcome["lost"] and not (outcome["timedOut"] and outcome["cut"])
-
-
-def _sessions(count: int) -> str:
-    return "1 session" if count == 1 else f"{count} sessions"

@@ -9,6 +9,7 @@ from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.cli.grid_queries import watch
 from pwgrid.cli.pool_names import pool_name
 from pwgrid.cli.progress import Display
+from pwgrid.common.counted import counted
 from pwgrid.common.errors import GridError
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid
@@ -25,7 +26,7 @@ def reload_text(done: dict[str, Any]) -> str:
     what += [f"scaled: {', '.join(f'{pool}={workers}' for pool, workers in done['scaled'].items())}"] * bool(
         done["scaled"]
     )
-    what += [f"recycling {len(done['recycled'])} workers, one after the other"] * bool(done["recycled"])
+    what += [f"recycling {counted(len(done['recycled']), 'worker')}, one after the other"] * bool(done["recycled"])
     what += ["replacing the proxy"] * done["proxy"]
     if not done.get("proxyKnows", True):
         what.append(f"the proxy has not confirmed {'it' if done['changed'] else 'the configuration'} yet")
@@ -80,7 +81,8 @@ class VersionChange:
         shown.end("upgrade")
         if found["proxy"]["pid"] == proxy:
             raise GridError("all workers are replaced, but the proxy is not, and the grid's log says why")
-        done = f"the master, the proxy and {len(self._old)} workers run the new code (version {found['version']})"
+        workers = counted(len(self._old), "worker")
+        done = f"the master, the proxy and {workers} run the new code (version {found['version']})"
         return "; ".join([done, *_lingering(old)])
 
 
@@ -98,6 +100,5 @@ def _lingering(old: Sequence[dict[str, Any]]) -> list[str]:
         return []
     sessions = sum(worker["active"] for worker in lingering)
     left_s = max(worker["drainLeftS"] or 0 for worker in lingering)
-    where = "1 old worker" if len(lingering) == 1 else f"{len(lingering)} old workers"
-    what = "1 live session goes on" if sessions == 1 else f"{sessions} live sessions go on"
-    return [f"{what} in {where}, for {left_s:.0f} s at the most"]
+    what = counted(sessions, "live session goes on", "live sessions go on")
+    return [f"{what} in {counted(len(lingering), 'old worker')}, for {left_s:.0f} s at the most"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pwgrid.cli.ask_grid import ask, left_text
 from pwgrid.cli.grid_queries import LOOK_EVERY_S
 from pwgrid.cli.progress import Display
+from pwgrid.common.counted import counted
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
 from pwgrid.runtime.processes import opened
@@ -77,7 +78,7 @@ def _how_far(grid: RunningGrid) -> str:
         return "stopping: all sessions have ended"  # the master does not listen any more
     live = sum(worker["active"] or 0 for worker in workers)
     left_s = max((worker["drainLeftS"] or 0.0 for worker in workers if worker["active"]), default=0.0)
-    sessions = "1 live session" if live == 1 else f"{live} live sessions"
+    sessions = counted(live, "live session")
     return f"stopping: {sessions}, {left_s:.0f} s left" if live else "stopping: all sessions have ended"
 
 

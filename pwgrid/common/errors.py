@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pwgrid.common.counted import counted
 from pwgrid.common.launch_failure import why
 
 
@@ -35,7 +36,7 @@ class ConfigError(GridError):
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations = tuple(violations)
-        faults = "1 fault" if len(self.violations) == 1 else f"{len(self.violations)} faults"
+        faults = counted(len(self.violations), "fault")
         super().__init__("\n  ".join([f"the configuration has {faults}:", *map(str, self.violations)]), exit_code=2)
 
 

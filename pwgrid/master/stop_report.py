@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final
 
+from pwgrid.common.counted import counted
 from pwgrid.master.workers.managed_worker import ManagedWorker
 
 ANSWER_S: Final = 1.0
@@ -31,7 +32,7 @@ class StopReport:
             if not answered and now < self._asked_at + ANSWER_S:
                 return self._asked_at + ANSWER_S
         live = sum(record.active for record in records)
-        sessions = "1 live session" if live == 1 else f"{live} live sessions"
+        sessions = counted(live, "live session")
         if hurried and not self._is_hurried:
             self._is_hurried = self._is_told = True
             self._say(f"stopping: ending {sessions} now")

@@ -154,7 +154,7 @@ async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_sessio
         (held,) = [each for each in grid.status()["workers"] if each["pool"] == "appb" and each["active"]]
         file.write_text(APPA.replace("slots = 2", "slots = 3") + FOXES + APPC)
         assert grid.command("reload").stdout == (
-            "changed: pools; pools added: appc; pools removed: appb; recycling 1 workers, one after the other\n"
+            "changed: pools; pools added: appc; pools removed: appb; recycling 1 worker, one after the other\n"
         )
         with pytest.raises(Exception, match="there is no pool 'appb'; pools are: appa, foxes, appc"):
             await playwright.chromium.connect(f"{grid.endpoint}/?pool=appb")

@@ -56,7 +56,7 @@ def test_an_upgrade_to_what_runs_already_replaces_nothing_unless_by_force(grid: 
     assert (done.returncode, done.stdout.startswith("nothing to do: ")) == (0, True), done
     assert parts(grid) == before
     forced = grid.command("upgrade", "--force")
-    assert "the master, the proxy and 1 workers run the new code" in forced.stdout
+    assert "the master, the proxy and 1 worker run the new code" in forced.stdout
     assert parts(grid).keys() & before.keys() == {"proxy"}
     assert grid.status()["master"]["pid"] == grid.process.pid
 
@@ -117,7 +117,7 @@ def test_a_pool_that_is_scaled_up_from_0_launches_the_browser_of_the_last_reload
         assert grid.command("scale", "chromium=1").returncode == 0
         eventually(lambda: launches(grid, "chromium") == [str(second)], "the second one is launched")
         configure(file, 0, third, 1, fox)
-        assert "recycling 1 workers" in grid.command("reload").stdout
+        assert "recycling 1 worker" in grid.command("reload").stdout
         eventually(lambda: launches(grid, "chromium") == [str(third)], "the third one is launched")
         assert "run the new code" in grid.command("upgrade", "--force").stdout
         assert launches(grid, "chromium") == [str(third)]  # in the next master, too

@@ -161,7 +161,7 @@ def test_workers_that_lingered_before_the_version_change_are_none_of_its_own(mon
     monkeypatch.setattr(reload_scale_upgrade, "ask", lambda *_, **__: looks_like(A, B | LINGERS, proxy=10))
     monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
     done = VersionChange(GRID, force=True).wait(Recorded())
-    assert done == "the master, the proxy and 1 workers run the new code (version 2)"
+    assert done == "the master, the proxy and 1 worker run the new code (version 2)"
 
 
 def test_a_version_change_that_the_master_could_not_make_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

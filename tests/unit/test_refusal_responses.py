@@ -60,7 +60,7 @@ def test_who_borrows_is_told_of_its_own_settings() -> None:
         (
             "run",
             "run full",
-            "7 clients of the run 'Smoke 12' wait for a firefox slot already: let it ask for fewer at once, "
+            "7 clients wait for a firefox slot in the run 'Smoke 12' already: let it ask for fewer at once, "
             "or raise BORROW_QUEUE_MAX_PER_RUN",
         ),
     ],

@@ -17,6 +17,7 @@ from pwgrid.cli.calibrate import load_generator, plot
 from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
 from pwgrid.cli.private_grid_settings import as_environment, usable_cores
 from pwgrid.cli.run import PrivateGrid, Ready
+from pwgrid.common.counted import counted
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.master.memory.memory_readings import MIB, available_mib, memory_bytes
@@ -204,7 +205,8 @@ class _Calibration:
 def report(found: Measured) -> list[str]:
     """The plot, and where it bends."""
     best, last = bend(found.steps), found.steps[-1]
-    lines = [*plot.as_text(found.steps), f"it bends at {best.clients} clients: {best.per_s:.2f} sessions per second"]
+    at = counted(best.clients, "client")
+    lines = [*plot.as_text(found.steps), f"it bends at {at}: {best.per_s:.2f} sessions per second"]
     return (
         [*lines, "it was still rising: --most tries more clients"] if best is last and len(found.steps) > 1 else lines
     )

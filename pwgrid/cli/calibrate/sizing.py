@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from pwgrid.common.counted import counted
+
 ENOUGH: Final = 0.9
 """This part of the highest throughput is enough: more clients for the rest would make every session slower."""
 
@@ -113,12 +115,14 @@ def propose(found: Measured, browser_type: str, floor_mib: int) -> Proposal:
             "max_worker_memory_hard_mib": hard_mib,
         },
         (
-            f"{best.clients} clients at once bring {best.per_s:.2f} sessions/s, at least {ENOUGH:.0%} of what there is",
-            f"memory has room for {by_memory} sessions in {workers} workers, and for one more while one is replaced",
-            f"so it is {limit} that decides: {workers} workers with {slots} slots",
+            f"{counted(best.clients, 'client brings', 'clients at once bring')} {best.per_s:.2f} sessions/s, at least "
+            f"{ENOUGH:.0%} of what there is",
+            f"memory has room for {counted(by_memory, 'session')} in {counted(workers, 'worker')}, and for one more "
+            "while one is replaced",
+            f"so it is {limit} that decides: {counted(workers, 'worker')} with {counted(slots, 'slot')}",
             f"a full worker takes {full_mib:.0f} MiB: replaced at {SOFT:g} times that, killed at {HARD:g}",
-            f"a launch takes {found.launch_s:.1f} s, a session {found.cpu_s:.2f} s of a core: {lifetime} sessions for "
-            f"each browser{_grows(found, lifetime)}",
+            f"a launch takes {found.launch_s:.1f} s, a session {found.cpu_s:.2f} s of a core: "
+            f"{counted(lifetime, 'session')} for each browser{_grows(found, lifetime)}",
         ),
     )
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pwgrid.cli.pool_names import pool_name, pool_of
 from pwgrid.cli.top.snapshot import Event, Found, Snapshot
+from pwgrid.common.counted import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 
@@ -152,11 +153,11 @@ def _ask_drain(state: State, there: Rows) -> State:
         name = pool_name(there.pools[at])
         return _confirm(state, "drain", {"pool": name}, f"drain every worker of pool {name}?")
     worker = there.workers[at]
-    sessions = worker["active"] or 0
+    sessions = counted(worker["active"] or 0, "session")
     if worker["status"] == WorkerStatus.DRAINING:
-        question = f"{worker['id']} drains already: end its {sessions} sessions now?"
+        question = f"{worker['id']} drains already: end its {sessions} now?"
         return _confirm(state, "drain", {"worker": worker["id"], "now": True}, question)
-    question = f"drain worker {worker['id']} of {pool_of(worker)} ({sessions} sessions)?"
+    question = f"drain worker {worker['id']} of {pool_of(worker)} ({sessions})?"
     return _confirm(state, "drain", {"worker": worker["id"]}, question)
 
 

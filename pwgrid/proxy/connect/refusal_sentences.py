@@ -7,6 +7,7 @@ import orjson
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
+from pwgrid.common.counted import counted
 from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, come_back
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
@@ -104,7 +105,8 @@ def cap_reached(cap: str, most: int, why: NoPlace) -> Refusal:
         return token_used_up(name, most)
     shown = name.partition("/")[2] if what == "run" else name
     refusal = no_capacity(
-        f"{what} {shown!r} has {most} sessions already, as many as it may have at once: end some of them first",
+        f"{what} {shown!r} has {counted(most, 'session')} already, as many as it may have at once: "
+        "end some of them first",
         RETRY_AFTER_QUEUE_S,
         RefusalReason.CAP_REACHED,
     )
@@ -113,22 +115,22 @@ def cap_reached(cap: str, most: int, why: NoPlace) -> Refusal:
 
 
 def _full(ticket: Ticket, why: QueueFull) -> str:
+    waiting = counted(why.most, "client waits", "clients wait")
     if why.limit == "run":
         return (
-            f"{why.most} clients of the run {ticket.run!r} wait for a {ticket.pool} slot already: "
+            f"{waiting} for a {ticket.pool} slot in the run {ticket.run!r} already: "
             "let it ask for fewer at once, or raise BORROW_QUEUE_MAX_PER_RUN"
         )
     if why.limit == "pool":
         return (
-            f"{why.most} clients wait to borrow a {ticket.pool} slot already: come back later, add workers, "
-            "or raise BORROW_QUEUE_MAX"
+            f"{waiting} to borrow a {ticket.pool} slot already: come back later, add workers, or raise BORROW_QUEUE_MAX"
         )
-    return f"{why.most} clients wait for a slot already: come back later, or add workers"
+    return f"{waiting} for a slot already: come back later, or add workers"
 
 
 def _in_vain(ticket: Ticket, settings: Settings, waiting: int) -> str:
     waited_s = settings.borrow_queue_timeout if ticket.borrows else settings.worker_select_timeout
-    others = {0: "nobody else waits", 1: "1 other client waits"}.get(waiting, f"{waiting} other clients wait")
+    others = counted(waiting, "other client waits", "other clients wait") if waiting else "nobody else waits"
     return (
         f"no {ticket.pool} slot came free within {waited_s:g} s: {others}; use fewer clients at once, add workers "
         f"(pwgrid scale {ticket.pool}=N) or slots (MAX_CONCURRENT_SESSIONS), or raise "

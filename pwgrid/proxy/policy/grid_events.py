@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pwgrid.common.counted import counted
 from pwgrid.common.launch_failure import without_places
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 
@@ -57,7 +58,7 @@ _LEVELS: Mapping[str, Level] = {"ended": "info", "failed": "error"}
 
 def _of_pool(name: str, was: PoolView, pool: PoolView) -> Iterator[Event]:
     if pool.wanted != was.wanted:
-        yield Event("pool", f"pool {name} wants {pool.wanted} workers, it wanted {was.wanted}")
+        yield Event("pool", f"pool {name} wants {counted(pool.wanted, 'worker')}, it wanted {was.wanted}")
     if pool.reason and pool.reason != was.reason:
         yield Event("pool", f"pool {name} is short of workers{_because(pool.reason)}", "warning")
     elif was.reason and not pool.reason:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pwgrid.common.counted import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 
@@ -35,5 +36,5 @@ def _obstacle(worker: Candidate, max_lifetime: int, stale_s: float) -> str | Non
     if worker.beat_age_s > stale_s:
         return f"without a heartbeat for over {stale_s:g} s"
     if worker.lifetime >= max_lifetime:
-        return f"used up (cluster:lifetime_connections says {max_lifetime} sessions or more)"
+        return f"used up (cluster:lifetime_connections says {counted(max_lifetime, 'session')} or more)"
     return None if worker.has_endpoint else "without an endpoint"
