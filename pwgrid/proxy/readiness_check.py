@@ -8,7 +8,8 @@ import math
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, why_cannot_serve
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.registry import Registry, RegistrySnapshot
+from pwgrid.registry.records import RegistrySnapshot
+from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
 

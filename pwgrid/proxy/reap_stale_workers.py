@@ -7,7 +7,8 @@ from typing import Final, NoReturn
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.registry.registry import Reaped, Registry
+from pwgrid.registry.records import Reaped
+from pwgrid.registry.registry import Registry
 
 log = structlog.get_logger()
 

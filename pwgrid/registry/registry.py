@@ -37,18 +37,6 @@ from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.registry.subscription import Subscription, glob_escape
 from pwgrid.settings.model import Settings
 
-__all__ = [
-    "HeartbeatReply",
-    "Reaped",
-    "Registry",
-    "RegistrySnapshot",
-    "Retention",
-    "Selection",
-    "SessionPage",
-    "SessionRecord",
-    "WorkerRecord",
-]
-
 SCRIPTS: Final = {
     name: load(name)
     for name in (

@@ -11,8 +11,8 @@ from pwgrid.common import shipped_files
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
-from pwgrid.registry.records import WorkerRecord
-from pwgrid.registry.registry import Registry, Retention, Selection
+from pwgrid.registry.records import Selection, WorkerRecord
+from pwgrid.registry.registry import Registry, Retention
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from tests.support.redis import RedisServer
 

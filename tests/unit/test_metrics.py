@@ -19,8 +19,7 @@ from pwgrid.proxy.connect.connect_metrics import Figures, Waited
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends
-from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
+from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends, RegistrySnapshot, WorkerRecord
 from pwgrid.settings.pools import MAX_POOLS
 from tools.metrics_page import PAGE, page_with
 

@@ -8,7 +8,8 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.select.without_redis import LocalSelection
-from pwgrid.registry.registry import Registry, RegistrySnapshot, Selection, WorkerRecord
+from pwgrid.registry.records import RegistrySnapshot, Selection, WorkerRecord
+from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
 POOLS = {

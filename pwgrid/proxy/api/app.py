@@ -30,7 +30,7 @@ from pwgrid.proxy.policy.accept_or_refuse import CONNECT_HINT
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone
-from pwgrid.registry.registry import SessionRecord
+from pwgrid.registry.records import SessionRecord
 from pwgrid.tokens.tokens import Role
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pwgrid.proxy.api.models import LEASE_STATUS
 from pwgrid.proxy.connect.connect_metrics import Figures
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.registry import RegistrySnapshot, WorkerRecord
+from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 MIB: Final = 1024 * 1024

@@ -9,8 +9,7 @@ from pydantic.alias_generators import to_camel
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.lender import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
-from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, number
-from pwgrid.registry.registry import RegistrySnapshot, SessionRecord
+from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, RegistrySnapshot, SessionRecord, number
 from pwgrid.settings.value_types import MAX_WORKERS
 
 

@@ -14,7 +14,7 @@ from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.connect.refusal_sentences import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
-from pwgrid.registry.registry import RegistrySnapshot
+from pwgrid.registry.records import RegistrySnapshot
 from pwgrid.tokens.tokens import Role
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.select.without_redis import names_and_caps
 from pwgrid.registry import records
-from pwgrid.registry.registry import Selection
+from pwgrid.registry.records import Selection
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()

@@ -24,8 +24,7 @@ from pwgrid.proxy.dashboard.recent_events import RecentEvents
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.policy.dashboard_view import Sources, View, changes, view
 from pwgrid.proxy.policy.grid_events import session_end
-from pwgrid.registry.records import Activity
-from pwgrid.registry.registry import SessionRecord
+from pwgrid.registry.records import Activity, SessionRecord
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.proxy.api.models import Session
-from pwgrid.registry.records import Activity
-from pwgrid.registry.registry import Registry, SessionRecord
+from pwgrid.registry.records import Activity, SessionRecord
+from pwgrid.registry.registry import Registry
 
 NEWEST: Final = 200
 AT_MOST_EACH: Final = 1000

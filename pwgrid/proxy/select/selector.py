@@ -15,7 +15,8 @@ from pwgrid.proxy.connect.refusal_sentences import no_capacity, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.proxy.select.without_redis import LocalSelection
-from pwgrid.registry.registry import Registry, Selection
+from pwgrid.registry.records import Selection
+from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()

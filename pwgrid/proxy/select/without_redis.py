@@ -9,7 +9,7 @@ from typing import Final
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records
-from pwgrid.registry.registry import Selection
+from pwgrid.registry.records import Selection
 
 CHOSEN_LOCALLY: Final = ""
 """The endpoint of a selection that Redis knows nothing of."""
