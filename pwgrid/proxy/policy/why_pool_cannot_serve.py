@@ -26,8 +26,8 @@ def why_cannot_serve(pool: str, candidates: Iterable[Candidate], max_lifetime: i
     obstacles = [_obstacle(each, max_lifetime, stale_s) for each in candidates]
     if None in obstacles:
         return None
-    counted = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
-    return f"no {pool} worker can be chosen: in Redis {counted or 'none is registered'}"
+    listed = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
+    return f"no {pool} worker can be chosen: in Redis {listed or 'none is registered'}"
 
 
 def _obstacle(worker: Candidate, max_lifetime: int, stale_s: float) -> str | None:
