@@ -249,6 +249,14 @@ def test_a_start_up_file_keeps_every_byte_also_one_that_is_no_utf_8(home: Path) 
     assert (home / ".bashrc").read_bytes() == before
 
 
+def test_a_purge_names_what_an_uninstallation_before_it_has_left(home: Path) -> None:
+    left = home / ".config" / "pwgrid"
+    left.mkdir(parents=True)
+    done = CliRunner().invoke(main, ["uninstall", "systemd", "--user", "--purge"])
+    assert f"stays: {left};" in done.stdout
+    assert left.is_dir()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

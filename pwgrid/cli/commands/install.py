@@ -85,6 +85,10 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     record = apply.read_record(places.config)
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
+        if purge and record is None and (there := [str(each) for each in places.own if each.is_dir()]):
+            click.echo(
+                f"not recorded as installed, so it stays: {', '.join(there)}; if no grid uses it, remove it by hand"
+            )
         return
     removal = install_steps.removal(record, apply.contents(map(Path, record.files)), places.own, purge=purge)
     ending = systemd.stop(asked) if manager == systemd.NAME else supervisor.stop(asked, record)
