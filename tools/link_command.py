@@ -40,13 +40,14 @@ def put(link: Path) -> str:
         return ""
     if os.path.lexists(link) and not is_ours(link):
         return f"{link} is there already, and no link of ours: the command of this checkout is {COMMAND}"
+    before = f"; it led to {os.readlink(link)}" if link.is_symlink() else ""
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(COMMAND)
     except OSError as error:
         return f"cannot put a link to the command into {link.parent}: {error.strerror}"
-    return f"the command is {link}, a link to {COMMAND}"
+    return f"the command is {link}, a link to {COMMAND}{before}"
 
 
 def main() -> None:
