@@ -196,6 +196,12 @@ async def test_nothing_stays_of_what_a_client_has_under_way_when_it_goes(
         await shared.once_nothing_is_left()
 
 
+async def test_a_client_of_which_no_file_is_written_gets_no_directory() -> None:
+    async with shared_browser() as shared, protocol_client(shared.watched.endpoint) as client:
+        await client.new_page()
+        assert left_behind(shared.watched) == []
+
+
 async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too() -> None:
     async with shared_browser() as shared:
         async with protocol_client(shared.watched.endpoint) as client:
