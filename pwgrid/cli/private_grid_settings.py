@@ -62,5 +62,5 @@ def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> floa
 
 
 def as_environment(values: dict[str, object]) -> dict[str, str]:
-    """The values as environment variables of the grid. Nothing overrides them there: nobody has set these."""
-    return {SETTINGS[name].environment: str(value) for name, value in values.items()}
+    """The values as environment variables of the grid, by the names that beat all others of the same settings."""
+    return {SETTINGS[name].environments[0]: str(value) for name, value in values.items()}

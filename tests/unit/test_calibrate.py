@@ -8,10 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from pwgrid.cli.calibrate import load_generator, plot, sizing, write
 from pwgrid.cli.calibrate import main as calibration
+from pwgrid.cli.calibrate.measure import Asked, settings_for
 from pwgrid.cli.calibrate.sizing import Measured, Step
+from pwgrid.cli.main import main
+from pwgrid.cli.private_grid_settings import as_environment
 from pwgrid.common.errors import GridError
 from pwgrid.settings.load import load as load_settings
 from tests.support.disk import nothing_can_be_written
@@ -196,9 +200,26 @@ def test_a_file_keeps_its_mode_and_nothing_is_left_beside_it(tmp_path: Path) -> 
 
 def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
     loaded = replace(load_settings(None, {}, {}), config_file=tmp_path / "none/grid.toml")
-    asked = calibration.Asked(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
+    asked = Asked(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
     with pytest.raises(GridError, match=r"none/grid.toml cannot be written: name another file by --config"):
         calibration.main(asked, loaded, [], {})
+
+
+@pytest.mark.parametrize(
+    "variable", ["PWGRID_CHROMIUM_WORKERS", "CHROMIUM_WORKERS", "PWGRID_MAX_WORKER_RSS_MIB", "MAX_WORKER_MEMORY_MIB"]
+)
+def test_no_variable_of_the_user_overrides_what_is_set_for_the_measurement(variable: str) -> None:
+    asked = Asked(None, None, "chromium", 1.0, 9, None, write=False, as_json=False)
+    settings = load_settings(None, {variable: "4", **as_environment(settings_for(asked))}, {}).settings
+    assert (settings.chromium_workers, settings.max_worker_memory_mib) == (1, 0)
+
+
+def test_no_flag_overrides_what_is_set_for_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Sequence[str]] = []
+    monkeypatch.setattr(calibration, "main", lambda _asked, _loaded, arguments, _environment: started.append(arguments))
+    flags = ["--chromium", "4", "--firefox", "2", "--slots", "3", "--log-level", "debug", "--prefer", "system"]
+    done = CliRunner().invoke(main, ["calibrate", "--most", "1", *flags], catch_exceptions=False)
+    assert (done.exit_code, started) == (0, [["--port", "0", "--prefer", "system"]])
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -206,7 +227,7 @@ def test_what_was_measured_is_told_also_where_a_file_cannot_be_written(
     as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: replace(FOUND, steps=steps(1.0, 1.5)))
-    asked = calibration.Asked(None, None, "chromium", 1.0, 2, tmp_path / "none/x.svg", write=False, as_json=as_json)
+    asked = Asked(None, None, "chromium", 1.0, 2, tmp_path / "none/x.svg", write=False, as_json=as_json)
     with pytest.raises(GridError, match=r"none/x.svg cannot be written"):
         calibration.main(asked, load_settings(None, {}, {}), [], {})
     assert "chromium_workers" in capsys.readouterr().out
@@ -264,7 +285,7 @@ def test_a_script_that_is_not_there_is_refused_before_a_grid_is_started(
 ) -> None:
     monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
     script = tmp_path / "none.py"
-    asked = calibration.Asked(None, script, "chromium", 1.0, 1, None, write=False, as_json=False)
+    asked = Asked(None, script, "chromium", 1.0, 1, None, write=False, as_json=False)
     with pytest.raises(GridError, match="there is no such file"):
         calibration.main(asked, load_settings(None, {}, {}), [], {})
     assert capsys.readouterr().out == ""

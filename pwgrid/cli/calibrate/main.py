@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from pwgrid.cli import output
 from pwgrid.cli.calibrate import load_generator, measure, plot, sizing, write
-from pwgrid.cli.private_grid_settings import usable_cores
+from pwgrid.cli.calibrate.measure import Asked
 from pwgrid.common.errors import GridError
-from pwgrid.common.types import BrowserType
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    url: str | None
-    script: Path | None
-    browser_type: BrowserType
-    seconds: float
-    most: int | None
-    svg: Path | None
-    write: bool
-    as_json: bool
 
 
 def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -40,9 +26,7 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
 
     what = f"the script {asked.script}" if asked.script else asked.url or "a stand-in page (--url names yours)"
     say(f"measuring {what} with {asked.browser_type}")
-    most = asked.most or max(4, int(usable_cores() * measure.PER_CORE))
-    wish = measure.Wish(asked.browser_type, asked.url or load_generator.STAND_IN, asked.script, asked.seconds, most)
-    found = measure.calibrate(wish, loaded.settings, arguments, environment, say)
+    found = measure.calibrate(asked, loaded.settings, arguments, environment, say)
     proposal = sizing.propose(found, asked.browser_type, loaded.settings.min_host_available_mib)
     if asked.as_json:
         click.echo(output.as_json(sizing.as_data(found, proposal)))

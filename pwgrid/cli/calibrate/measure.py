@@ -15,7 +15,7 @@ import psutil
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.calibrate import load_generator, plot
 from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
-from pwgrid.cli.private_grid_settings import as_environment, usable_cores
+from pwgrid.cli.private_grid_settings import NEVER, as_environment, usable_cores
 from pwgrid.cli.run import PrivateGrid, Ready
 from pwgrid.common.counted import counted
 from pwgrid.common.errors import GridError
@@ -37,49 +37,64 @@ PER_CORE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What to measure: the page or the script, in up to `most` clients at once, `seconds` for each number of them."""
+class Asked:
+    """The options of `pwgrid calibrate`: the page (None: a stand-in) or the script that is a session, how many clients
+    at once are tried, for how many `seconds` each number of them, and where the results go."""
 
-    browser_type: BrowserType
-    url: str
+    url: str | None
     script: Path | None
+    browser_type: BrowserType
     seconds: float
-    most: int
+    most: int | None
+    svg: Path | None
+    write: bool
+    as_json: bool
+
+    @property
+    def most_clients(self) -> int:
+        """The most clients at once."""
+        return self.most or max(4, int(usable_cores() * PER_CORE))
 
 
-def environment_for(wish: Wish, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a grid that recycles no worker, refuses no client and runs no canary while it is measured."""
-    values: dict[str, object] = {
-        "max_concurrent_sessions": max(wish.most, TOGETHER),
-        "max_lifetime_sessions": 1_000_000_000,
+def settings_for(asked: Asked) -> dict[str, object]:
+    """The settings of a grid that recycles no worker, refuses no client and runs no canary while it is measured."""
+    return {
+        "max_concurrent_sessions": max(asked.most_clients, TOGETHER),
+        "max_lifetime_sessions": NEVER,
         "max_worker_memory_mib": 0,
         "max_worker_memory_hard_mib": 0,
         "max_worker_age": 0,
         "canary_interval": 0,
         "log_level": "warning",
-        **{f"{each}_workers": int(each == wish.browser_type) for each in BROWSER_TYPES},
-        "default_browser_type": wish.browser_type,
+        **{f"{each}_workers": int(each == asked.browser_type) for each in BROWSER_TYPES},
+        "default_browser_type": asked.browser_type,
     }
-    return {**environment, **as_environment(values)}
 
 
 def calibrate(
-    wish: Wish, settings: Settings, arguments: Sequence[str], environment: Mapping[str, str], say: Callable[[str], None]
+    asked: Asked,
+    settings: Settings,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
 ) -> Measured:
-    """Measures, in about half a minute and `wish.seconds` for each number of clients. Raises GridError."""
-    grid = PrivateGrid(arguments, environment_for(wish, environment))
+    """Measures, in about half a minute and `asked.seconds` for each number of clients. Raises GridError.
+
+    `arguments` are those of the grid's `pwgrid serve`, and have none of `settings_for`, which they would override.
+    """
+    grid = PrivateGrid(arguments, {**environment, **as_environment(settings_for(asked))})
     try:
         ready = grid.ready()
         if ready is None or ready.reason is not None:
             raise GridError("nothing can be measured: " + (ready.reason or "") if ready else "the grid did not start")
-        return asyncio.run(_Calibration(wish, settings, ready, say).run())
+        return asyncio.run(_Calibration(asked, settings, ready, say).run())
     finally:
         grid.stop()
 
 
 class _Calibration:
-    def __init__(self, wish: Wish, settings: Settings, ready: Ready, say: Callable[[str], None]) -> None:
-        self._wish = wish
+    def __init__(self, asked: Asked, settings: Settings, ready: Ready, say: Callable[[str], None]) -> None:
+        self._asked = asked
         self._metric = settings.memory_metric
         self._ready = ready
         self._grid = ready.grid()
@@ -110,18 +125,19 @@ class _Calibration:
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[load_generator.Client]:
-        wish, endpoint = self._wish, self._ready.connect
-        if wish.script is not None:
-            yield load_generator.Script(wish.script, endpoint)
+        asked, endpoint = self._asked, self._ready.connect
+        if asked.script is not None:
+            yield load_generator.Script(asked.script, endpoint)
             return
-        async with load_generator.Page.of(wish.browser_type, endpoint, wish.url) as page:
+        url = asked.url or load_generator.STAND_IN
+        async with load_generator.Page.of(asked.browser_type, endpoint, url) as page:
             yield page
 
     async def _memory(self, client: load_generator.Client) -> tuple[float, float]:
         """The MiB of an idle worker, and of each session in it."""
         await asyncio.sleep(SETTLE_S)
         (idle,) = self._worker_mib()
-        highest, together = idle, load_generator.measure(client, TOGETHER, max(SETTLE_S, self._wish.seconds))
+        highest, together = idle, load_generator.measure(client, TOGETHER, max(SETTLE_S, self._asked.seconds))
         sessions = asyncio.create_task(together)
         while not sessions.done():
             highest = max(highest, *await asyncio.to_thread(self._worker_mib))
@@ -134,7 +150,7 @@ class _Calibration:
     async def _cpu(self, client: load_generator.Client) -> float:
         """Processor seconds of one session, without those of its client."""
         before, since, sessions = self._cpu_s(), time.monotonic(), 0
-        while time.monotonic() - since < min(self._wish.seconds, SHORT_S) or not sessions:
+        while time.monotonic() - since < min(self._asked.seconds, SHORT_S) or not sessions:
             await load_generator.once(client.session)
             sessions += 1
         cpu_s = max(0.001, (self._cpu_s() - before) / sessions)
@@ -146,7 +162,7 @@ class _Calibration:
         more = max(1, round(self._cores))
         before = {worker["id"] for worker in self._workers()}
         since = time.monotonic()
-        ask(self._grid, "scale", {self._wish.browser_type: 1 + more})
+        ask(self._grid, "scale", {self._asked.browser_type: 1 + more})
         took: dict[str, float] = {}
         while len(took) < more:
             now = time.monotonic() - since
@@ -165,8 +181,8 @@ class _Calibration:
     async def _steps(self, client: load_generator.Client) -> AsyncIterator[Step]:
         steps: list[Step] = []
         clients = 1
-        while clients <= self._wish.most and goes_on(steps):
-            step, failures = await load_generator.measure(client, clients, self._wish.seconds)
+        while clients <= self._asked.most_clients and goes_on(steps):
+            step, failures = await load_generator.measure(client, clients, self._asked.seconds)
             if not step.sessions:
                 raise GridError(f"no session of {clients} at once worked: {(failures or ['no reason'])[0]}")
             steps.append(step)
@@ -183,7 +199,7 @@ class _Calibration:
 
     def _workers(self) -> list[dict[str, Any]]:
         """The workers of the measured pool; the configuration may have other pools."""
-        return [each for each in ask(self._grid, "status")["workers"] if each["pool"] == self._wish.browser_type]
+        return [each for each in ask(self._grid, "status")["workers"] if each["pool"] == self._asked.browser_type]
 
     def _trees(self) -> list[list[psutil.Process]]:
         """Each worker's processes, with its browser server and its browser."""
