@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -13,13 +12,12 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
-from pwgrid.common.atomic_write import write_whole
+from pwgrid.common.atomic_write import READABLE, rewrite, write_whole
 from pwgrid.common.errors import GridError
 from pwgrid.common.home import home
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _MARK: Final = "# pwgrid completion"
-_MODE: Final = 0o644
 _ZSH_HEAD: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 
@@ -49,7 +47,7 @@ def install(command: click.Command, shell: str) -> list[str]:
     done = []
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, script(command, shell).encode(), mode=_MODE)
+        write_whole(file, script(command, shell).encode(), mode=READABLE)
         done.append(f"wrote {file}")
         if startup is not None:
             _set_line(startup, f"[ -r {shlex.quote(str(file))} ] && . {shlex.quote(str(file))}  {_MARK}")
@@ -97,11 +95,7 @@ def _set_line(file: Path, line: str | None) -> bool:
     after = kept + (f"{joint}{line}\n" if line is not None else "")
     if after == before:
         return False
-    file = file.resolve()  # a link stays one: it may lead into a directory under version control
-    had = file.stat() if file.exists() else None
-    uid, gid = (had.st_uid, had.st_gid) if had is not None and os.geteuid() == 0 else (-1, -1)
-    mode = _MODE if had is None else stat.S_IMODE(had.st_mode)
-    write_whole(file, after.encode("utf-8", "surrogateescape"), mode=mode, uid=uid, gid=gid)
+    rewrite(file, after.encode("utf-8", "surrogateescape"))
     return True
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 PRIVATE: Final = 0o600
+READABLE: Final = 0o644
 
 
 def write_whole(
@@ -36,3 +38,17 @@ def write_whole(
         if isinstance(error, OSError):
             error.filename = str(path)  # that of the draft would tell nobody anything, and a full disk tells none
         raise
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """`write_whole` for a file that is the user's: it keeps mode, owner and group, as far as this process may give
+    them, and a link to it stays one. A new file is readable by all. Raises OSError with the file's name."""
+    file = Path(os.path.realpath(path))  # a link may lead into a directory under version control
+    try:
+        had = file.stat()
+    except FileNotFoundError:
+        write_whole(file, content, mode=READABLE)
+        return
+    uid = had.st_uid if os.geteuid() == 0 else -1
+    gid = had.st_gid if os.geteuid() == 0 or had.st_gid in os.getgroups() else -1
+    write_whole(file, content, mode=stat.S_IMODE(had.st_mode), uid=uid, gid=gid)

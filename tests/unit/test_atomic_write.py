@@ -14,7 +14,7 @@ from pwgrid.cli import token as tokens
 from pwgrid.cli.calibrate import write as calibrated
 from pwgrid.cli.install import apply
 from pwgrid.cli.install.install_steps import TextFile
-from pwgrid.common.atomic_write import write_whole
+from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
 from pwgrid.registry import spool_files as kept
 from pwgrid.runtime.child_files import ChildState
@@ -151,3 +151,25 @@ def test_a_file_belongs_to_whom_it_is_for(tmp_path: Path) -> None:
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (12345, 54321, 0o640)
     write_whole(tmp_path / "a", b"")
     assert (tmp_path / "a").stat().st_uid == os.geteuid()
+
+
+def test_a_file_of_the_user_s_that_is_written_again_keeps_its_mode_and_the_link_to_it(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    file, link = tmp_path / "there" / "a", tmp_path / "link"
+    file.write_bytes(b"before")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    rewrite(link, b"after")
+    assert (link.is_symlink(), file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (True, b"after", 0o640)
+    file.unlink()
+    rewrite(link, b"anew")
+    assert (link.is_symlink(), file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (True, b"anew", 0o644)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_that_root_writes_again_stays_theirs(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.chown(tmp_path / "a", 12345, 54321)
+    rewrite(tmp_path / "a", b"")
+    status = (tmp_path / "a").stat()
+    assert (status.st_uid, status.st_gid) == (12345, 54321)

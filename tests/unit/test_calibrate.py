@@ -1,6 +1,7 @@
 """What follows from measured figures, how it is drawn, and how it gets into a file."""
 
 import asyncio
+import os
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -196,6 +197,38 @@ def test_a_file_keeps_its_mode_and_nothing_is_left_beside_it(tmp_path: Path) -> 
     write.write(path, WANTED)
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    (tmp_path / "kept.toml").touch()
+    path.symlink_to("kept.toml")
+    write.write(path, WANTED)
+    assert path.is_symlink()
+    assert "chromium_workers = 7" in (tmp_path / "kept.toml").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_file_stays_its_owner_s(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.touch()
+    os.chown(path, 12345, 54321)
+    write.write(path, WANTED)
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
+
+
+def test_a_directory_where_no_file_can_be_replaced_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "grid.toml").touch()
+    (tmp_path / "grid.toml").symlink_to("there/grid.toml")
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path / "there")  # root may write anywhere
+    monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
+    loaded = replace(load_settings(None, {}, {}), config_file=tmp_path / "grid.toml")
+    asked = Asked(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
+    with pytest.raises(GridError, match=r"grid.toml cannot be written: name another file by --config"):
+        calibration.main(asked, loaded, [], {})
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:

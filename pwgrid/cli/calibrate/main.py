@@ -51,7 +51,8 @@ def _check(asked: Asked, file: Path) -> None:
     """Raises GridError for options with which a grid would be started for nothing."""
     if asked.url is not None and asked.script is not None:
         raise click.UsageError("--url and --script: one of them is what a session does")
-    if asked.write and not os.access(file if file.exists() else file.parent, os.W_OK):
+    # A file is replaced as a whole, for which its directory must be writable.
+    if asked.write and not os.access(os.path.dirname(os.path.realpath(file)), os.W_OK | os.X_OK):
         raise GridError(f"{file} cannot be written: name another file by --config, or leave --write out")
     if asked.script is not None:
         load_generator.command(asked.script)

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from pwgrid.common.atomic_write import write_whole
+from pwgrid.common.atomic_write import rewrite
 from pwgrid.common.errors import GridError
 from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
 
@@ -38,9 +38,7 @@ def write(path: Path, settings: Mapping[str, int]) -> None:
     """Put `settings` into the file at `path`, which need not exist. Raises GridError."""
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        changed = with_settings(text, settings)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        write_whole(path, changed.encode(), mode=mode)
+        rewrite(path, with_settings(text, settings).encode())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise GridError(f"{path} cannot be written: {reason}") from None
