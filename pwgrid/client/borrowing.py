@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -46,10 +47,10 @@ class Lease:
     def give_back(self) -> bool:
         """Frees the slot. False if it was given back already, or the lease has expired."""
         body = {"labelKey": self.label_key, "browserId": self.browser_id}
-        return bool(self.server.call("POST", "/session/return", body, ANSWER_S).run().get("returned", True))
+        return bool(Call(self.server, "POST", "/session/return", body, ANSWER_S).run().get("returned", True))
 
     def _extension(self, ttl_s: float) -> Call:
-        return self.server.call("PATCH", f"/v1/leases/{self.browser_id}", {"ttlSeconds": int(ttl_s)}, ANSWER_S)
+        return Call(self.server, "PATCH", f"/v1/leases/{self.browser_id}", {"ttlSeconds": int(ttl_s)}, ANSWER_S)
 
     def _extended(self, answer: Mapping[str, Any]) -> Lease:
         return replace(self, expires_at=float(answer["expiresAt"]))
@@ -80,45 +81,71 @@ def borrow(
 
 
 class Borrowing:
-    """A context manager for `with` and `async with`. It may be entered again, for another lease."""
+    """A context manager for `with` and `async with`. Once it is left it may be entered again, for another lease."""
 
     def __init__(self, server: Server, wish: Mapping[str, Any]) -> None:
         self._server = server
         self._wish = wish
-        self._leases: list[Lease] = []
+        self._lease: Lease | None = None
+        self._inside = threading.Lock()
+        """Held from the entry to the exit. Whichever task or thread enters meanwhile would have its lease given back by
+        the one that leaves first."""
 
     def __enter__(self) -> Lease:
-        return self._entered(self._call().run())
+        self._enter()
+        try:
+            return self._keep(self._lease_of(self._call().run()))
+        except BaseException:
+            self._inside.release()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        self._end(self._leases.pop(), kind)
+        self._end(self._leave(), kind)
 
     async def __aenter__(self) -> Lease:
-        call = self._call()
-        answer = asyncio.ensure_future(asyncio.to_thread(call.run))
+        self._enter()
         try:
-            return self._entered(await asyncio.shield(answer))
-        except asyncio.CancelledError:
-            call.cancel()  # closes the connection, so that the grid gives our place in the line to others
-            with contextlib.suppress(GridError):
-                await asyncio.to_thread(self._lease(await answer).give_back)  # the lease had been granted already
+            return self._keep(await self._borrowed())
+        except BaseException:
+            self._inside.release()
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        await asyncio.shield(asyncio.to_thread(self._end, self._leases.pop(), kind))
+        await asyncio.shield(asyncio.to_thread(self._end, self._leave(), kind))
+
+    async def _borrowed(self) -> Lease:
+        call = self._call()
+        answer = asyncio.ensure_future(asyncio.to_thread(call.run))
+        try:
+            return self._lease_of(await asyncio.shield(answer))
+        except asyncio.CancelledError:
+            call.cancel()  # closes the connection, so that the grid gives our place in the line to others
+            with contextlib.suppress(GridError):
+                await asyncio.to_thread(self._lease_of(await answer).give_back)  # the lease had been granted already
+            raise
+
+    def _enter(self) -> None:
+        if not self._inside.acquire(blocking=False):
+            raise RuntimeError("this borrow() is entered already, and is for one lease at a time: call borrow() again")
+
+    def _keep(self, lease: Lease) -> Lease:
+        self._lease = lease
+        return lease
+
+    def _leave(self) -> Lease:
+        lease, self._lease = self._lease, None
+        assert lease is not None, "left without an entry"
+        self._inside.release()
+        return lease
 
     def _call(self) -> Call:
-        return self._server.call("POST", "/session/borrow", self._wish, LINE_S)
+        return Call(self._server, "POST", "/session/borrow", self._wish, LINE_S)
 
-    def _entered(self, answer: Mapping[str, Any]) -> Lease:
-        self._leases.append(self._lease(answer))
-        return self._leases[-1]
-
-    def _lease(self, answer: Mapping[str, Any]) -> Lease:
+    def _lease_of(self, answer: Mapping[str, Any]) -> Lease:
         return Lease(
             browser_id=answer["browserId"],
             ws_endpoint=answer["webSocketEndpoint"],

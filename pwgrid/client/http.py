@@ -57,13 +57,9 @@ class Server:
         token = next(filter(None, (*tokens[:1], in_url, *tokens[1:])), None)
         return cls(host, port or (443 if is_encrypted else 80), is_encrypted, token)
 
-    def call(self, method: str, path: str, body: Mapping[str, Any], timeout_s: float) -> Call:
-        """A request, not sent yet."""
-        return Call(self, method, path, body, timeout_s)
-
 
 class Call:
-    """One request. `run` sends it and waits for the answer; `cancel`, from another thread, ends the wait."""
+    """A request. `run` sends it and waits for the answer; `cancel`, from another thread, ends the wait."""
 
     def __init__(self, server: Server, method: str, path: str, body: Mapping[str, Any], timeout_s: float) -> None:
         self._request = (method, path)

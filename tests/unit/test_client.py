@@ -139,6 +139,30 @@ def test_what_went_wrong_in_the_block_is_told_also_when_the_return_fails(hub: Hu
         pass
 
 
+async def test_two_tasks_do_not_give_back_the_lease_of_each_other(hub: Hub) -> None:
+    browsers = iter(("aa-bb", "cc-dd"))
+    hub.answers["/session/borrow"] = lambda: (200, {**LENT, "browserId": next(browsers)}, {})
+    borrowing = borrow("A:Chromium", grid=hub.url)
+    async with borrowing as first:
+        with pytest.raises(RuntimeError, match=r"entered already.*call borrow\(\) again"):
+            await borrowing.__aenter__()
+        with pytest.raises(RuntimeError, match="entered already"), borrowing:
+            raise AssertionError("nothing was lent")
+    assert first.browser_id == "aa-bb"
+    with borrowing as second:  # one after the other they may
+        assert second.browser_id == "cc-dd"
+    returned = [body["browserId"] for _, path, body, _ in hub.asked if path == "/session/return"]
+    assert returned == ["aa-bb", "cc-dd"]
+
+
+def test_who_was_refused_may_enter_again(hub: Hub) -> None:
+    hub.answers["/session/borrow"] = lambda: (503, {"error": "no slot"}, {})
+    borrowing = borrow("A:Chromium", grid=hub.url)
+    for _ in range(2):
+        with pytest.raises(GridRefusal, match="no slot"), borrowing:
+            raise AssertionError("nothing was lent")
+
+
 async def one_in_line(hub: Hub) -> tuple[asyncio.Task[None], threading.Event]:
     """A borrower whose question has arrived, and what lets the hub answer it with a lease."""
     lent = threading.Event()
