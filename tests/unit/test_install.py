@@ -4,6 +4,7 @@ import configparser
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import click
 import pytest
 
 from pwgrid.cli.commands.install import _agreed
-from pwgrid.cli.install import host_facts
+from pwgrid.cli.install import apply, host_facts, systemd
 from pwgrid.cli.install.apply import remove_rest
 from pwgrid.cli.install.install_steps import (
     Command,
@@ -45,6 +46,7 @@ SECRET = TextFile(ETC / "token", "s3cret\n", 0o600, operators=True, is_secret=Tr
 WANTED = Wanted(User("grid", HOME), (Directory(ETC), Directory(HOME)), (SETTINGS, SECRET, UNIT))
 NOTHING = Present({}, (), has_user=False)
 FRESH = Record("systemd", {"port": 1})
+UNITS = ("pwgrid.socket", "pwgrid.service")
 
 
 def after(done: Wanted, **changed: str) -> Present:
@@ -328,3 +330,37 @@ def test_the_command_for_root_is_the_one_that_was_called_and_can_be_pasted(monke
     command = refused.value.sentence.removeprefix("it takes root: ").partition(";")[0]
     whole = ["sudo", "/my grid/python", "-m", "pwgrid", "install", "supervisor", "--conf", "/a b"]
     assert shlex.split(command) == whole
+
+
+def user_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_run_by_systemd: bool) -> Path:
+    """The directory of a user's units, with the grid's, on a host that systemd runs, or on an image."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(host_facts, "is_run_by_systemd", lambda: is_run_by_systemd)
+    units = Places.of(user=True).units
+    units.mkdir(parents=True)
+    for name in UNITS:
+        (units / name).write_text("[Install]\nWantedBy=default.target\n")
+    return units
+
+
+def test_a_running_systemd_ends_the_grid_and_forgets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user_units(tmp_path, monkeypatch, is_run_by_systemd=True)
+    assert [each.argv for each in systemd.stop(Asked(user=True))] == [
+        ("systemctl", "--user", "disable", "--now", *UNITS)
+    ]
+    assert [each.argv[2] for each in systemd.forget(Asked(user=True))] == ["daemon-reload", "reset-failed"]
+
+
+@pytest.mark.skipif(
+    not shutil.which("systemctl") or host_facts.is_run_by_systemd(), reason="needs systemctl without a running systemd"
+)
+def test_on_an_image_an_uninstallation_asks_no_systemd_and_leaves_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = user_units(tmp_path, monkeypatch, is_run_by_systemd=False)
+    apply.run(Command(("systemctl", "--user", "enable", *UNITS)))
+    assert sorted(each.name for each in (units / "default.target.wants").iterdir()) == sorted(UNITS)
+    for each in (*systemd.stop(Asked(user=True)), *systemd.forget(Asked(user=True))):
+        apply.run(each)
+    assert not [each for each in units.rglob("*") if each.is_symlink()]

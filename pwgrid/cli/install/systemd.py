@@ -62,16 +62,20 @@ def installation(asked: Asked, before: Record | None) -> Installation:
 
 
 def stop(asked: Asked) -> list[Command]:
-    """The command that ends the grid and its socket, after which systemd starts neither again."""
+    """The command that ends the grid and its socket, after which systemd starts neither again. Where systemd does not
+    run, as while an image is built, it only removes the links that have them started at boot."""
     systemctl = _systemctl(asked)
     places = Places.of(user=asked.user)
     if not (places.units / _SERVICE).exists():
         return []
-    return [Command((*systemctl, "disable", "--now", _SOCKET, _SERVICE))]
+    now = ("--now",) if host_facts.is_run_by_systemd() else ()
+    return [Command((*systemctl, "disable", *now, _SOCKET, _SERVICE))]
 
 
 def forget(asked: Asked) -> list[Command]:
-    """The commands that make systemd forget the units, after their files were removed."""
+    """The commands that make a systemd that runs forget the units, after their files were removed."""
+    if not host_facts.is_run_by_systemd():
+        return []
     systemctl = _systemctl(asked)
     return [
         Command((*systemctl, "daemon-reload")),
