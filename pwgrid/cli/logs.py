@@ -18,7 +18,7 @@ import orjson
 from pwgrid.cli import grid_queries
 from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
 from pwgrid.cli.output import compact, printable
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.line_writer import PIPE_LINE_BYTES
 from pwgrid.runtime.find_grids import LeftGrid
 
@@ -50,7 +50,7 @@ class Request:
 def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
     """Prints the wanted lines; returns the exit code. Raises GridError for no grid, several, no log, or nothing of that
     id."""
-    record = None
+    record, why_none = None, "there is no record of it (any more)"
     try:
         grid = find_grid(port, runtime_dir)
         pid = grid.pid
@@ -59,7 +59,11 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
             raise
         pid = _writer_of(error.left[0])
     else:
-        record = grid_queries.session(grid, wanted.session) if wanted.session else None
+        try:
+            record = grid_queries.session(grid, wanted.session) if wanted.session else None
+        except RegistryUnavailable as error:  # the log says why Redis is away, perhaps
+            why_none = "its record cannot be read now"
+            click.echo(f"pwgrid: without the record of the session: {printable(str(error))}", err=True)
     if record is not None:
         click.echo(compact({"record": record}) if wanted.as_json else record_text(record) + "\n")
     if wanted.session is None and wanted.worker is None:
@@ -71,7 +75,7 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
     shown = show(command_for(pid, None, follow=wanted.follow), is_wanted, last, as_json=wanted.as_json)
     if not shown.lines and record is None:
         name = f"session {wanted.session}" if wanted.session else f"worker {wanted.worker}"
-        raise GridError(f"the log says nothing of {name}, and there is no record of it (any more)")
+        raise GridError(f"the log says nothing of {name}, and {why_none}")
     return shown.exit_code
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from pwgrid.cli.ask_grid import WithoutMasterError
 from pwgrid.cli.logs import Request, command_for, everything, naming, record_text, run, show, story
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.types import ChildKind
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import LockContent
-from pwgrid.runtime.find_grids import LeftGrid
+from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
 
 SESSION: dict[str, Any] = {
     "id": "0123456789abcdef",
@@ -139,6 +139,26 @@ def test_the_log_of_a_grid_without_a_master_is_that_of_a_proxy_or_worker(
         assert run(None, None, REQUEST) == 0
     first = next(kind for kind in kinds if kind != "redis")
     assert capfdbinary.readouterr().out == f"the log of a {first}\n".encode()
+
+
+@pytest.mark.parametrize(("session", "is_there"), [("0123456789abcdef", True), ("ffffffffffffffff", False)])
+def test_a_session_s_lines_are_shown_also_while_redis_is_away(
+    session: str,
+    is_there: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "log").write_text(f"{DURING} session_started session=0123456789abcdef\n{DURING} another line\n")
+    monkeypatch.setattr("pwgrid.cli.logs.find_grid", lambda *_: RunningGrid(tmp_path, 8080, 7, "ws://grid"))
+    away = RegistryUnavailable("Redis at redis://there does not answer: Connection refused")
+    monkeypatch.setattr("pwgrid.cli.logs.grid_queries.session", raising(away))
+    monkeypatch.setattr("pwgrid.cli.logs.command_for", lambda *_, **_options: ["cat", str(tmp_path / "log")])
+    with contextlib.nullcontext() if is_there else pytest.raises(GridError, match="its record cannot be read now"):
+        assert run(None, None, replace(REQUEST, session=session)) == 0
+    shown = capfd.readouterr()
+    assert shown.out == f"{DURING} session_started session=0123456789abcdef\n" * is_there
+    assert shown.err == f"pwgrid: without the record of the session: {away}\n"
 
 
 def test_where_only_a_redis_is_left_nobody_has_the_log_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
