@@ -29,6 +29,7 @@ from pwgrid.settings.model import (
     Settings,
     Sources,
     bare,
+    environment_names,
     literal,
 )
 from pwgrid.settings.pools import PoolTable, read_pool_config, read_tables
@@ -100,6 +101,14 @@ def load(
     return Loaded(settings, draft.sources, path, again, tokens_file, warnings, tuple(find_strays(environ)))
 
 
+def log_format_of(environ: Mapping[str, str], flags: Mapping[str, object]) -> str:
+    """LOG_FORMAT by flag and environment alone, as `load` reads it: errors of `load` itself are told in that format."""
+    texts = _texts(environ)
+    names = (name for name in environment_names("log_format") if name in texts)
+    given = flags.get("log_format") or texts.get(next(names, ""), "")
+    return str(given).strip().lower()
+
+
 def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Path:
     """The file of the tokens that `pwgrid token` makes: beside the configuration file, if there is one; else in the
     host's configuration directory, or in the user's own where the host has none."""
@@ -150,13 +159,18 @@ def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Pa
     return DEFAULT_FILE, "the default place"
 
 
+def _texts(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are set: an empty text counts as not set."""
+    return {name: text.strip() for name, text in environ.items() if text.strip()}
+
+
 class _Environment(EnvSettingsSource):
     """The texts of the environment, by the names of the settings."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
-        # Upper case only: the base class would also look for a field's own name. An empty text counts as not set.
-        self.env_vars = {name: text.strip() for name, text in environ.items() if name.isupper() and text.strip()}
+        # Upper case only: the base class would also look for a field's own name.
+        self.env_vars = {name: text for name, text in _texts(environ).items() if name.isupper()}
         self.variables: dict[str, str] = {}
         """The variable that has set each setting."""
 

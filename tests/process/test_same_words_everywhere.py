@@ -90,6 +90,8 @@ def test_with_json_every_line_is_json_on_one_stream(tmp_path: Path) -> None:
     ("setting", "code", "sentence"),
     [
         ({"PWGRID_PORT": "none"}, 2, "the configuration has 1 fault"),
+        ({"PWGRID_PORT": "none", "PWGRID_LOG_FORMAT": " JSON"}, 2, "the configuration has 1 fault"),
+        ({"PWGRID_PORT": "none", "PWGRID_LOG_FORMAT": "", "LOG_FORMAT": "json"}, 2, "the configuration has 1 fault"),
         ({"CHROMIUM_EXECUTABLE": "/nonexistent"}, 1, "CHROMIUM_EXECUTABLE is /nonexistent, where there is no file"),
     ],
 )

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pwgrid.common.errors import ConfigError
 from pwgrid.settings import load as config
-from pwgrid.settings.load import load
+from pwgrid.settings.load import load, log_format_of
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.value_types import Secret
 
@@ -438,3 +438,21 @@ def test_whatever_the_file_holds_loads_or_is_a_list_of_violations(content: bytes
         file.flush()
         with contextlib.suppress(ConfigError):
             load(Path(file.name), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "flag", "log_format"),
+    [
+        ({}, None, ""),
+        ({"LOG_FORMAT": "JSON"}, None, "json"),
+        ({"PWGRID_LOG_FORMAT": "", "LOG_FORMAT": "json"}, None, "json"),
+        ({"PWGRID_LOG_FORMAT": "text", "LOG_FORMAT": "json"}, None, "text"),
+        ({"LOG_FORMAT": "json"}, "Text", "text"),
+        ({}, " Json", "json"),
+    ],
+)
+def test_errors_of_the_settings_are_told_in_the_format_that_the_log_would_have(
+    environ: dict[str, str], flag: str | None, log_format: str
+) -> None:
+    assert log_format_of(environ, {"log_format": flag}) == log_format
+    assert load(None, environ, {"log_format": flag}).settings.log_format == (log_format or "text")

@@ -32,14 +32,11 @@ def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
     gc.disable()  # until the code is loaded (Master.run), which takes an eighth less time so
     _leave_out_what_no_process_uses()
     from pwgrid.cli.serve import Extras, errors_as_json, serve
-    from pwgrid.settings.load import load
-    from pwgrid.settings.model import environment_names
+    from pwgrid.settings.load import load, log_format_of
 
     ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
     flags = rest | (OWN_REDIS if private else {})
-    names = environment_names("log_format")
-    log_format = flags["log_format"] or next((os.environ[name] for name in names if name in os.environ), "")
-    with errors_as_json() if log_format == "json" else contextlib.nullcontext():
+    with errors_as_json() if log_format_of(os.environ, flags) == "json" else contextlib.nullcontext():
         sys.exit(
             serve(load(config_file, os.environ, flags, private=private), Extras(ready_fd, lifeline_fd, check_only))
         )
