@@ -49,7 +49,7 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     except NoGridError:
         if is_grid_named:
             raise
-        path = find_tokens_file(DEFAULT_FILE if DEFAULT_FILE.exists() else None, os.environ)
+        path = find_tokens_file(DEFAULT_FILE if os.path.exists(DEFAULT_FILE) else None, os.environ)
         return Place(path, _service_uid(path))
     if (found := _file_of(grid)) is None:
         raise GridError("this is a private grid (pwgrid run): it takes no tokens")
@@ -79,7 +79,7 @@ def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequen
 def revoke(where: Place, name: str) -> None:
     """Removes a token. Raises GridError where there is none with this name."""
     unknown = GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
-    if not where.path.exists():  # nothing is to be made for that
+    if not load(where.path).all:  # no directory is to be made for that
         raise unknown
     with changing(where.path, where.reader) as tokens:
         if tokens.pop(name, None) is None:
@@ -110,7 +110,7 @@ def _reader_of(path: Path) -> int | None:
 
 def _service_uid(path: Path) -> int | None:
     """The uid of the service that is installed with this file, whether it runs or not; None where there is none."""
-    is_installed = path.parent == Places.of(user=False).config and path.with_name(RECORD).exists()
+    is_installed = path.parent == Places.of(user=False).config and os.path.exists(path.with_name(RECORD))
     return uid_of(SERVICE_USER) if is_installed else None
 
 

@@ -286,3 +286,19 @@ def test_a_public_listener_may_have_such_tokens_instead_of_one(path: Path) -> No
     assert load(toml, {"PWGRID_HOST": "0.0.0.0"}, {}).settings.host == "0.0.0.0"
     with pytest.raises(GridError, match="needs a token"):
         load(toml, {"PWGRID_HOST": "0.0.0.0"}, {}, private=True)
+
+
+def test_a_directory_that_may_not_be_searched_is_one_sentence(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / ("x" * 300)  # for root, too: nobody can look there
+    monkeypatch.setattr(cli, "DEFAULT_FILE", tmp_path / closed.name)
+    assert cli.place(None, None, None).path.name == "tokens.json"
+    monkeypatch.setattr(Places, "of", lambda **_: replace(OF_ROOT, config=closed))
+    for arguments in (("list",), ("create", "--name", "a"), ("revoke", "a")):
+        done = run(closed / "tokens.json", *arguments)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
+        assert done.stderr.endswith("tokens.json cannot be read or written: File name too long\n")
+
+
+OF_ROOT = Places.of(user=False)
