@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import select
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from importlib import metadata
@@ -134,9 +133,8 @@ def follow_sessions(grid: RunningGrid) -> Iterator[list[dict[str, Any]]]:
     watch.look(time.time())
 
     def news() -> Iterator[list[dict[str, Any]]]:
-        never = threading.Event()
         while True:
-            never.wait(FOLLOW_EVERY_S)
+            time.sleep(FOLLOW_EVERY_S)  # noqa: TID251 - Redis tells of no change of a session
             yield [session.as_json() for session in watch.look(time.time()).news]
 
     return news()

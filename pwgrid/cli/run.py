@@ -132,10 +132,12 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
         if signum != signal.SIGINT or not _is_in_foreground():  # the terminal sends that one to the command itself
             child.send_signal(signum)
 
-    for signum in (signal.SIGINT, *_FORWARDED):
-        signal.signal(signum, forward)
-    grid, closing = PrivateGrid(serve_arguments, environment), ""
+    grid: PrivateGrid | None = None
+    closing = ""
     try:
+        for signum in (signal.SIGINT, *_FORWARDED):
+            signal.signal(signum, forward)
+        grid = PrivateGrid(serve_arguments, environment)  # interrupted half made, it ends when this process does
         with _guarded() as mark:
             ready = grid.ready()
             if ready is None:
@@ -149,7 +151,8 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
     finally:
         for signum in (signal.SIGINT, *_FORWARDED):
             signal.signal(signum, signal.SIG_IGN)
-        grid.stop()
+        if grid is not None:
+            grid.stop()
         with contextlib.suppress(OSError):  # the terminal may be gone
             sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
 

@@ -1,6 +1,6 @@
 """`pwgrid status --watch` and `pwgrid sessions --follow`: in place on a terminal, line by line into a pipe."""
 
-import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import chain
@@ -49,20 +49,27 @@ def follow_sessions(
     latest: list[Found], news: Iterator[list[Found]], *, status: str | None = None, as_json: bool
 ) -> None:
     """Prints a line for each of the `latest` sessions (given newest first), then for each of `news`; until Ctrl-C."""
-    for session in chain(reversed(latest), chain.from_iterable(news)):
+    for session in chain(reversed(latest), _not_told(latest, news)):
         if status in (None, session["status"]):
             click.echo(compact(session) if as_json else tables.session_line(session))
 
 
+def _not_told(latest: list[Found], news: Iterator[list[Found]]) -> Iterator[Found]:
+    """All news. The first ones are of all that has happened since before `latest` was read, which may have it, too."""
+    told = {(session["id"], session["status"]) for session in latest}
+    for sessions in news:
+        yield from (session for session in sessions if (session["id"], session["status"]) not in told)
+        told = set()
+
+
 def _again(every_s: float, look: Callable[[], list[Found]]) -> Iterator[list[Found] | GridError]:
-    never = threading.Event()
     while True:
         try:
             found: list[Found] | GridError = look()
         except GridError as error:
             found = error
         yield found
-        never.wait(every_s)
+        time.sleep(every_s)  # noqa: TID251 - a period that the user has given
 
 
 def _print_lines(found: list[Found] | GridError, *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from pwgrid.cli.output import as_json, compact, printable
 from pwgrid.cli.start_messages import say, say_for_now
+from pwgrid.cli.watch_and_follow import follow_sessions
 
 
 def test_control_characters_are_escaped_and_lines_stay() -> None:
@@ -30,3 +31,14 @@ def test_the_lines_of_a_start_steer_no_terminal_though_a_browser_may_have_said_w
     assert capsys.readouterr().out == (
         "pwgrid not ready: \\x1b]0;owned\\x07\n" + "\r\x1b[K" + "pwgrid launching \\x9b2J" + "\r"
     )
+
+
+def test_a_session_that_begins_as_the_latest_ones_are_read_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def session(name: str, status: str) -> dict[str, str]:
+        return {"id": name, "status": status}
+
+    latest = [session("b", "running"), session("a", "running")]
+    news = [[session("b", "running"), session("a", "completed")], [session("b", "failed"), session("a", "running")]]
+    follow_sessions(latest, iter(news), as_json=True)
+    shown = [tuple(json.loads(line).values()) for line in capsys.readouterr().out.splitlines()]
+    assert shown == [("a", "running"), ("b", "running"), ("a", "completed"), ("b", "failed"), ("a", "running")]

@@ -1,11 +1,13 @@
 """What `pwgrid run` sets where nobody has, and what it says at the end, from literal figures."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from pwgrid.cli import run
 from pwgrid.cli.main import main
 from pwgrid.cli.private_grid_settings import as_environment, private_settings, slots_of_worker, usable_cores
 from pwgrid.cli.run_summary import text_of
@@ -97,3 +99,16 @@ def test_set_up_takes_the_flags_of_serve() -> None:
     flags = ["--port", "9000", "--slots", "3", "--queue-timeout", "60.5", "--chromium", "1"]
     assert CliRunner().invoke(main, ["config", "check", *flags]).exit_code == 0
     assert "No such option" not in CliRunner().invoke(main, ["setup", *flags[:-1], "none"]).output
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_who_interrupts_the_start_of_the_grid_gets_the_exit_code_of_the_signal(
+    signum: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "PrivateGrid", lambda *_: signal.raise_signal(signum))
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, *run._FORWARDED)}
+    try:
+        assert run.run_command([], ["true"], {}) == 128 + signum
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -150,14 +149,14 @@ def _start(
 
 def await_ready(conf: Path, about: Service) -> None:
     """Returns when the grid is ready. Raises GridError if it ends, or is not ready in time."""
-    until, never = time.monotonic() + _STARTS_WITHIN_S, threading.Event()
+    until = time.monotonic() + _STARTS_WITHIN_S
     while not host_facts.is_ready(about.host, about.port):
         state = _said(conf, "status", _PROGRAM)[1].strip()
         if any(word in state for word in ("BACKOFF", "EXITED", "FATAL", "no such")):
             raise GridError(f"supervisord says of it: {state}")
         if time.monotonic() > until:
             raise GridError(f"it is not ready after {_STARTS_WITHIN_S:g} s; supervisord says of it: {state}")
-        never.wait(_LOOK_EVERY_S)
+        time.sleep(_LOOK_EVERY_S)  # noqa: TID251 - supervisord tells nobody of what it has started
 
 
 def _obstacle(conf: Path, about: Service, before: Record | None) -> str:
