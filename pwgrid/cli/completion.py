@@ -130,9 +130,7 @@ def complete_session(context: click.Context, _parameter: click.Parameter, incomp
 
 
 def _pools(found: dict[str, Any]) -> list[str]:
-    from pwgrid.cli.pool_names import pool_name
-
-    return [pool_name(pool) for pool in found["pools"]]
+    return [pool["name"] for pool in found["pools"]]
 
 
 def _asked(context: click.Context, names: Callable[[dict[str, Any]], list[str]]) -> list[str]:

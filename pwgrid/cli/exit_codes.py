@@ -15,7 +15,7 @@ INTERRUPTED: Final = 130
 
 def of_status(found: dict[str, Any]) -> int:
     """What `pwgrid status` exits with for this status: HEALTHY or DEGRADED."""
-    is_healthy = found.get("ready", True) and not (
+    is_healthy = found["ready"] and not (
         found["problems"] or found["redis"].get("error") or any(pool["reason"] for pool in found["pools"])
     )
     return HEALTHY if is_healthy else DEGRADED

@@ -7,7 +7,6 @@ import click
 
 from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.cli.grid_queries import watch
-from pwgrid.cli.pool_names import pool_name
 from pwgrid.cli.progress import Display
 from pwgrid.common.counted import counted
 from pwgrid.common.errors import GridError
@@ -28,7 +27,7 @@ def reload_text(done: dict[str, Any]) -> str:
     )
     what += [f"recycling {counted(len(done['recycled']), 'worker')}, one after the other"] * bool(done["recycled"])
     what += ["replacing the proxy"] * done["proxy"]
-    if not done.get("proxyKnows", True):
+    if not done["proxyKnows"]:
         what.append(f"the proxy has not confirmed {'it' if done['changed'] else 'the configuration'} yet")
     return "; ".join(what)
 
@@ -89,7 +88,7 @@ class VersionChange:
 def workers_left(total: int, left: int, old: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:
     """The progress of a version change: `left` of `total` workers are still to be replaced, `old` are the workers (as
     the status has them) of the old version that still exist."""
-    short = [f"{pool_name(pool)}: {pool['reason']}" for pool in pools if pool["reason"]]
+    short = [f"{pool['name']}: {pool['reason']}" for pool in pools if pool["reason"]]
     return "; ".join([f"{total - left} of {total} workers replaced", *_lingering(old), *short])
 
 

@@ -9,16 +9,14 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from pwgrid.cli.pool_names import pool_name, pool_of
-
 _UNBOUNDED: Final = 10_000
 _NARROW: Final = 80
 
 
 def status_text(found: dict[str, Any]) -> str:
     """A grid, its pools and its workers, from its status."""
-    is_ready = found.get("ready", True)  # a master of an older version does not say
-    state = "stopping" if found.get("stopping") else "serving" if is_ready else "not ready"
+    is_ready = found["ready"]
+    state = "stopping" if found["stopping"] else "serving" if is_ready else "not ready"
     lines = [f"{found['endpoint']}  {state}  master {found['master']['pid']}  proxy {found['proxy']['pid']}"]
     redis = found["redis"]
     lines.append(
@@ -27,16 +25,15 @@ def status_text(found: dict[str, Any]) -> str:
     host = found["host"]
     lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
     lines += [] if is_ready else [f"NOT READY: {found['reason']}"]
-    lines += [f"PROBLEM: {problem}" for problem in found.get("problems", ())]
+    lines += [f"PROBLEM: {problem}" for problem in found["problems"]]
     pools = [_pool_row(pool, found["workers"]) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
-    waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found.get("waitingByRun", ())]
+    waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found["waitingByRun"]]
     line = ["", table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
     workers = [_worker_row(worker) for worker in found["workers"]]
-    metric = host.get("memoryMetric")  # a master of an earlier version does not tell
-    memory = f"MEMORY ({metric.upper()})" if metric else "MEMORY"
+    memory = f"MEMORY ({host['memoryMetric'].upper()})"
     worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
-    runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found.get("runs", ())]
+    runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found["runs"]]
     line += ["", table(("NAME", "RUN", "LABELS", "SLOTS"), runs)] if runs else []
     return "\n".join([*map(_cell, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
 
@@ -49,12 +46,12 @@ def without_master_text(found: dict[str, Any]) -> str:
 
 
 def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[object, ...]:
-    name = pool_name(pool)
-    sessions = sum(worker["active"] or 0 for worker in workers if pool_of(worker) == name)
+    name = pool["name"]
+    sessions = sum(worker["active"] or 0 for worker in workers if worker["pool"] == name)
     timeouts = pool["drainTimeouts"]
-    labels, removed = ", ".join(pool.get("labels", ())), "removed" if pool.get("removed") else None
+    labels, removed = ", ".join(pool["labels"]), "removed" if pool["removed"] else None
     remarks = (removed, pool["reason"], f"{timeouts} drains timed out" if timeouts else None, labels)
-    figures = (pool["wanted"], pool["available"], pool.get("spare", 0), pool["starting"], pool["draining"])
+    figures = (pool["wanted"], pool["available"], pool["spare"], pool["starting"], pool["draining"])
     return (name, *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
 
 
@@ -63,7 +60,7 @@ def _worker_row(worker: dict[str, Any]) -> tuple[object, ...]:
     left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
     return (
         worker["id"],
-        pool_of(worker),
+        worker["pool"],
         worker["pid"],
         worker["status"],
         f"{worker['active'] or 0}/{worker['slots']}",
@@ -79,7 +76,7 @@ def sessions_text(found: Sequence[dict[str, Any]]) -> str:
     for session in found:
         began = datetime.fromtimestamp(session["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
         lasted_s = (session["endedAt"] or time.time()) - session["createdAt"]
-        who = (session["id"], pool_of(session), session["workerId"], session["status"])
+        who = (session["id"], session["pool"], session["workerId"], session["status"])
         remarks = [session["reason"]] if session["reason"] else []
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
@@ -136,5 +133,5 @@ def session_line(session: dict[str, Any]) -> str:
     at = session["endedAt"] or session["startedAt"] or session["createdAt"]
     lasted = "" if session["endedAt"] is None else f"after {session['endedAt'] - session['createdAt']:.1f} s"
     when = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
-    who = (session["id"], pool_of(session), session["workerId"], session["client"], session.get("name"))
+    who = (session["id"], session["pool"], session["workerId"], session["client"], session.get("name"))
     return "  ".join(_cell(each) for each in (when, f"{session['status']:9}", *who, lasted, session["reason"]) if each)

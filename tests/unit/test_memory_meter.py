@@ -170,6 +170,7 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     peak_mib = workers.record.memory.memory_mib
     assert meter.status_reply() == {
         "availableMib": 100,
+        "minAvailableMib": config.settings.min_host_available_mib,
         "guard": closed.no_spawns,
         "peakMib": peak_mib,
         "memoryMetric": "pss",

@@ -101,7 +101,7 @@ def looks_like(*workers: dict[str, Any], proxy: int = 20, replacing: bool = Fals
             {"active": 0, "pid": 1, "status": "available", "drainLeftS": None, "reason": None} | worker
             for worker in workers
         ],
-        "pools": [{"browserType": "chromium", "reason": reason}],
+        "pools": [{"name": "chromium", "reason": reason}],
     }
 
 

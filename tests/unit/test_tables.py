@@ -9,7 +9,7 @@ from pwgrid.cli.tables import sessions_text, status_text
 
 WORKER: dict[str, Any] = {
     "id": "8dd2f4ed",
-    "browserType": "chromium",
+    "pool": "chromium",
     "pid": 1038200,
     "status": "draining",
     "active": 3,
@@ -21,7 +21,9 @@ WORKER: dict[str, Any] = {
     "reason": "memory: above MAX_WORKER_MEMORY_MIB",
 }
 POOL: dict[str, Any] = {
-    "browserType": "chromium",
+    "name": "chromium",
+    "labels": [],
+    "removed": False,
     "wanted": 20,
     "available": 19,
     "spare": 2,
@@ -32,18 +34,22 @@ POOL: dict[str, Any] = {
     "drainTimeouts": 6,
 }
 STATUS: dict[str, Any] = {
+    "ready": True,
+    "stopping": False,
     "endpoint": "ws://127.0.0.1:8080",
     "master": {"pid": 1},
     "proxy": {"pid": 2},
     "redis": {"pid": 3, "url": "unix:///run/redis.sock", "error": "away"},
     "host": {"availableMib": 100, "guard": "closed", "memoryMetric": "pss"},
     "problems": ["the disk is full"],
+    "waitingByRun": [],
+    "runs": [],
     "pools": [POOL],
     "workers": [WORKER, {**WORKER, "id": "ffffffff", "active": None, "memoryMib": None, "drainLeftS": None}],
 }
 SESSION: dict[str, Any] = {
     "id": "0123456789abcdef",
-    "browserType": "chromium",
+    "pool": "chromium",
     "workerId": "89abcdef",
     "status": "failed",
     "reason": "memory limit",

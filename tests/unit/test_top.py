@@ -25,7 +25,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e\n"
 def worker(worker_id: str, **other: Any) -> dict[str, Any]:
     return {
         "id": worker_id,
-        "browserType": "chromium",
+        "pool": "chromium",
         "pid": 7,
         "status": "available",
         "active": 1,
@@ -40,13 +40,14 @@ def worker(worker_id: str, **other: Any) -> dict[str, Any]:
 
 def pool(**other: Any) -> dict[str, Any]:
     figures = {"wanted": 2, "available": 2, "spare": 1, "starting": 0, "draining": 0, "slots": 10, "reason": None}
-    return {"browserType": "chromium", "drainTimeouts": 0, **figures} | other
+    limits = {"lifetimeOfWorker": 250, "memoryLimitMib": 900}
+    return {"name": "chromium", "drainTimeouts": 0, **figures, **limits} | other
 
 
 def session(session_id: str, **other: Any) -> dict[str, Any]:
     return {
         "id": session_id,
-        "browserType": "chromium",
+        "pool": "chromium",
         "workerId": "aaaaaaaa",
         "status": "running",
         "reason": None,
@@ -68,7 +69,7 @@ def status(**other: Any) -> dict[str, Any]:
         "waiting": 3,
         "waitingByRun": [{"pool": "chromium", "run": "", "token": "", "waiting": 3}],
         "redis": {"pid": 3, "url": "unix:///x"},
-        "host": {"availableMib": 4000, "guard": None, "memoryMetric": "pss"},
+        "host": {"availableMib": 4000, "minAvailableMib": 256, "guard": None, "memoryMetric": "pss"},
         "pools": [pool()],
         "workers": [worker("aaaaaaaa"), worker("bbbbbbbb", active=2)],
         "drained": [],
@@ -76,9 +77,8 @@ def status(**other: Any) -> dict[str, Any]:
     } | other
 
 
-LIMITS = {"max_lifetime_sessions": 250.0, "max_worker_memory_mib": 900.0, "min_host_available_mib": 256.0}
 SESSIONS = [session("0123456789abcdef", name="checkout"), session("fedcba9876543210", status="pending")]
-SNAPSHOT = Snapshot(1000.0, status(), SESSIONS, LIMITS)
+SNAPSHOT = Snapshot(1000.0, status(), SESSIONS)
 
 
 def drawn(
@@ -114,6 +114,11 @@ def test_eighty_columns_hold_every_figure() -> None:
     assert lines[-1] == "Tab table  Up/Down row  d drain  e end  / filter  ? help  q quit"
 
 
+def test_without_a_floor_for_the_hosts_memory_none_is_shown() -> None:
+    host = {"availableMib": 4000, "minAvailableMib": 0, "guard": None, "memoryMetric": "pss"}
+    assert drawn(replace(SNAPSHOT, status=status(host=host)))[1].endswith("free 4000")
+
+
 def test_a_pool_s_own_limits_are_those_of_its_workers() -> None:
     pools = [pool(name="small", lifetimeOfWorker=10, memoryLimitMib=0), pool(name="chromium")]
     workers = [worker("aaaaaaaa", pool="small"), worker("bbbbbbbb")]
@@ -134,9 +139,10 @@ def test_any_grid_fits_any_terminal(
 ) -> None:
     pools, workers, sessions = counts
     found = status(
-        pools=[pool(name=f"pool-{n}") for n in range(pools)], workers=[worker(f"w{n:07}") for n in range(workers)]
+        pools=[pool(name=f"pool-{n}") for n in range(pools)],
+        workers=[worker(f"w{n:07}", pool=f"pool-{n % pools}") for n in range(workers if pools else 0)],
     )
-    snapshot = Snapshot(1000.0, found, [session(f"{n:016}") for n in range(sessions)], LIMITS)
+    snapshot = Snapshot(1000.0, found, [session(f"{n:016}") for n in range(sessions)])
     asked = Request("drain", {}, "drain it?")
     lines = draw(snapshot, rows(snapshot, [], ""), State(pane=pane, mode=mode, asked=asked), width, height)
     assert len(lines) == height
@@ -144,7 +150,7 @@ def test_any_grid_fits_any_terminal(
 
 
 def test_the_chosen_row_is_on_the_screen_also_of_many() -> None:
-    snapshot = Snapshot(1000.0, status(), [session(f"{n:016}") for n in range(500)], LIMITS)
+    snapshot = Snapshot(1000.0, status(), [session(f"{n:016}") for n in range(500)])
     state, _ = press(State(), "G", rows(snapshot, [], ""))
     assert any(line.startswith(f"{499:016}") for line in drawn(snapshot, state))
 
@@ -152,7 +158,7 @@ def test_the_chosen_row_is_on_the_screen_also_of_many() -> None:
 def test_nothing_that_others_say_steers_the_terminal() -> None:
     hostile = [session("0123456789abcdef", name=HOSTILE, client=HOSTILE)]
     found = status(reason=HOSTILE, ready=False, problems=[HOSTILE], workers=[worker("aaaaaaaa", reason=HOSTILE)])
-    snapshot = Snapshot(1000.0, found, hostile, LIMITS, problem=HOSTILE)
+    snapshot = Snapshot(1000.0, found, hostile, problem=HOSTILE)
     for state in (State(message=HOSTILE), State(mode=Mode.CONFIRM, asked=Request("x", {}, HOSTILE)), State(filter="")):
         for line in drawn(snapshot, state, (Event(1.0, HOSTILE),), (200, 40)):
             assert line.isprintable(), line
@@ -167,7 +173,7 @@ def test_who_waits_is_shown_by_pool_and_run_in_the_order_of_turns() -> None:
 
 
 def test_a_grid_that_does_not_answer_is_shown_as_it_was_with_the_reason() -> None:
-    lines = drawn(Snapshot(1000.0, status(), SESSIONS, LIMITS, problem="the master (pid 1) does not answer"))
+    lines = drawn(Snapshot(1000.0, status(), SESSIONS, problem="the master (pid 1) does not answer"))
     assert lines[0] == "the master (pid 1) does not answer"
     assert lines[1].startswith("ws://127.0.0.1:8080")
     assert drawn(Snapshot(1000.0, {}, problem="there is none"))[0] == "there is none"
@@ -267,21 +273,21 @@ def test_keys_are_put_together_from_pieces() -> None:
 # News
 
 
-@pytest.mark.parametrize("broken", [{}, {"max_lifetime_sessions": {"value": "many"}}])
+@pytest.mark.parametrize("broken", [{}, {"url": "unix:///x"}])
 def test_an_error_that_ends_the_watcher_ends_top_with_its_traceback(
     broken: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a master of another version has no such setting."""
+    """As when a master of another version answers with other fields."""
     grid = RunningGrid(Path("/nonexistent"), 8080, 1, "ws://127.0.0.1:8080")
     monkeypatch.setattr(watcher, "find_grid", lambda *_: grid)
     monkeypatch.setattr(watcher, "ask", lambda *_: status())
-    monkeypatch.setattr("pwgrid.cli.grid_queries.settings", lambda _grid: broken)
+    monkeypatch.setattr("pwgrid.cli.grid_queries.ask", lambda *_: broken)
     watching = watcher.Watcher(None, None, every_s=1.0)
     watching.start()
-    with pytest.raises((KeyError, ValueError)) as raised:
+    with pytest.raises(KeyError) as raised:
         app._Screen(watching, cast(Terminal, WithoutKeys())).run()
     watching.join()
-    assert any(entry.name == "_ask_limits" for entry in raised.traceback)
+    assert any(entry.name == "redis_of" for entry in raised.traceback)
 
 
 class WithoutKeys:
@@ -307,7 +313,7 @@ def test_two_snapshots_tell_what_has_happened() -> None:
         ready=False,
         reason="no chromium worker is available",
         proxy={"pid": 22},
-        host={"availableMib": 1, "guard": "the host is short of memory", "memoryMetric": "pss"},
+        host={"availableMib": 1, "minAvailableMib": 256, "guard": "the host is short of memory", "memoryMetric": "pss"},
         pools=[pool(reason="it does not start")],
         workers=[worker("aaaaaaaa", status="draining", reason="memory"), worker("cccccccc", status="starting")],
         drained=[drained],

@@ -12,7 +12,6 @@ from typing import Final
 from rich.cells import set_cell_size
 from rich.text import Text
 
-from pwgrid.cli.pool_names import pool_name, pool_of
 from pwgrid.cli.top.key_actions import Mode, Pane, Rows, State, chosen
 from pwgrid.cli.top.snapshot import Event, Found, Snapshot
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -85,31 +84,30 @@ def _head(snapshot: Snapshot, there: Rows, width: int) -> Iterator[Text]:
         yield Text(_line(snapshot.problem), "bold red")
     if not status:
         return
-    is_ready = status.get("ready", True)
-    what = "stopping" if status.get("stopping") else "serving" if is_ready else "not ready"
+    is_ready = status["ready"]
+    what = "stopping" if status["stopping"] else "serving" if is_ready else "not ready"
     left = _line(f"{status['endpoint']}  {what}  up {_age(snapshot.at - status['master']['startedAt'])}")
     yield Text(set_cell_size(left, max(0, width - len(clock) - 1)) + " " + clock, "bold" if is_ready else "bold red")
     slots = sum(pool["slots"] for pool in there.pools)
     busy = sum(worker["active"] or 0 for worker in status["workers"])
-    waiting = status.get("waiting", 0)
+    waiting = status["waiting"]
     memory = sum(worker["memoryMib"] or 0 for worker in status["workers"])
     host = status["host"]
-    floor = snapshot.settings.get("min_host_available_mib", 0)
-    least = f" (min {floor:g})" if floor else ""
+    least = f" (min {host['minAvailableMib']})" if host["minAvailableMib"] else ""
     yield Text(
         f"sessions {busy}/{slots} {_bar(busy, slots, 8)}  waiting {waiting}  "
         f"memory {memory} MiB, free {host['availableMib']}{least}"
     )
     if runs := list(_runs(status)):
         yield Text(_line(f"waiting by run: {', '.join(runs)}"))
-    for problem in (status.get("reason"), host["guard"], status["redis"].get("error"), *status.get("problems", ())):
+    for problem in (status["reason"], host["guard"], status["redis"].get("error"), *status["problems"]):
         if problem:
             yield Text(_line(problem), "red")
 
 
 def _runs(status: Found) -> Iterator[str]:
     """How many clients wait for each run and token, in the order of their turns; without those that have neither."""
-    for line in status.get("waitingByRun", ()):
+    for line in status["waitingByRun"]:
         run, token = line["run"], line["token"]
         if run or token:
             yield f"{run or 'no run'}{f' ({token})' if token else ''} {line['waiting']}"
@@ -138,42 +136,31 @@ _STYLES: Final = {WorkerStatus.STARTING: "cyan", WorkerStatus.SPARE: "cyan", Wor
 
 
 def _pool(pool: Found, status: Found) -> tuple[object, ...]:
-    name = pool_name(pool)
-    active = sum(worker["active"] or 0 for worker in status["workers"] if pool_of(worker) == name)
-    figures = (pool["wanted"], pool["available"], pool.get("spare", 0), pool["starting"], pool["draining"])
-    waiting = sum(line["waiting"] for line in status.get("waitingByRun", ()) if line["pool"] == name)
+    name = pool["name"]
+    active = sum(worker["active"] or 0 for worker in status["workers"] if worker["pool"] == name)
+    figures = (pool["wanted"], pool["available"], pool["spare"], pool["starting"], pool["draining"])
+    waiting = sum(line["waiting"] for line in status["waitingByRun"] if line["pool"] == name)
     share = f"{active}/{pool['slots']}"
     return (name, *figures, waiting, pool["reason"] or f"{share:>9} {_bar(active, pool['slots'], 12)}")
 
 
 def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
     left = "" if worker["drainLeftS"] is None else f"{_age(worker['drainLeftS'])} left "
-    limits = _limits(pool_of(worker), snapshot)
+    pool = next(pool for pool in snapshot.status["pools"] if pool["name"] == worker["pool"])
     return (
         worker["id"],
-        pool_of(worker),
+        worker["pool"],
         worker["status"],
         f"{worker['active'] or 0}/{worker['slots']}",
-        _of(worker["lifetime"] or 0, limits["lifetimeOfWorker"]),
-        "-" if worker["memoryMib"] is None else _of(worker["memoryMib"], limits["memoryLimitMib"]),
+        _of(worker["lifetime"] or 0, pool["lifetimeOfWorker"]),
+        "-" if worker["memoryMib"] is None else _of(worker["memoryMib"], pool["memoryLimitMib"]),
         _age(snapshot.at - worker["startedAt"]),
         left + (worker["reason"] or ""),
     )
 
 
-def _limits(name: str, snapshot: Snapshot) -> Mapping[str, float | None]:
-    """The limits of a pool's workers: its own, or else the global settings."""
-    settings = snapshot.settings
-    of_all = {
-        "lifetimeOfWorker": settings.get("max_lifetime_sessions"),
-        "memoryLimitMib": settings.get("max_worker_memory_mib"),
-    }
-    pool: Found = next((pool for pool in snapshot.status["pools"] if pool_name(pool) == name), {})
-    return {limit: pool.get(limit, value) for limit, value in of_all.items()}
-
-
 def _session(session: Found, now: float) -> tuple[object, ...]:
-    who = (session["id"], pool_of(session), session["workerId"], session["status"])
+    who = (session["id"], session["pool"], session["workerId"], session["status"])
     return (*who, _age(now - session["createdAt"]), session["client"], session.get("name") or "")
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pwgrid.cli.pool_names import pool_name, pool_of
 from pwgrid.cli.top.snapshot import Event, Found, Snapshot
 from pwgrid.common.counted import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -56,7 +55,7 @@ class Rows:
     def ids(self, pane: Pane) -> list[str]:
         """The id of each row of a pane."""
         if pane is Pane.POOLS:
-            return [pool_name(pool) for pool in self.pools]
+            return [pool["name"] for pool in self.pools]
         return [row["id"] for row in (self.workers if pane is Pane.WORKERS else self.sessions)]
 
 
@@ -150,14 +149,14 @@ def _ask_drain(state: State, there: Rows) -> State:
     if at is None or state.pane is Pane.SESSIONS:
         return replace(state, message="choose a pool or a worker to drain: Tab goes to their tables")
     if state.pane is Pane.POOLS:
-        name = pool_name(there.pools[at])
+        name = there.pools[at]["name"]
         return _confirm(state, "drain", {"pool": name}, f"drain every worker of pool {name}?")
     worker = there.workers[at]
     sessions = counted(worker["active"] or 0, "session")
     if worker["status"] == WorkerStatus.DRAINING:
         question = f"{worker['id']} drains already: end its {sessions} now?"
         return _confirm(state, "drain", {"worker": worker["id"], "now": True}, question)
-    question = f"drain worker {worker['id']} of {pool_of(worker)} ({sessions})?"
+    question = f"drain worker {worker['id']} of {worker['pool']} ({sessions})?"
     return _confirm(state, "drain", {"worker": worker["id"]}, question)
 
 

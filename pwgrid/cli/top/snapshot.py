@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pwgrid.cli.drain import describe_end, is_good
-from pwgrid.cli.pool_names import pool_name, pool_of
 from pwgrid.common.session_lifecycle import SessionStatus
 
 Found = Mapping[str, Any]
@@ -26,13 +25,11 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A grid at `at` (Unix seconds). `status` is that of `pwgrid status`, `sessions` are the live ones as the API shows
-    them, the oldest first, `settings` are limits by name. `problem` says why the grid does not answer; then all else is
-    old."""
+    them, the oldest first. `problem` says why the grid does not answer; then all else is old."""
 
     at: float
     status: Found
     sessions: Sequence[Found] = ()
-    settings: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -51,8 +48,8 @@ def _of_the_grid(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, bool]]:
     was, found = before.status, now.status
     if not was or not found:
         return
-    if was.get("ready") != found.get("ready"):
-        yield ("the grid is ready", False) if found.get("ready") else (f"not ready: {found.get('reason')}", True)
+    if was["ready"] != found["ready"]:
+        yield ("the grid is ready", False) if found["ready"] else (f"not ready: {found['reason']}", True)
     for part in ("master", "proxy"):
         if was[part]["pid"] != found[part]["pid"]:
             yield f"another {part}: {was[part]['pid']} → {found[part]['pid']}", False
@@ -66,21 +63,21 @@ def _of_the_grid(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, bool]]:
 
 
 def _reasons(was: Sequence[Found], found: Sequence[Found]) -> Iterator[tuple[str, Any, Any]]:
-    before = {pool_name(pool): pool["reason"] for pool in was}
+    before = {pool["name"]: pool["reason"] for pool in was}
     for pool in found:
-        yield f"pool {pool_name(pool)}", before.get(pool_name(pool)), pool["reason"]
+        yield f"pool {pool['name']}", before.get(pool["name"]), pool["reason"]
 
 
 def _of_workers(was: Found, found: Found) -> Iterator[tuple[str, bool]]:
     before = {worker["id"]: worker for worker in was["workers"]}
     there = {worker["id"]: worker for worker in found["workers"]}
-    outcomes = {outcome["id"]: outcome for outcome in found.get("drained", ())}
+    outcomes = {outcome["id"]: outcome for outcome in found["drained"]}
     for worker_id in before.keys() - there.keys():
         outcome = outcomes.get(worker_id)
         yield f"worker {describe_end(worker_id, outcome)}", not is_good(outcome)
     for worker_id, worker in there.items():
         if worker_id not in before:
-            yield f"worker {worker_id} of {pool_of(worker)}: {worker['status']}", False
+            yield f"worker {worker_id} of {worker['pool']}: {worker['status']}", False
         elif worker["status"] != before[worker_id]["status"]:
             why = f": {worker['reason']}" if worker["reason"] else ""
             yield f"worker {worker_id}: {before[worker_id]['status']} → {worker['status']}{why}", False

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from pwgrid.cli import grid_queries
 from pwgrid.cli.ask_grid import ask, find_grid
@@ -15,10 +15,6 @@ from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch
 from pwgrid.runtime.find_grids import RunningGrid
-
-LIMITS: Final = ("max_lifetime_sessions", "max_worker_memory_mib", "min_host_available_mib")
-LIMITS_EVERY_S: Final = 10.0
-"""How often the limits are read: a reload may change them."""
 
 News = tuple[Snapshot, list[Event]]
 
@@ -38,8 +34,6 @@ class Watcher(threading.Thread):
         self._grid = find_grid(port, runtime_dir)
         self._sessions: SessionWatch | None = None
         self._last = Snapshot(time.time(), {})
-        self._limits: dict[str, float] = {}
-        self._limits_at = 0.0
 
     def ask(self, request: Request) -> None:
         """Queues a request to the master."""
@@ -78,7 +72,7 @@ class Watcher(threading.Thread):
         try:
             self._last, changed = self._take(now)
         except GridError as error:
-            self._last, changed = Snapshot(now, before.status, before.sessions, before.settings, str(error)), []
+            self._last, changed = Snapshot(now, before.status, before.sessions, str(error)), []
             self._find_again()
         return self._last, events(before, self._last, changed)
 
@@ -86,23 +80,17 @@ class Watcher(threading.Thread):
         """A new snapshot, and the sessions that have begun or ended. Without Redis it has the master's own counters and
         the sessions of the last snapshot. Raises GridError when the master does not answer."""
         status = ask(self._grid, "status")
-        if not self._limits or now >= self._limits_at + LIMITS_EVERY_S:
-            self._limits, self._limits_at = self._ask_limits(), now
         if self._sessions is None:
             self._sessions = SessionWatch(*grid_queries.redis_of(self._grid))
         try:
             seen = self._sessions.look(now)
         except RegistryUnavailable as error:
             status["redis"]["error"] = str(error)
-            return Snapshot(now, status, self._last.sessions, self._limits), []
+            return Snapshot(now, status, self._last.sessions), []
         grid_queries.take_counters(status, seen.snapshot)
         live = [session.as_json() for session in seen.live]
         news = seen.news if self._last.status else []  # what was there before top began is no news
-        return Snapshot(now, status, live, self._limits), [session.as_json() for session in news]
-
-    def _ask_limits(self) -> dict[str, float]:
-        settings = grid_queries.settings(self._grid)
-        return {name: float(settings[name]["value"]) for name in LIMITS}
+        return Snapshot(now, status, live), [session.as_json() for session in news]
 
     def _find_again(self) -> None:
         """Looks for the grid again: a new master may have another directory."""

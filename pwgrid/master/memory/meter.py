@@ -110,9 +110,13 @@ class MemoryMeter:
         return replace(limits, memory_for=max(0, self._room - started), no_spawns=self.guard.reason)
 
     def status_reply(self) -> dict[str, Any]:
-        metric = self._settings.memory_metric
-        peak = {"peakMib": self.peak_mib, "memoryMetric": metric}
-        return {"availableMib": self.host_available_mib, "guard": self.guard.reason, **peak}
+        return {
+            "availableMib": self.host_available_mib,
+            "minAvailableMib": self.guard.floor_mib,
+            "guard": self.guard.reason,
+            "peakMib": self.peak_mib,
+            "memoryMetric": self._settings.memory_metric,
+        }
 
     def _sample_at(self) -> float:
         return self._sampled_at + self._settings.memory_check_interval
