@@ -4,21 +4,25 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Final
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.settings.load import Loaded
-from pwgrid.settings.model import Settings
+from pwgrid.settings.model import APPLICATION_REDIS, Settings
 
-_APPLICATION_REDIS: Final = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT")
-"""Variables that other programs read as well: the shell that starts the grid may have them for an application."""
+_REFUSED: Final = 2
+"""How `try_redis` exits where the Redis refuses our login. Its module is not imported here: it loads redis-py."""
+
+_TRIED_WITHIN_S: Final = 60.0
+"""Time for one attempt, beside REDIS_TIMEOUT: Python has to start, and each of several sentinels may be silent."""
 
 
 def without_application_redis() -> dict[str, str]:
     """Our environment, for a grid that has a Redis of its own whatever the application under test has."""
-    return {name: value for name, value in os.environ.items() if name not in _APPLICATION_REDIS}
+    return {name: value for name, value in os.environ.items() if name not in APPLICATION_REDIS}
 
 
 def which_redis(loaded: Loaded) -> str:
@@ -28,7 +32,7 @@ def which_redis(loaded: Loaded) -> str:
     source = loaded.sources["redis_url"].removeprefix("redis_host, ")
     where = f"{shown(loaded.settings.redis_url.get_secret_value())} ({source})"
     variable = source.removeprefix("environment ")
-    if variable not in _APPLICATION_REDIS:
+    if variable not in APPLICATION_REDIS:
         return where
     return f"{where}: if that is another program's, unset {variable} for a private one, or set PWGRID_REDIS_URL"
 
@@ -36,31 +40,31 @@ def which_redis(loaded: Loaded) -> str:
 def wait_for(settings: Settings, which: str, say: Callable[[str], None]) -> None:
     """Tries until the Redis answers, and says each failed attempt. Raises RegistryUnavailable after the last one."""
     attempts, delay_s = settings.redis_retry_attempts, settings.redis_retry_delay
-    asked = {
-        "url": settings.redis_url.get_secret_value(),
-        "attempts": attempts,
-        "delay_s": delay_s,
-        "timeout_s": settings.redis_timeout,
-    }
-    reason = "it could not be tried"
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "pwgrid.registry.wait_for_redis"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(asked))
-            process.stdin.close()
-            for line in process.stdout:
-                failed = json.loads(line)
-                reason = failed["reason"]
-                again = "" if failed["is_last"] else f"; again in {delay_s:g} s"
-                say(f"redis: attempt {failed['attempt']} of {attempts} failed: {reason}{again}")
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
-        raise RegistryUnavailable(f"no Redis: {reason} ({which})")
+    for attempt in range(1, attempts + 1):
+        code, reason = _try(settings)
+        if code == 0:
+            return
+        is_last = code == _REFUSED or attempt == attempts  # one that refuses our login will refuse it again
+        again = "" if is_last else f"; again in {delay_s:g} s"
+        say(f"redis: attempt {attempt} of {attempts} failed: {reason}{again}")
+        if is_last:
+            raise RegistryUnavailable(f"no Redis: {reason} ({which})")
+        time.sleep(delay_s)  # noqa: TID251 - no event tells when Redis comes
+
+
+def _try(settings: Settings) -> tuple[int, str]:
+    """The exit code of `try_redis`, and what it said."""
+    asked = {"url": settings.redis_url.get_secret_value(), "timeout_s": settings.redis_timeout}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "pwgrid.registry.try_redis"],
+            input=json.dumps(asked),
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=_TRIED_WITHIN_S + settings.redis_timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return 1, f"no answer within {error.timeout:g} s"
+    return done.returncode, done.stdout.strip() or "it could not be tried"

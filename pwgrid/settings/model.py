@@ -78,6 +78,11 @@ OLD_NAMES: Final[Mapping[str, str]] = {
 """Other names of settings, by the present one, which files and environments may use: older ones, or other hubs'."""
 
 
+NAMES_A_REDIS: Final = ("REDIS_URL", "REDIS_HOST")
+APPLICATION_REDIS: Final = (*NAMES_A_REDIS, "REDIS_PORT")
+"""Variables that other programs read as well: the shell that starts the grid may have them for an application."""
+
+
 def environment_names(name: str) -> list[str]:
     """The environment variables that set this setting; the first that exists counts."""
     names = [name, *(table[name] for table in (_VARIABLES, OLD_NAMES) if name in table)]

@@ -17,7 +17,7 @@ from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
-from pwgrid.settings.model import Settings
+from pwgrid.settings.model import NAMES_A_REDIS, Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
 from pwgrid.setup.packages import Host, Steps, install_package, output_of
@@ -73,7 +73,7 @@ def setup(
     try:
         ensure_redis(settings, say, host)
     except GridError as fault:
-        named = next(filter(host.environ.get, ("REDIS_URL", "REDIS_HOST")), None)
+        named = next(filter(host.environ.get, NAMES_A_REDIS), None)
         if named is None:
             faults.append(fault)
         else:
