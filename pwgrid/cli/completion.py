@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import get_completion_class
@@ -15,6 +15,9 @@ from click.shell_completion import get_completion_class
 from pwgrid.common.atomic_write import READABLE, rewrite, write_whole
 from pwgrid.common.errors import GridError
 from pwgrid.common.home import home
+
+if TYPE_CHECKING:
+    from pwgrid.runtime.find_grids import RunningGrid
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _MARK: Final = "# pwgrid completion"
@@ -102,45 +105,39 @@ def _set_line(file: Path, line: str | None) -> bool:
 # Completion of names that only a running grid knows
 
 
-def complete_worker(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of the grid's workers."""
-    return _starting(incomplete, _asked(context, lambda found: [worker["id"] for worker in found["workers"]]))
-
-
-def complete_pool(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of the grid's pools."""
-    return _starting(incomplete, _asked(context, _pools))
-
-
-def complete_scale(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """`chromium=` and so on: each pool."""
-    return _starting(incomplete, [f"{name}=" for name in _asked(context, _pools)])
-
-
-def complete_session(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of the latest sessions."""
-    from pwgrid.cli import grid_queries
+def complete(what: str, context: click.Context, incomplete: str) -> list[str]:
+    """The names of this kind that begin so; none where no grid is found, since a shell that completes has no place for
+    a sentence."""
     from pwgrid.cli.ask_grid import find_grid
 
     try:
-        grid = find_grid(context.params.get("port"), context.params.get("runtime_dir"))
-        return _starting(incomplete, [session["id"] for session in grid_queries.sessions(grid, None, 100)])
+        names = _NAMES[what](find_grid(context.params.get("port"), context.params.get("runtime_dir")))
     except GridError:
         return []
-
-
-def _pools(found: dict[str, Any]) -> list[str]:
-    return [pool["name"] for pool in found["pools"]]
-
-
-def _asked(context: click.Context, names: Callable[[dict[str, Any]], list[str]]) -> list[str]:
-    from pwgrid.cli.ask_grid import ask, find_grid
-
-    try:
-        return names(ask(find_grid(context.params.get("port"), context.params.get("runtime_dir")), "status"))
-    except GridError:
-        return []  # a shell that completes has no place for a sentence
-
-
-def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+def _workers(grid: RunningGrid) -> list[str]:
+    from pwgrid.cli.ask_grid import ask
+
+    return [worker["id"] for worker in ask(grid, "status")["workers"]]
+
+
+def _pools(grid: RunningGrid) -> list[str]:
+    from pwgrid.cli.ask_grid import ask
+
+    return [pool["name"] for pool in ask(grid, "status")["pools"]]
+
+
+def _sessions(grid: RunningGrid) -> list[str]:
+    from pwgrid.cli import grid_queries
+
+    return [session["id"] for session in grid_queries.sessions(grid, None, 100)]
+
+
+_NAMES: Final[Mapping[str, Callable[[RunningGrid], list[str]]]] = {
+    "worker": _workers,
+    "pool": _pools,
+    "scale": lambda grid: [f"{name}=" for name in _pools(grid)],
+    "session": _sessions,
+}

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
 from pwgrid.cli import completion, exit_codes
 from pwgrid.cli.help_topics import pages
 from pwgrid.cli.main import main
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, NoGridError
+from pwgrid.runtime.find_grids import RunningGrid
 from tests.support.disk import nothing_can_be_written
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -363,3 +365,36 @@ def test_run_refuses_an_option_that_it_does_not_know() -> None:
     refused = CliRunner().invoke(main, ["run", "--chromim", "2", "--", "true"])
     assert refused.exit_code == exit_codes.REFUSED
     assert "--chromim" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "incomplete", "names"),
+    [
+        (["drain"], "", ["aa", "ab"]),
+        (["drain"], "ab", ["ab"]),
+        (["drain", "--pool"], "c", ["chromium"]),
+        (["scale"], "", ["chromium=", "firefox="]),
+        (["logs", "--worker"], "a", ["aa", "ab"]),
+        (["logs", "--session"], "5", ["5e"]),
+        (["logs", "--port", "9", "--session"], "5", []),
+    ],
+)
+def test_a_shell_completes_the_names_that_the_grid_knows(
+    arguments: list[str], incomplete: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(port: int | None, _runtime_dir: str | None) -> RunningGrid:
+        if port is not None:
+            raise NoGridError("none on that port")
+        return RunningGrid(tmp_path, 8080, 7, "ws://grid")
+
+    status = {
+        "workers": [{"id": "aa"}, {"id": "ab"}],
+        "pools": [{"name": "chromium"}, {"name": "firefox"}],
+    }
+    monkeypatch.setattr("pwgrid.cli.ask_grid.find_grid", found)
+    monkeypatch.setattr("pwgrid.cli.ask_grid.ask", lambda *_: status)
+    monkeypatch.setattr("pwgrid.cli.grid_queries.sessions", lambda *_: [{"id": "5e"}, {"id": "6f"}])
+    complete = get_completion_class("bash")
+    assert complete is not None
+    completions = complete(main, {}, "pwgrid", "_PWGRID_COMPLETE").get_completions(arguments, incomplete)
+    assert [each.value for each in completions] == names

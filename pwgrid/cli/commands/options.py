@@ -59,13 +59,12 @@ def say(found: Any, text: str, as_json: bool) -> None:
 
 
 def completing(what: str) -> Any:
-    """The function by which a shell completes an argument: `completion.complete_{what}`, imported only when called."""
+    """The function by which a shell completes an argument: `completion.complete`, imported only when called."""
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         from pwgrid.cli import completion
 
-        found: list[str] = getattr(completion, f"complete_{what}")(context, parameter, incomplete)
-        return found
+        return completion.complete(what, context, incomplete)
 
     return complete
 
