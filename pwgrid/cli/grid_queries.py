@@ -92,17 +92,25 @@ def status_without_master(grid: LeftGrid) -> dict[str, Any]:
 
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
     """Yields the status every `LOOK_EVERY_S` seconds, and as soon as one of these processes ends."""
-    ends = select.poll()
+    for _ in processes_left(pids):
+        yield status(grid, timeout_s)
+
+
+def processes_left(pids: Iterable[int]) -> Iterator[int]:
+    """Yields how many of these processes still run, every `LOOK_EVERY_S` seconds and as soon as one ends; for ever."""
+    ends, left = select.poll(), 0
     with contextlib.ExitStack() as stack:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 pidfd = os.pidfd_open(pid)
                 stack.callback(os.close, pidfd)
                 ends.register(pidfd, select.POLLIN)
+                left += 1
         while True:
-            yield status(grid, timeout_s)
+            yield left
             for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
                 ends.unregister(pidfd)
+                left -= 1
 
 
 def sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str, Any]]:

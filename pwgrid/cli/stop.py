@@ -1,7 +1,6 @@
 """`pwgrid stop`: asks the master to stop, or the children of a master that is gone, and waits for their end."""
 
 import contextlib
-import os
 import select
 import signal
 import time
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pwgrid.cli.ask_grid import ask, left_text
-from pwgrid.cli.grid_queries import LOOK_EVERY_S
+from pwgrid.cli.grid_queries import processes_left
 from pwgrid.cli.progress import Display
 from pwgrid.common.counted import counted
 from pwgrid.common.errors import GridError
@@ -20,10 +19,9 @@ from pwgrid.runtime.processes import opened
 SECOND_SIGNAL_AFTER_S: Final = 0.5
 """A grid takes two signals at once for one."""
 
-_START_AGAIN: Final = {
-    "systemd": "systemd runs this grid and may start it again: `systemctl stop` with the unit's name ends it for good",
-    "supervisord": "",  # the exit code 0 is no reason for it to start the grid again
-}
+_MAY_START_AGAIN: Final = (
+    "systemd runs this grid and may start it again: `systemctl stop` with the unit's name ends it for good"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,9 @@ class Stopping:
 
     def wait(self, shown: Display) -> None:
         """Shows the progress until these processes have ended."""
-        for _ in _until_ended(self.pids):
+        for left in processes_left(self.pids):
+            if not left:
+                break
             shown.show("stop", self.describe())
         shown.end("stop")
 
@@ -45,8 +45,9 @@ class Stopping:
 def stop(grid: RunningGrid, *, now: bool) -> Stopping:
     """Asks the master. Raises GridError."""
     answer = ask(grid, "stop", {"now": now})
-    note = _START_AGAIN.get(answer["manager"] or "", "")
-    return Stopping([grid.pid], lambda: _how_far(grid), [note] if note else [])
+    # For supervisord the exit code 0 is no reason to start the grid again.
+    notes = [_MAY_START_AGAIN] if answer["manager"] == "systemd" else []
+    return Stopping([grid.pid], lambda: _how_far(grid), notes)
 
 
 def stop_left(grid: LeftGrid, *, now: bool) -> Stopping:
@@ -80,18 +81,6 @@ def _how_far(grid: RunningGrid) -> str:
     left_s = max((worker["drainLeftS"] or 0.0 for worker in workers if worker["active"]), default=0.0)
     sessions = counted(live, "live session")
     return f"stopping: {sessions}, {left_s:.0f} s left" if live else "stopping: all sessions have ended"
-
-
-def _until_ended(pids: Iterable[int]) -> Iterable[None]:
-    with contextlib.ExitStack() as stack:
-        left = []
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                left.append(os.pidfd_open(pid))
-                stack.callback(os.close, left[-1])
-        while left:
-            yield
-            left = [pidfd for pidfd in left if pidfd not in _ended(left, LOOK_EVERY_S)]
 
 
 def _ended(pidfds: Iterable[int], within_s: float) -> set[int]:

@@ -17,16 +17,16 @@ from pwgrid.registry import records
 from pwgrid.registry.open_redis import open_blocking
 from pwgrid.registry.records import RegistrySnapshot, SessionRecord
 
-DEFAULT_TIMEOUT_S: Final = 1.0
+TIMEOUT_S: Final = 1.0
 _PAGE: Final = 500
 
 _LATE_S: Final = 5.0
 """Redis may get a session's record up to this long after its `createdAt`."""
 
 
-def snapshot(url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> RegistrySnapshot:
+def snapshot(url: str, prefix: str = "") -> RegistrySnapshot:
     """Returns what Registry.snapshot returns. Raises RegistryUnavailable."""
-    with _connected(url, timeout_s) as redis:
+    with _connected(url) as redis:
         replies = _pipeline(redis, records.snapshot_commands(prefix))
         fields = records.worker_fields(replies)
         return records.read_snapshot(
@@ -34,13 +34,11 @@ def snapshot(url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S
         )
 
 
-def latest_sessions(
-    url: str, prefix: str = "", *, status: str | None = None, limit: int = 100, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> list[SessionRecord]:
+def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, limit: int = 100) -> list[SessionRecord]:
     """Returns up to `limit` sessions, newest first, of any or of one status. Raises RegistryUnavailable."""
     found: list[SessionRecord] = []
     start = 0
-    with _connected(url, timeout_s) as redis:
+    with _connected(url) as redis:
         while True:
             (ids,) = _pipeline(redis, [("ZREVRANGE", prefix + records.INDEX, start, start + _PAGE - 1)])
             hashes = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}") for session_id in ids])
@@ -51,11 +49,9 @@ def latest_sessions(
             start += _PAGE
 
 
-def session(
-    url: str, session_id: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> SessionRecord | None:
+def session(url: str, session_id: str, prefix: str = "") -> SessionRecord | None:
     """Returns one session's record, or None if Redis has none (any more). Raises RegistryUnavailable."""
-    with _connected(url, timeout_s) as redis:
+    with _connected(url) as redis:
         (values,) = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}")])
     return SessionRecord.read(session_id, values) if values else None
 
@@ -73,8 +69,8 @@ class Seen:
 class SessionWatch:
     """Reads the registry repeatedly. Each look reads only the records of live, new and changed sessions."""
 
-    def __init__(self, url: str, prefix: str = "", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        self._url, self._prefix, self._timeout_s = url, prefix, timeout_s
+    def __init__(self, url: str, prefix: str = "") -> None:
+        self._url, self._prefix = url, prefix
         self._known: dict[str, SessionRecord] = {}
         self._looked_at: float | None = None
 
@@ -82,7 +78,7 @@ class SessionWatch:
         """`now` is in Unix seconds. The first look's `news` are all live sessions and those of the last 5 s. Raises
         RegistryUnavailable."""
         prefix, since = self._prefix, (now if self._looked_at is None else self._looked_at) - _LATE_S
-        with _connected(self._url, self._timeout_s) as redis:
+        with _connected(self._url) as redis:
             begun = ("ZRANGEBYSCORE", prefix + records.INDEX, f"{since:f}", "+inf")
             *replies, ids = _pipeline(redis, [*records.snapshot_commands(prefix), begun])
             fields = records.worker_fields(replies)
@@ -106,8 +102,8 @@ class SessionWatch:
 
 
 @contextmanager
-def _connected(url: str, timeout_s: float) -> Iterator[Redis]:
-    redis = open_blocking(url, timeout_s=timeout_s)
+def _connected(url: str) -> Iterator[Redis]:
+    redis = open_blocking(url, timeout_s=TIMEOUT_S)
     try:
         yield redis
     except RedisError as error:
