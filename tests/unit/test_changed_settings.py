@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.master.policy import changed_settings
-from pwgrid.master.policy.changed_settings import Change, concerning, concerning_pool
+from pwgrid.master.policy.changed_settings import compare, concerning, concerning_pool
 from pwgrid.runtime.child_files import digest
 from pwgrid.settings.model import CONCERNS, Settings
 from pwgrid.settings.pools import PoolTable
@@ -16,10 +15,6 @@ BEFORE = Settings()
 
 def after(**changed: Any) -> Settings:
     return Settings().model_copy(update=changed)
-
-
-def compare(old: Settings, new: Settings) -> Change:
-    return changed_settings.compare(CONCERNS, old, new)
 
 
 def with_pools(*tables: dict[str, Any], **changed: Any) -> Settings:
@@ -73,16 +68,14 @@ def test_a_masters_setting_touches_no_child() -> None:
 
 def test_a_secret_that_changes_is_seen() -> None:
     assert compare(after(token=Secret("a")), after(token=Secret("b"))).changed == ("token",)
-    assert len({digest(concerning(CONCERNS, after(token=Secret(each)).plain(), "proxy")) for each in "ab"}) == 2
+    assert len({digest(concerning(after(token=Secret(each)).plain(), "proxy")) for each in "ab"}) == 2
 
 
 def test_what_concerns_a_child_does_not_change_with_what_concerns_others() -> None:
     (pool, *_) = BEFORE.pools_wanted().values()
-    assert concerning_pool(CONCERNS, after(token=Secret("x")), pool) == concerning_pool(CONCERNS, after(), pool)
+    assert concerning_pool(after(token=Secret("x")), pool) == concerning_pool(after(), pool)
     others = after(chromium_args=("-x",))
-    assert concerning_pool(CONCERNS, others, others.pools_wanted()["chromium"]) != concerning_pool(
-        CONCERNS, after(), pool
-    )
+    assert concerning_pool(others, others.pools_wanted()["chromium"]) != concerning_pool(after(), pool)
 
 
 A = {"name": "a", "browser": "chromium", "workers": 2}

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pwgrid.common.types import Part
-from pwgrid.settings.model import Settings
+from pwgrid.settings.model import CONCERNS, Settings
 from pwgrid.settings.pools import PoolSettings
 
 Values = Mapping[str, object]
-Concerns = Mapping[str, tuple[Part, ...]]
-"""Which parts of the grid each setting concerns, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +28,12 @@ class Change:
     changed: tuple[str, ...] = ()
 
 
-def compare(concerns: Concerns, old: Settings, new: Settings) -> Change:
+def compare(old: Settings, new: Settings) -> Change:
     """The change from the settings `old` to `new`."""
     before, after = old.plain(), new.plain()
     changed = tuple(name for name in after if before[name] != after[name])
-    parts = {part for name in changed for part in concerns[name]}
-    refused = tuple(name for name in changed if "fixed" in concerns[name])
+    parts = {part for name in changed for part in CONCERNS[name]}
+    refused = tuple(name for name in changed if "fixed" in CONCERNS[name])
     if refused:
         return Change(refused=refused, changed=changed)
     had, has = old.pools_wanted(), new.pools_wanted()
@@ -44,19 +42,17 @@ def compare(concerns: Concerns, old: Settings, new: Settings) -> Change:
         added=tuple(name for name in has if name not in had),
         removed=tuple(name for name in had if name not in has),
         scale={now.name: now.workers for was, now in both if was.workers != now.workers},
-        recycle=tuple(
-            now.name for was, now in both if concerning_pool(concerns, old, was) != concerning_pool(concerns, new, now)
-        ),
+        recycle=tuple(now.name for was, now in both if concerning_pool(old, was) != concerning_pool(new, now)),
         replace_proxy="proxy" in parts,
         changed=changed,
     )
 
 
-def concerning(concerns: Concerns, values: Values, *parts: Part) -> list[tuple[str, object]]:
+def concerning(values: Values, *parts: Part) -> list[tuple[str, object]]:
     """The settings that concern any of `parts`, sorted by name: what a child of that kind is forked with."""
-    return sorted((name, value) for name, value in values.items() if set(parts) & set(concerns[name]))
+    return sorted((name, value) for name, value in values.items() if set(parts) & set(CONCERNS[name]))
 
 
-def concerning_pool(concerns: Concerns, settings: Settings, pool: PoolSettings) -> list[object]:
+def concerning_pool(settings: Settings, pool: PoolSettings) -> list[object]:
     """What the workers of a pool are forked with."""
-    return [*concerning(concerns, settings.of_pool(pool).plain(), "worker", pool.browser_type), pool.own]
+    return [*concerning(settings.of_pool(pool).plain(), "worker", pool.browser_type), pool.own]

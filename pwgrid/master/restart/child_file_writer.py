@@ -17,7 +17,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import concerning, concerning_pool
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
-from pwgrid.settings.model import CONCERNS, Settings
+from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ class ChildFileWriter:
     def settings_of(self, kind: ChildKind) -> str:
         """The fingerprint of the settings that concern a service of this kind, as they are now."""
         parts: tuple[Part, ...] = ("proxy",) if kind == "proxy" else ()
-        return digest(concerning(CONCERNS, self._config.settings.plain(), *parts))
+        return digest(concerning(self._config.settings.plain(), *parts))
 
     def settings_of_pool(self, pool: PoolSettings) -> str:
         """The fingerprint of the settings that the workers of a pool are forked with."""
-        return digest(concerning_pool(CONCERNS, self._config.settings, pool))
+        return digest(concerning_pool(self._config.settings, pool))
 
     def worker(self, record: ManagedWorker) -> None:
         """Write a worker's file, if anything in it has changed."""

@@ -18,7 +18,6 @@ from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
-from pwgrid.settings.model import CONCERNS
 
 log = structlog.get_logger()
 
@@ -137,7 +136,7 @@ class Reload:
         except GridError as error:
             log.error("configuration_refused", reason=str(error))
             raise ValueError(str(error)) from None
-        change = compare(CONCERNS, config.settings, settings)
+        change = compare(config.settings, settings)
         if change.refused:
             sentence = (
                 f"cannot change while the grid runs: {', '.join(change.refused)}; stop the grid and start it again"
