@@ -4,7 +4,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pwgrid.master.memory.memory_readings import CGROUPS, MEMBERSHIP, available_mib, own_cgroups, text_of
+from pwgrid.master.memory.memory_readings import (
+    BROWSER_MIB,
+    CGROUPS,
+    MEMBERSHIP,
+    SESSION_MIB,
+    available_mib,
+    own_cgroups,
+    text_of,
+)
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import DEFAULT, SETTINGS, Settings
 
@@ -19,12 +27,6 @@ SAMPLE_S: Final = 1.0
 
 SLOTS_PER_CORE: Final = 4
 """A test waits for its pages most of the time: with fewer slots cores idle, with more, tests run into timeouts."""
-
-SESSION_MIB: Final = 256
-"""The most that a session with a page or two takes (PSS)."""
-
-BROWSER_MIB: Final = 256
-"""What an idle worker takes with its Node and its browser (PSS)."""
 
 
 def private_settings(loaded: Loaded) -> dict[str, object]:

@@ -20,8 +20,8 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common import trace_export
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_url import shown
-from pwgrid.master.memory.memory_readings import MIB, available_mib, own_cgroups, text_of
-from pwgrid.master.proxy.listener import open_listener
+from pwgrid.master.memory.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
+from pwgrid.master.proxy.listener import why_no_listening
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir
@@ -36,9 +36,6 @@ from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
 
 Level = Literal["good", "warn", "bad"]
 """`bad`: something that the settings ask for fails. `warn`: something that they do not ask for would."""
-
-_BROWSER_MIB: Final = 256
-"""Roughly what an idle worker takes with its Node and its browser, and what a session with a page or two adds."""
 
 _WORKER_TASKS: Final = 150
 _SHM_MIB: Final = 64
@@ -136,8 +133,8 @@ def _room(settings: Settings, root: Path) -> Iterator[Finding]:
     pools = settings.pools_wanted().values()
     workers, sessions = sum(pool.workers for pool in pools), sum(pool.workers * pool.slots for pool in pools)
     memory = available_mib()
-    least = settings.min_host_available_mib + _BROWSER_MIB
-    most = settings.min_host_available_mib + _BROWSER_MIB * (workers + sessions)
+    least = settings.min_host_available_mib + BROWSER_MIB
+    most = settings.min_host_available_mib + BROWSER_MIB * workers + SESSION_MIB * sessions
     found = f"{memory} MiB available; all slots taken may need {most} MiB"
     fewer = "fewer workers or slots (--chromium, --slots), or more memory"
     yield _graded("memory", found, fewer, fails=memory < least, is_short=memory < most)
@@ -212,14 +209,13 @@ def _redis(settings: Settings) -> Finding:
 def _port(settings: Settings) -> Finding:
     if settings.port == 0:
         return Finding("port", "good", "any free one")
-    try:
-        open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir).close()
-    except AlreadyRunning:
+    fault = why_no_listening(settings.host, settings.port, settings.runtime_dir)
+    if fault is None:
+        return Finding("port", "good", f"{settings.host}:{settings.port} is free")
+    if isinstance(fault, AlreadyRunning):
         return Finding("port", "good", f"a grid of yours is on port {settings.port}")
-    except GridError as error:
-        found, _, to_do = error.sentence.partition("; ")
-        return Finding("port", "bad", found, to_do)
-    return Finding("port", "good", f"{settings.host}:{settings.port} is free")
+    found, _, to_do = fault.sentence.partition("; ")
+    return Finding("port", "bad", found, to_do)
 
 
 def _traces() -> Iterator[Finding]:

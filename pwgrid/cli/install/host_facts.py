@@ -13,7 +13,7 @@ from typing import Final
 import pwgrid
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
-from pwgrid.master.proxy.listener import open_listener
+from pwgrid.master.proxy.listener import why_no_listening
 from pwgrid.settings.endpoint import reachable
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_for_pool
@@ -102,10 +102,6 @@ def is_ready(host: str, port: int) -> bool:
     return False
 
 
-def why_no_listening(host: str, port: int) -> str:
-    """Why this address cannot be listened on now; empty when it can."""
-    try:
-        open_listener(host, port).close()
-    except GridError as error:
-        return error.sentence
-    return ""
+def port_obstacle(host: str, port: int) -> str:
+    """Why a grid cannot listen on this address now; empty when it can."""
+    return str(why_no_listening(host, port) or "")

@@ -165,7 +165,7 @@ def _obstacle(conf: Path, about: Service, before: Record | None) -> str:
         return f"the supervisord of {conf} does not answer ({said.strip()}): start it, or say --no-start"
     if before and before.options.get("port") == about.port:
         return ""  # it listens itself
-    return host_facts.why_no_listening(about.host, about.port)
+    return host_facts.port_obstacle(about.host, about.port)
 
 
 def _said(conf: Path, *arguments: str) -> tuple[int, str]:

@@ -107,7 +107,7 @@ def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path]
 def _obstacle(systemctl: tuple[str, ...], about: Service) -> str:
     if not host_facts.is_run_by_systemd():
         return "this host is not run by systemd: see `pwgrid install supervisor`, or start `pwgrid serve`"
-    return "" if _is(systemctl, "active", _SOCKET) else host_facts.why_no_listening(about.host, about.port)
+    return "" if _is(systemctl, "active", _SOCKET) else host_facts.port_obstacle(about.host, about.port)
 
 
 def _systemctl(asked: Asked) -> tuple[str, ...]:

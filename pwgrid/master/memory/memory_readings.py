@@ -15,6 +15,12 @@ MIB: Final = 1 << 20
 CGROUPS: Final = Path("/sys/fs/cgroup")
 MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
+BROWSER_MIB: Final = 256
+"""A guess, before anything is measured: what an idle worker takes with its Node and its browser (PSS)."""
+
+SESSION_MIB: Final = 256
+"""The same for the most that a session with a page or two takes."""
+
 
 def rss_bytes(process: psutil.Process) -> int:
     """Resident memory, shared pages in full. Takes 30 µs."""

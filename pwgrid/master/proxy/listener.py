@@ -42,6 +42,15 @@ def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str
     return listener
 
 
+def why_no_listening(host: str, port: int, runtime_dir: str = "") -> GridError | None:
+    """What `open_listener` would raise now; None when this address can be listened on."""
+    try:
+        open_listener(host, port, runtime_dir=runtime_dir).close()
+    except GridError as error:
+        return error
+    return None
+
+
 def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridError:
     if error.errno == errno.EADDRINUSE:
         for grid in [*find_running(runtime_dir), *find_elsewhere()]:
