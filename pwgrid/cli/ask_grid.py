@@ -5,13 +5,13 @@ import os
 import socket
 import struct
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
 
+from pwgrid.cli.output import clock
 from pwgrid.common.errors import GridError, NoGridError, Refused
 from pwgrid.runtime.find_grids import (
     LeftGrid,
@@ -76,8 +76,8 @@ def left_text(grid: LeftGrid) -> str:
     """Since when a grid has no master, and how long it goes on without one."""
     if grid.lock.detached_at is None:
         return "it died; unless another one comes, the rest drains and ends after WORKER_LOST_THRESHOLD"
-    now, since = time.time(), datetime.fromtimestamp(grid.lock.detached_at).astimezone()
-    parts = [f"detached since {since:%H:%M:%S}"]
+    now = time.time()
+    parts = [f"detached since {clock(grid.lock.detached_at)}"]
     if grid.refuses_at > now:
         parts.append(f"refuses clients in {math.ceil(grid.refuses_at - now)} s unless a new master comes")
     ends_in_s = max(1, math.ceil(grid.ends_at - now))

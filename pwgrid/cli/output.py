@@ -2,7 +2,9 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -14,6 +16,16 @@ if TYPE_CHECKING:
 def printable(text: str) -> str:
     """The text with all characters escaped except visible ones, spaces and line ends."""
     return _escaped(text, repr)
+
+
+def one_line(text: str) -> str:
+    """The same as one line."""
+    return text if text.isprintable() else printable(text).replace("\n", "\\n")
+
+
+def clock(at: float | None = None) -> str:
+    """The time of day here; `at` is in Unix seconds, None is now."""
+    return f"{datetime.fromtimestamp(time.time() if at is None else at).astimezone():%H:%M:%S}"
 
 
 def as_json(found: Any) -> str:

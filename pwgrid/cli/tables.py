@@ -9,6 +9,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from pwgrid.cli.output import clock, one_line
+
 _UNBOUNDED: Final = 10_000
 _NARROW: Final = 80
 
@@ -35,14 +37,14 @@ def status_text(found: dict[str, Any]) -> str:
     worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
     runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found["runs"]]
     line += ["", table(("NAME", "RUN", "LABELS", "SLOTS"), runs)] if runs else []
-    return "\n".join([*map(_cell, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
+    return "\n".join([*map(one_line, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
 
 
 def without_master_text(found: dict[str, Any]) -> str:
     """A grid whose master is gone, and its living processes."""
     rows = [(each["kind"], each["name"] if each["kind"] == "worker" else "", each["pid"]) for each in found["children"]]
     line = f"{found['endpoint']}  no master  {found['reason']}"
-    return "\n".join([_cell(line), "", table(("PROCESS", "WORKER", "PID"), rows)])
+    return "\n".join([one_line(line), "", table(("PROCESS", "WORKER", "PID"), rows)])
 
 
 def _pool_row(pool: dict[str, Any], workers: Sequence[dict[str, Any]]) -> tuple[object, ...]:
@@ -112,16 +114,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     for name in head:
         drawn.add_column(name, no_wrap=name not in _MAY_WRAP, overflow="fold")
     for row in rows:
-        drawn.add_row(*map(_cell, row))
+        drawn.add_row(*(one_line(str(each)) for each in row))
     with console.capture() as captured:
         console.print(drawn)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def _cell(value: object) -> str:
-    """The value as text that cannot steer the terminal: a browser or a client may have said it."""
-    text = str(value)
-    return text if text.isprintable() else repr(text)
 
 
 def _problem(error: str | None) -> str:
@@ -132,6 +128,7 @@ def session_line(session: dict[str, Any]) -> str:
     """The last change of a session, in one line."""
     at = session["endedAt"] or session["startedAt"] or session["createdAt"]
     lasted = "" if session["endedAt"] is None else f"after {session['endedAt'] - session['createdAt']:.1f} s"
-    when = f"{datetime.fromtimestamp(at).astimezone():%H:%M:%S}"
     who = (session["id"], session["pool"], session["workerId"], session["client"], session.get("name"))
-    return "  ".join(_cell(each) for each in (when, f"{session['status']:9}", *who, lasted, session["reason"]) if each)
+    return "  ".join(
+        one_line(str(each)) for each in (clock(at), f"{session['status']:9}", *who, lasted, session["reason"]) if each
+    )

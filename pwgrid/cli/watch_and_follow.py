@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from pwgrid.cli import grid_queries, tables
 from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
-from pwgrid.cli.output import compact, is_live, printable
+from pwgrid.cli.output import clock, compact, is_live, printable
 from pwgrid.common.errors import GridError
 
 Found = dict[str, Any]
@@ -41,7 +40,7 @@ def watch_status(look: Callable[[], list[Found]], every_s: float, *, as_json: bo
         return
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         for found in _again(every_s, look):
-            text = f"{_clock()}  every {every_s:g} s, Ctrl-C ends it\n\n{_text(found)}"
+            text = f"{clock()}  every {every_s:g} s, Ctrl-C ends it\n\n{_text(found)}"
             live.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
 
 
@@ -74,7 +73,7 @@ def _again(every_s: float, look: Callable[[], list[Found]]) -> Iterator[list[Fou
 
 def _print_lines(found: list[Found] | GridError, *, as_json: bool) -> None:
     if not as_json:
-        click.echo(f"{_clock()}\n{_text(found)}\n")
+        click.echo(f"{clock()}\n{_text(found)}\n")
     elif isinstance(found, GridError):
         click.echo(compact({"error": str(found)}))
     else:
@@ -83,7 +82,3 @@ def _print_lines(found: list[Found] | GridError, *, as_json: bool) -> None:
 
 def _text(found: list[Found] | GridError) -> str:
     return printable(str(found)) if isinstance(found, GridError) else status_text(found)
-
-
-def _clock() -> str:
-    return f"{datetime.now().astimezone():%H:%M:%S}"

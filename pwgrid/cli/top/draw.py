@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from pwgrid.cli.output import clock, one_line
 from pwgrid.cli.top.key_actions import Mode, Pane, Rows, State, chosen
 from pwgrid.cli.top.snapshot import Event, Found, Snapshot
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -79,15 +79,15 @@ def draw(snapshot: Snapshot, there: Rows, state: State, width: int, height: int)
 
 def _head(snapshot: Snapshot, there: Rows, width: int) -> Iterator[Text]:
     status = snapshot.status
-    clock = f"{datetime.fromtimestamp(snapshot.at).astimezone():%H:%M:%S}"
+    now = clock(snapshot.at)
     if snapshot.problem:
-        yield Text(_line(snapshot.problem), "bold red")
+        yield Text(one_line(snapshot.problem), "bold red")
     if not status:
         return
     is_ready = status["ready"]
     what = "stopping" if status["stopping"] else "serving" if is_ready else "not ready"
-    left = _line(f"{status['endpoint']}  {what}  up {_age(snapshot.at - status['master']['startedAt'])}")
-    yield Text(set_cell_size(left, max(0, width - len(clock) - 1)) + " " + clock, "bold" if is_ready else "bold red")
+    left = one_line(f"{status['endpoint']}  {what}  up {_age(snapshot.at - status['master']['startedAt'])}")
+    yield Text(set_cell_size(left, max(0, width - len(now) - 1)) + " " + now, "bold" if is_ready else "bold red")
     slots = sum(pool["slots"] for pool in there.pools)
     busy = sum(worker["active"] or 0 for worker in status["workers"])
     waiting = status["waiting"]
@@ -99,10 +99,10 @@ def _head(snapshot: Snapshot, there: Rows, width: int) -> Iterator[Text]:
         f"memory {memory} MiB, free {host['availableMib']}{least}"
     )
     if runs := list(_runs(status)):
-        yield Text(_line(f"waiting by run: {', '.join(runs)}"))
+        yield Text(one_line(f"waiting by run: {', '.join(runs)}"))
     for problem in (status["reason"], host["guard"], status["redis"].get("error"), *status["problems"]):
         if problem:
-            yield Text(_line(problem), "red")
+            yield Text(one_line(problem), "red")
 
 
 def _runs(status: Found) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _row(cells: Sequence[object], table: _Table, width: int, style: str) -> Text
     texts = []
     for cell, column in zip(cells, table.columns, strict=True):
         size = column.width or rest
-        text = _line(str(cell))
+        text = one_line(str(cell))
         texts.append(set_cell_size(text.rjust(size) if column.is_right else text, size))
     return Text(set_cell_size(" ".join(texts), width), style.strip())
 
@@ -191,18 +191,17 @@ def _events(events: Sequence[Event], width: int, height: int) -> Iterator[Text]:
         return
     yield Text(set_cell_size("EVENTS", width), "bold")
     for event in events[-(height - 1) :]:
-        clock = f"{datetime.fromtimestamp(event.at).astimezone():%H:%M:%S}"
-        yield Text(f"{clock} {_line(event.text)}", "red" if event.is_bad else "")
+        yield Text(f"{clock(event.at)} {one_line(event.text)}", "red" if event.is_bad else "")
 
 
 def _foot(state: State) -> Text:
     if state.mode is Mode.CONFIRM and state.asked is not None:
-        return Text(f"{_line(state.asked.question)}  y: yes, any other key: no", "bold yellow")
+        return Text(f"{one_line(state.asked.question)}  y: yes, any other key: no", "bold yellow")
     if state.mode is Mode.FILTER:
-        return Text(f"filter: {_line(state.filter)}_   Enter: keep it, Esc: show all", "bold")
+        return Text(f"filter: {one_line(state.filter)}_   Enter: keep it, Esc: show all", "bold")
     if state.message:
-        return Text(_line(state.message), "bold yellow")
-    filtered = f"filter: {_line(state.filter)}  " if state.filter else ""
+        return Text(one_line(state.message), "bold yellow")
+    filtered = f"filter: {one_line(state.filter)}  " if state.filter else ""
     return Text(f"{filtered}Tab table  Up/Down row  d drain  e end  / filter  ? help  q quit", "dim")
 
 
@@ -245,8 +244,3 @@ def _age(seconds: float) -> str:
             text, rest = f"{whole // size}{unit}", f"{whole % size // small_size:02}{small_unit}"
             return text + rest if len(text + rest) <= len("99d23h") else text
     return f"{whole}s"
-
-
-def _line(text: str) -> str:
-    """One line in which nothing can steer the terminal."""
-    return text if text.isprintable() else repr(text)[1:-1]
