@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 import orjson
+import psutil
 
 from pwgrid.cli import grid_queries
 from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
@@ -102,6 +103,8 @@ def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
         return _command_for(pid, lines, follow=follow)
     except OSError as error:  # at any of the looks into /proc: the process may end in between
         raise GridError(f"cannot see where the log of process {pid} goes: {error.strerror}") from None
+    except psutil.Error as error:
+        raise GridError(f"cannot see where the log of process {pid} goes: {error}") from None
 
 
 def _command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
@@ -257,8 +260,7 @@ def _unit_of(pid: int) -> list[str]:
 
 
 def _supervisord_of(pid: int) -> tuple[str, str] | None:
-    entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    environment = dict(entry.partition("=")[::2] for entry in entries)
+    environment = psutil.Process(pid).environ()
     url, group = environment.get("SUPERVISOR_SERVER_URL"), environment.get("SUPERVISOR_GROUP_NAME")
     name = environment.get("SUPERVISOR_PROCESS_NAME")
     if not url or not name or not shutil.which("supervisorctl"):

@@ -129,6 +129,5 @@ def session_line(session: dict[str, Any]) -> str:
     at = session["endedAt"] or session["startedAt"] or session["createdAt"]
     lasted = "" if session["endedAt"] is None else f"after {session['endedAt'] - session['createdAt']:.1f} s"
     who = (session["id"], session["pool"], session["workerId"], session["client"], session.get("name"))
-    return "  ".join(
-        one_line(str(each)) for each in (clock(at), f"{session['status']:9}", *who, lasted, session["reason"]) if each
-    )
+    parts = (clock(at), f"{session['status']:9}", *who, lasted, session["reason"])
+    return "  ".join(one_line(str(part)) for part in parts if part)

@@ -119,16 +119,15 @@ class BufferedSessionWriter:
         return bool(unwritten)
 
     async def _attempt(self, kept: _Kept) -> None:
+        reply: object = None
         try:
             await self._write(kept.update)
-        except RegistryError as error:
-            log.error("registry_write_dropped", session=kept.update.session_id, error=str(error))
         except RegistryUnavailable as error:
-            log.warning("registry_write_kept", session=kept.update.session_id, error=str(error))
+            reply = error
+        if not _settle(kept, reply):
+            log.warning("registry_write_kept", session=kept.update.session_id, error=str(reply))
             self._keep(kept)
             self._on_kept(kept.update)
-            return
-        kept.done()
 
     def _keep(self, kept: _Kept, *, first: bool = False) -> None:
         session_id = kept.update.session_id

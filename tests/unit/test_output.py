@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pwgrid.cli.output import as_json, compact, printable
+from pwgrid.cli.output import as_json, compact, one_line, printable
 from pwgrid.cli.start_messages import say, say_for_now
 from pwgrid.cli.watch_and_follow import follow_sessions
 
@@ -12,6 +12,11 @@ from pwgrid.cli.watch_and_follow import follow_sessions
 def test_control_characters_are_escaped_and_lines_stay() -> None:
     assert printable("two\nlines of 'text' äöü €") == "two\nlines of 'text' äöü €"
     assert printable("a\x1b[31m\x9b\u202e\r") == r"a\x1b[31m\x9b\u202e\r"
+
+
+def test_one_line_is_one_line() -> None:
+    assert one_line("it's\n\\ \x1b[2J ä") == r"it's\n\ \x1b[2J ä"
+    assert one_line("it's \\ fine") == "it's \\ fine"
 
 
 @pytest.mark.parametrize("found", [{"a": "\x1b[2J\x9b\u202e\x7f"}, ["ä", 1, None]])

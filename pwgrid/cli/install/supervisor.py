@@ -1,7 +1,6 @@
 """`pwgrid install supervisor`: what a grid under supervisord needs, and the commands of supervisorctl for it."""
 
 import configparser
-import os
 import shlex
 import shutil
 import subprocess
@@ -10,6 +9,8 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wait, Wanted
@@ -35,7 +36,7 @@ _ROTATION: Final = Path("/etc/logrotate.d/pwgrid")
 _PROGRAM: Final = "pwgrid"
 _STARTS_WITHIN_S: Final = 120.0
 _LOOK_EVERY_S: Final = 0.5
-_TEMPORARY: Final = (b"TMPDIR", b"TEMP", b"TMP")
+_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 """What names the directory for temporary files, in the order in which Python asks."""
 
 
@@ -104,12 +105,10 @@ def _temporary_directory(conf: Path) -> Path:
     """The one of supervisord's programs, which have its environment; ours may be another."""
     code, said = _said(conf, "pid")
     try:
-        environment = Path("/proc", said.strip(), "environ").read_bytes() if code == 0 else b""
-    except OSError:
-        environment = b""
-    given = dict(each.partition(b"=")[::2] for each in environment.split(b"\0"))
-    found = next((value for name in _TEMPORARY if (value := given.get(name))), b"/tmp")
-    return Path(os.fsdecode(found))
+        environment = psutil.Process(int(said)).environ() if code == 0 else {}
+    except (psutil.Error, ValueError):  # it has ended, or another program than supervisorctl answers
+        environment = {}
+    return Path(next(filter(None, map(environment.get, _TEMPORARY)), "/tmp"))
 
 
 def _conf(asked: Asked, before: Record | None) -> Path:
