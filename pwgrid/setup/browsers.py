@@ -16,7 +16,6 @@ from typing import Final, Literal
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
-from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import NAMES_A_REDIS, Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
@@ -61,13 +60,12 @@ def setup(
     driver_fault = _driver_fault(say, host)
     if driver_fault is not None:
         faults.append(GridError(driver_fault))
-    # Pools with the same browser and way of launching it are one here.
-    wanted = {(pool.browser_type, pool.executable, pool.headless, *pool.launch): pool for pool in reversed(list(pools))}
+    wanted = _distinct(pools)
     found = list[FoundBrowser]()
-    for pool in reversed(wanted.values()):
+    for pool in wanted:
         set_up = _Setup(settings.of_pool(pool), pool, say, host, places, driver_fault)
         try:
-            found.append(set_up.find_or_get(pool.browser_type))
+            found.append(set_up.find_or_get())
         except GridError as fault:
             faults.append(fault)
     try:
@@ -90,6 +88,14 @@ def setup(
         then = [f"run this as root, then try again: {to_do}"] if to_do else []
         raise GridError("\n  ".join(["this host lacks what a grid needs:", *map(str, faults), *then]))
     return found
+
+
+def _distinct(pools: Iterable[PoolSettings]) -> list[PoolSettings]:
+    """The first pool of each browser and way of launching it."""
+    first: dict[tuple[object, ...], PoolSettings] = {}
+    for pool in pools:
+        first.setdefault((pool.browser_type, pool.executable, pool.headless, *pool.launch), pool)
+    return list(first.values())
 
 
 def _driver_fault(say: Steps, host: Host) -> str | None:
@@ -128,11 +134,12 @@ class _Setup:
     _unfit: set[str] = field(default_factory=set)
     """Executables that did not start in this run."""
 
-    def find_or_get(self, browser_type: BrowserType) -> FoundBrowser:
+    def find_or_get(self) -> FoundBrowser:
         """The first browser that opens a page, of those that are installed and those that can be.
 
         Raises BrowserMissing with what is wrong with each, or BrowserLaunchError for the one that the settings name.
         """
+        browser_type = self.pool.browser_type
         if self.pool.channel or self.settings.executable(browser_type):
             chosen = find_for_pool(self.pool, self.settings, self.places)
             self._try_launch(chosen)
@@ -141,20 +148,20 @@ class _Setup:
         for do, source in _STEPS[self.settings.prefer]:
             if do == "get":
                 get = self._from_playwright if source == "playwright" else self._from_system
-                fault = get(browser_type)
+                fault = get()
                 if fault is not None:
                     self.say(f"{browser_type}: {fault}")
                     faults.append(fault)
                     continue
-            browser = self._first_that_starts(source, browser_type, faults)
+            browser = self._first_that_starts(source, faults)
             if browser is not None:
                 return browser
         or_else = f"or set {browser_type.upper()}_EXECUTABLE to one that you got yourself"
         raise BrowserMissing(f"{browser_type} could not be installed", "; ".join([*dict.fromkeys(faults), or_else]))
 
-    def _first_that_starts(self, source: Source, browser_type: BrowserType, faults: list[str]) -> FoundBrowser | None:
+    def _first_that_starts(self, source: Source, faults: list[str]) -> FoundBrowser | None:
         """The first browser of this source that opens a page. Adds to `faults` why others do not start."""
-        for browser in candidates_from(source, browser_type, self.settings, self.places, faults):
+        for browser in candidates_from(source, self.pool.browser_type, self.settings, self.places, faults):
             if _identity(browser) in self._unfit:
                 continue
             try:
@@ -166,10 +173,11 @@ class _Setup:
                 return browser
         return None
 
-    def _from_playwright(self, browser_type: BrowserType) -> str | None:
+    def _from_playwright(self) -> str | None:
         """Has Playwright download its own browser. None when it worked, else why not."""
         if self.driver_fault is not None:
             return "Playwright cannot install it without its Node"
+        browser_type = self.pool.browser_type
         self.say(f"{browser_type}: asking Playwright to install its own")
         node, cli = compute_driver_executable()
         only = ["--only-shell"] if browser_type == "chromium" and self.settings.headless else []
@@ -177,8 +185,9 @@ class _Setup:
         fault = self.host.run([node, cli, "install", *only, browser_type], self.say, {_CONNECT_TIMEOUT: patience})
         return None if fault is None else f"Playwright could not install it ({fault}; {_DOWNLOAD_VARIABLES} are heeded)"
 
-    def _from_system(self, browser_type: BrowserType) -> str | None:
+    def _from_system(self) -> str | None:
         """Installs or updates the system's package. None when it worked, else why not."""
+        browser_type = self.pool.browser_type
         if browser_type == "webkit":
             return "no system has a package of the WebKit that Playwright needs"
         if self.host.has_snap_packages:
@@ -198,7 +207,7 @@ class _Setup:
             if browser.source != "playwright" or not _LACKS_LIBRARIES.search(error.evidence):
                 raise
             self.say(f"{browser.browser_type}: installed, but this host lacks libraries that it needs")
-            fault = self._libraries(browser.browser_type)
+            fault = self._libraries()
             if fault is not None:
                 raise BrowserLaunchError(f"it lacks libraries: {fault}", str(browser)) from error
             self._launch(browser)
@@ -228,9 +237,9 @@ class _Setup:
         except OSError as error:
             self.say(f"{browser.browser_type}: how it started cannot be written down for the grid: {error}")
 
-    def _libraries(self, browser_type: BrowserType) -> str | None:
+    def _libraries(self) -> str | None:
         """Installs the libraries that Playwright says its browser needs. None when it worked, else why not."""
-        command = [*compute_driver_executable(), "install-deps", browser_type]
+        command = [*compute_driver_executable(), "install-deps", self.pool.browser_type]
         prefix = self.host.as_root()
         if prefix is None:
             self.host.commands_by_hand.append(" ".join(command))
