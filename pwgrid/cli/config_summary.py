@@ -41,8 +41,8 @@ def summary(settings: Settings) -> dict[str, Any]:
 def missing_browsers(settings: Settings) -> list[str]:
     """A sentence for each pool whose channel or executable is not on this host."""
     missing = []
-    for pool in settings.pools_wanted().values():
-        if pool.workers and (pool.channel or pool.executable):
+    for pool in settings.pools_with_workers():
+        if pool.channel or pool.executable:
             try:
                 find_for_pool(pool, settings)
             except BrowserMissing as error:

@@ -299,6 +299,10 @@ class Settings(BaseModel, frozen=True):
         pools = [each for each in short if each.workers or not self.pools]
         return {each.name: each for each in [*pools, *(resolved(self, table) for table in self.pools)]}
 
+    def pools_with_workers(self) -> list[PoolSettings]:
+        """The pools that should have a worker, in the order of `pools_wanted`."""
+        return [pool for pool in self.pools_wanted().values() if pool.workers > 0]
+
     def of_pool(self, pool: PoolSettings) -> Self:
         """These settings with the values of a pool in place of the global ones."""
         args = {"chromium_args": pool.args} if pool.browser_type == "chromium" else {}

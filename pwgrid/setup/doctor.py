@@ -58,9 +58,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """All findings, each as soon as it is known; the launches take seconds."""
     places = SearchPaths()
     yield _driver()
-    for pool in settings.pools_wanted().values():
-        if pool.workers > 0:
-            yield from _browser(pool, settings, places)
+    for pool in settings.pools_with_workers():
+        yield from _browser(pool, settings, places)
     fault = find_ffmpeg(places)
     yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
     yield _sandbox(settings, places.root)

@@ -101,9 +101,8 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
     from pwgrid.setup.browsers import setup as setup_browsers
 
     settings = load(config_file, without_application_redis(), flags).settings  # `pwgrid run` uses none of those
-    wanted = [pool for pool in settings.pools_wanted().values() if pool.workers > 0]
     with progress.display() as shown:
-        setup_browsers(wanted, settings, progress.steps(shown), video=video)
+        setup_browsers(settings.pools_with_workers(), settings, progress.steps(shown), video=video)
 
 
 @click.command(cls=Configured)

@@ -46,12 +46,11 @@ def _wanted(settings: Settings, browsers: Path | None) -> Iterator[tuple[Browser
     """The browser of each pool with workers; None for one that is missing."""
     environment = {**os.environ, **({"PLAYWRIGHT_BROWSERS_PATH": str(browsers)} if browsers else {})}
     places = SearchPaths(environ=environment)
-    for pool in settings.pools_wanted().values():
-        if pool.workers:
-            try:
-                yield pool.browser_type, find_for_pool(pool, settings, places)
-            except BrowserMissing:
-                yield pool.browser_type, None
+    for pool in settings.pools_with_workers():
+        try:
+            yield pool.browser_type, find_for_pool(pool, settings, places)
+        except BrowserMissing:
+            yield pool.browser_type, None
 
 
 def hidden(found: Iterable[Path]) -> tuple[Path, ...]:
