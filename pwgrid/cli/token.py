@@ -19,8 +19,9 @@ from pwgrid.cli.install.installation import SERVICE_USER, Places
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
+from pwgrid.settings.pools import NAME as POOL_NAME
 from pwgrid.tokens.file import changing, load
-from pwgrid.tokens.tokens import NAME, NAME_RULE, POOL, Role, make
+from pwgrid.tokens.tokens import NAME, NAME_RULE, Role, make
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequen
     if not NAME.fullmatch(name):
         raise click.UsageError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
     for pool in pools:
-        if not POOL.fullmatch(pool):
+        if not POOL_NAME.fullmatch(pool):
             raise click.UsageError(f"{pool!r:.80} is no name of a pool")
     token, text = make(name, role, max_sessions, pools, time.time())
     with changing(where.path, where.reader) as tokens:

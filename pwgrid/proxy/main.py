@@ -199,7 +199,7 @@ class Proxy:
     # Registry
 
     async def _keep_registry(self) -> None:
-        await self.registry.subscribe_slots(self._on_slots)
+        self.registry.subscribe_slots(self._on_slots)
         await keep_reaping(self.registry, self.settings.reaper_run_interval)
 
     def _on_slots(self, pool: str | None) -> None:

@@ -30,10 +30,6 @@ class EmbeddedRedis:
     argv: tuple[str, ...]
     socket_path: Path
 
-    @property
-    def url(self) -> str:
-        return url_of(self.socket_path.parent)
-
 
 def url_of(directory: Path) -> str:
     """The URL for clients of an embedded Redis in `directory`, whether it runs or not."""

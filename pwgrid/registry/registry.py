@@ -103,7 +103,6 @@ class Registry:
         self._timeout_s = timeout_s
         self._retention = retention or Retention()
         self._now = now
-        self._scripts = SCRIPTS
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")
@@ -112,7 +111,7 @@ class Registry:
         record = (retention.record_ttl_s, retention.history_max, retention.command_ttl_s)
         self._recording = tuple(map(str, record))
         self._subscriptions: list[Subscription] = []
-        self.client = RedisClient(url, timeout_s=timeout_s, scripts=self._scripts.values())
+        self.client = RedisClient(url, timeout_s=timeout_s, scripts=SCRIPTS.values())
 
     @classmethod
     def of(cls, settings: Settings, url: str) -> Registry:
@@ -251,7 +250,7 @@ class Registry:
     async def note_view(self, session_id: str) -> bool:
         """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
         keys = (f"{self._prefix}session:{session_id}",)
-        return bool(await self.client.run(self._scripts["note_view"], keys, (self._time(),)))
+        return bool(await self.client.run(SCRIPTS["note_view"], keys, (self._time(),)))
 
     # The dashboard
 
@@ -316,7 +315,7 @@ class Registry:
         does not know that this worker has the lease."""
         flat = [text for pair in fields.items() for text in pair]
         head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._retention.record_ttl_s)
-        return bool(await self.client.run(self._scripts["describe_lease"], (), (*head, *flat)))
+        return bool(await self.client.run(SCRIPTS["describe_lease"], (), (*head, *flat)))
 
     # Workers
 
@@ -357,7 +356,7 @@ class Registry:
     async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
         """Excludes the worker from all selections. Returns False if it is not registered."""
         keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
-        return bool(await self.client.run(self._scripts["mark_draining"], keys, ()))
+        return bool(await self.client.run(SCRIPTS["mark_draining"], keys, ()))
 
     async def replacement(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """Returns the id of the spare that a selection has put in this worker's place, or None."""
@@ -371,7 +370,7 @@ class Registry:
         not registered."""
         worker = f"{browser_type}:{worker_id}"
         keys = (f"{self._prefix}worker:{worker}", f"{self._prefix}worker:cmd:{worker}")
-        return bool(await self.client.run(self._scripts["shutdown_command"], keys, (self._retention.command_ttl_s,)))
+        return bool(await self.client.run(SCRIPTS["shutdown_command"], keys, (self._retention.command_ttl_s,)))
 
     async def unregister(self, browser_type: BrowserType, worker_id: str, reason: str) -> int:
         """Removes the worker; sessions that it still has fail for `reason`. Returns their number."""
@@ -395,7 +394,7 @@ class Registry:
             hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
         return records.read_snapshot(replies, hashes)
 
-    async def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
+    def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
         """Calls `callback` when there may be a command for this worker, and after each (re)connection to Redis.
 
         Subscribes to the channel of the command's own name, and to Redis's messages about changed keys: the embedded
@@ -412,7 +411,7 @@ class Registry:
             )
         )
 
-    async def subscribe_slots(self, callback: Callable[[str | None], None]) -> None:
+    def subscribe_slots(self, callback: Callable[[str | None], None]) -> None:
         """Calls `callback` with a pool's name when a slot of it may have come free, and with None after each
         (re)connection to Redis, since messages may have been missed."""
         before_name = f"{self._prefix}slots:"
@@ -445,7 +444,7 @@ class Registry:
         return _text(self._now())
 
     async def _run(self, name: str, *arguments: Argument) -> Reply:
-        return await self.client.run(self._scripts[name], self._counters, arguments)
+        return await self.client.run(SCRIPTS[name], self._counters, arguments)
 
     async def _reap(self, threshold_s: float, reason: str, only: str, lock_s: float) -> Reaped:
         owner = self._instance if lock_s else ""

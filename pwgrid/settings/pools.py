@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pwgrid.settings.model import Settings
 
 NAME_RULE: Final = "must be 1 to 63 lower case letters, digits, - and _, and begin with a letter or digit"
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NAME_CHARACTERS: Final = 63
 MAX_POOLS: Final = 64
 MAX_TEXT: Final = 16 * 1024
@@ -88,7 +88,7 @@ class PoolTable(BaseModel, frozen=True):
         extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    name: Annotated[str, value_types.like(_NAME.pattern, NAME_RULE)]
+    name: Annotated[str, value_types.like(NAME.pattern, NAME_RULE)]
     """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
     browser: BrowserType | None = None
     """chromium, firefox or webkit; may be left out where labels name it."""
@@ -244,7 +244,7 @@ def read_tables(content: object) -> tuple[tuple[PoolTable, ...], list[Violation]
     faults: list[Violation] = []
     for number, given in enumerate(content, 1):
         name = given.get("name")
-        place = f"pools.{name}" if isinstance(name, str) and _NAME.fullmatch(name) else f"pools[{number}]"
+        place = f"pools.{name}" if isinstance(name, str) and NAME.fullmatch(name) else f"pools[{number}]"
         try:
             table = PoolTable.model_validate(given)
         except ValidationError as error:

@@ -16,7 +16,6 @@ from typing import Any, Final
 _TEXT: Final = re.compile(r"pwg_([0-9a-f]{8})_[0-9a-f]{48}")
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 NAME_RULE: Final = "1 to 63 lower-case letters, digits, dots, hyphens and underscores, the first a letter or digit"
-POOL: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _SALT_BYTES: Final = 16
 
 

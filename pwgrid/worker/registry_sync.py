@@ -73,7 +73,7 @@ class RegistrySync:
         """Writes the worker's record and counters. Raises RegistryUnavailable if this grid has never reached its Redis;
         otherwise a later heartbeat registers the worker."""
         self._is_known = True
-        await self._registry.subscribe_commands(self._boot.browser_type, self._boot.worker_id, self._is_due.set)
+        self._registry.subscribe_commands(self._boot.browser_type, self._boot.worker_id, self._is_due.set)
         try:
             await self._register()
         except RegistryUnavailable as error:

@@ -37,7 +37,7 @@ def test_a_directory_with_blanks_and_quotes_is_no_trouble(tmp_path: Path) -> Non
     process = subprocess.Popen(server.argv, stdout=subprocess.DEVNULL)
     try:
         wait_until_ready(server.socket_path, time.monotonic() + 20)
-        with Redis.from_url(server.url) as client:
+        with Redis.from_url(embedded_redis.url_of(server.socket_path.parent)) as client:
             assert client.ping()
     finally:
         process.terminate()

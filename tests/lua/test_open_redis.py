@@ -222,7 +222,7 @@ async def test_behind_sentinels_the_master_of_the_moment_is_used(sentinels: Sent
     assert problem(sentinels.url) == ""
     registry = Registry(sentinels.url, timeout_s=3.0)
     woken: asyncio.Queue[object] = asyncio.Queue()
-    await registry.subscribe_slots(woken.put_nowait)
+    registry.subscribe_slots(woken.put_nowait)
     async with asyncio.timeout(BOUND_S):
         assert [await woken.get(), await woken.get()] == [None, None]
         assert await registry.client.call("SET", "a", 1) == "OK"

@@ -184,7 +184,7 @@ async def test_only_one_registry_reaps_at_a_time(registry: Registry, own_redis: 
 
 async def test_a_waiter_is_woken_by_the_release(registry: Registry) -> None:
     woken: asyncio.Queue[str | None] = asyncio.Queue()
-    await registry.subscribe_slots(woken.put_nowait)
+    registry.subscribe_slots(woken.put_nowait)
     async with asyncio.timeout(BOUND_S):
         assert [await woken.get(), await woken.get()] == [None, None]  # both connections came up
         await registry.register(WORKER)
@@ -199,7 +199,7 @@ async def test_a_waiter_is_woken_by_the_release(registry: Registry) -> None:
 
 async def test_a_waiter_for_a_pool_is_woken_by_the_release_of_one_of_its_workers(registry: Registry) -> None:
     woken: asyncio.Queue[str | None] = asyncio.Queue()
-    await registry.subscribe_slots(woken.put_nowait)
+    registry.subscribe_slots(woken.put_nowait)
     async with asyncio.timeout(BOUND_S):
         assert [await woken.get(), await woken.get()] == [None, None]
         await registry.register(replace(WORKER, pool="appa", slots=1))
@@ -222,7 +222,7 @@ async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
     for session_id in ("s1", "s2"):
         await select(registry, session_id)
         await start(registry, session_id)
-    await registry.subscribe_slots(returned.put_nowait)
+    registry.subscribe_slots(returned.put_nowait)
     async with asyncio.timeout(BOUND_S):
         assert await returned.get() is None
     own_redis.kill()
@@ -406,7 +406,7 @@ async def test_a_registry_that_is_closed_as_soon_as_it_has_subscribed_ends(own_r
     """redis-py swallows a cancellation in the turn in which its connection comes to stand."""
     for turns in range(40):
         registry = Registry(own_redis.url, timeout_s=BOUND_S)
-        await registry.subscribe_commands("chromium", "aabbccdd", lambda: None)
+        registry.subscribe_commands("chromium", "aabbccdd", lambda: None)
         await registry.client.wait_connected()
         for _ in range(turns):
             await asyncio.sleep(0)

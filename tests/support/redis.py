@@ -55,7 +55,7 @@ class RedisServer:
     @property
     def url(self) -> str:
         """Its URL."""
-        return self._redis.url
+        return embedded_redis.url_of(self.directory)
 
     @property
     def socket_path(self) -> Path:
