@@ -95,9 +95,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
         which = which_redis(loaded)
         messages = StartMessages(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)
-        if kept or leftovers.paths():
-            runtime.keep()  # living processes use the directory: a start that fails must not remove it
-        elif settings.redis_url:
+        if not kept and not leftovers.paths() and settings.redis_url:
             messages.progress(f"redis: {which}")
             # A service goes on, not ready, until its Redis has started; a person has probably named a wrong one.
             if extras.ready_fd is None and is_by_hand():
@@ -130,7 +128,6 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
-        runtime.remove_at_end()
         if settings.log_file:
             logging.append_to(settings.log_file)
             logging.configure(settings.log_level, settings.log_format, "master")

@@ -111,7 +111,7 @@ class Master:
 
     def run(self) -> int:
         """Start the grid, and keep it running until it is told to end or to detach; returns 0. Raises OSError when it
-        cannot start."""
+        cannot start. The runtime directory is kept until all that lives on in it is adopted."""
         self._has_terminal = has_terminal()
         become_subreaper()
         self._signals.install()
@@ -121,6 +121,7 @@ class Master:
                 self._loop.add(self._config.lifeline_fd, self._on_lifeline)
             self._control.open()
             self._adopt(self._config.leftovers)
+            self._config.runtime.remove_at_end()
             # So that a collection in a child does not copy the pages that it shares with the master. None comes before:
             # children's objects would fill the gaps that it leaves, and copy these pages, too (docs of gc.freeze).
             gc.freeze()

@@ -101,9 +101,10 @@ class RuntimeDir:
     ) -> Iterator[RuntimeDir]:
         """Make and lock the directory, and remove what an earlier run left in it; at the end, remove all of it.
 
-        `keep(directory)` returns which paths in it stay from an earlier run. `lock_fd` is the lock that this process
-        held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be made private, or
-        written: then only what this call has made is removed.
+        `keep(directory)` returns which paths in it stay from an earlier run. If any do, everything stays at the end,
+        until `remove_at_end` says otherwise: children of that run live on in them. `lock_fd` is the lock that this
+        process held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be made
+        private, or written: then only what this call has made is removed.
         """
         try:
             self._lock_fd = _make_and_lock(self.directory) if lock_fd is None else lock_fd
@@ -111,16 +112,16 @@ class RuntimeDir:
             reason = error.strerror or str(error)
             raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
         self._endpoint = endpoint
+        self._is_kept = any(entry.name != _LOCK for entry in self.directory.iterdir())
         try:
-            self._write_lock()
-        except OSError as error:
-            if any(entry.name != _LOCK for entry in self.directory.iterdir()):
-                self.keep()  # children of an earlier master may live on in it
-            self._remove()
-            reason = error.strerror or str(error)
-            raise RuntimeDirError(f"cannot write into the runtime directory {self.directory}: {reason}") from error
-        try:
-            removed = self.clear(keep(self.directory) if keep else ())
+            try:
+                self._write_lock()
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise RuntimeDirError(f"cannot write into the runtime directory {self.directory}: {reason}") from error
+            kept = keep(self.directory) if keep else ()
+            removed = self.clear(kept)
+            self._is_kept = bool(kept)
             # Each master leaves its socket to the next one, also where that was planned.
             stale = [name for name in removed if name != self.control_path.name]
             if stale:
@@ -147,7 +148,7 @@ class RuntimeDir:
         self._write_lock(dict(zip(_DETACHED, (time.time(), grace_s, drain_s), strict=True)))
 
     def remove_at_end(self) -> None:
-        """Do not keep it after all."""
+        """Do not keep it after all: the caller has taken over what lives on in it, and ends that before it ends."""
         self._is_kept = False
 
     @property

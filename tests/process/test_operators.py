@@ -82,6 +82,39 @@ def test_an_upgrade_takes_settings_and_browsers_that_have_changed(tmp_path: Path
         assert "run the new code" in grid.command("upgrade").stdout
 
 
+def test_a_master_that_cannot_start_leaves_what_lives_to_the_next_one(tmp_path: Path) -> None:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
+        before, files = parts(grid), grid.runtime / "w"
+        grid.kill_master()
+        refused = subprocess.run(
+            [*grid.program, "serve", *grid.arguments, "--port", str(grid.port)],
+            cwd=ROOT,
+            env={**grid.environment, "LOG_FILE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (refused.returncode, "cannot write the log file" in refused.stderr) == (1, True), refused
+        assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
+        grid.start_again()
+        assert parts(grid) == before
+
+
+def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "LOG_FILE": str(log)}, fake=True) as grid:
+        before, files = parts(grid), grid.runtime / "w"
+        log.unlink()
+        log.mkdir()
+        grid.command("upgrade", "--force")
+        assert grid.process.wait(60) == 1
+        assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
+        log.rmdir()
+        grid.start_again()
+        assert parts(grid) == before
+
+
 def executable(path: Path) -> Path:
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)

@@ -128,6 +128,24 @@ def test_a_planned_restart_finds_only_its_predecessor_s_socket_and_has_nothing_t
     assert [each["removed"] for each in logs if each["event"] == "stale_runtime_removed"] == said
 
 
+def test_what_lives_on_stays_if_a_start_is_interrupted_and_goes_once_it_is_taken_over(base: Path) -> None:
+    (base / "8080" / "redis").mkdir(parents=True, mode=0o700)
+    base.chmod(0o700)
+    (base / "8080").chmod(0o700)
+
+    def interrupted(_directory: Path) -> list[str]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), RuntimeDir.create(str(base), 8080).locked("", interrupted):
+        pytest.fail("it is not locked")
+    with RuntimeDir.create(str(base), 8080).locked("", lambda _: ["redis"]):
+        pass
+    assert (base / "8080" / "redis").exists()
+    with RuntimeDir.create(str(base), 8080).locked("", lambda _: ["redis"]) as runtime:
+        runtime.remove_at_end()
+    assert not (base / "8080").exists()
+
+
 def test_a_reused_pid_is_no_running_grid(base: Path) -> None:
     (base / "8080").mkdir(parents=True)
     created = create_time(os.getpid())
