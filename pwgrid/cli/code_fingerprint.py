@@ -16,10 +16,11 @@ _PARTS: Final = ("lua", "config")
 
 
 class WhatRuns:
-    """The code that a grid runs, and the executables of its browsers, as they were when it took them."""
+    """The code that a grid runs (`code` is its fingerprint), and the executables of its browsers, as they were when it
+    took them."""
 
     def __init__(self, executables: Iterable[str]) -> None:
-        self._code = fingerprint(_files_of_code())
+        self.code: Final = fingerprint(_files_of_code())
         self._browsers: dict[str, str] = {}
         self.takes(executables)
 
@@ -30,7 +31,7 @@ class WhatRuns:
     def is_installed(self, executables: Iterable[str]) -> bool:
         """Whether just this code is installed now, and just these executables. Takes some milliseconds."""
         are_same = all(self._browsers.get(each) == _of_file(each) for each in executables)
-        return are_same and fingerprint(_files_of_code()) == self._code
+        return are_same and fingerprint(_files_of_code()) == self.code
 
 
 def fingerprint(paths: Iterable[str]) -> str:

@@ -111,6 +111,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             open_listeners=partial(_open, settings, held),
             roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
             version=__version__,
+            code=runs.code,
             endpoint=base_url(settings),
             tokens_file=loaded.tokens_file,
             lifeline_fd=extras.lifeline_fd,

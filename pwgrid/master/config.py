@@ -62,6 +62,7 @@ class MasterConfig:
     listeners: tuple[socket, ...]
     roles: Roles
     version: str
+    code: str
     endpoint: str
     tokens_file: Path | None = None
     lifeline_fd: int | None = None

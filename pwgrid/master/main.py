@@ -28,7 +28,7 @@ from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute
-from pwgrid.master.restart.reload import CONFIGURATION, Reload
+from pwgrid.master.restart.reload import CONFIGURATION, UPGRADE, Reload
 from pwgrid.master.restart.version_change import VersionChange
 from pwgrid.master.shutdown import Phase, Shutdown, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
@@ -38,6 +38,7 @@ from pwgrid.master.stop_report import StopReport
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_processes import reap_orphans
+from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()
 
@@ -319,11 +320,17 @@ class Master:
             self._version_change.replace_children()
         else:
             self._reload.recycle_outdated()
-            if leftovers.proxy is not None and leftovers.proxy.settings != self._files.settings_of("proxy"):
-                self._proxies.replace(CONFIGURATION)
+            if leftovers.proxy is not None:
+                self._replace_if_outdated(leftovers.proxy)
         for worker_id, browser_type in leftovers.dead:
             about = {"workerId": worker_id, "browserType": browser_type, "reason": _BEFORE_US}
             self._proxies.send("worker_lost", about)
+
+    def _replace_if_outdated(self, proxy: ChildState) -> None:
+        if proxy.version != self._config.code:
+            self._proxies.replace(UPGRADE)
+        elif proxy.settings != self._files.settings_of("proxy"):
+            self._proxies.replace(CONFIGURATION)
 
     def _scale_again(self, scaled: Mapping[str, int]) -> None:
         """Scale the pools as they were before this process executed itself."""

@@ -30,7 +30,8 @@ class ChildState:
     """One child. `create_time` is in seconds since boot, `forked_at` in monotonic, `started_at` in Unix seconds;
     `sessions_until` (monotonic) is how long the sessions of a drain may go on.
 
-    `registry` and `settings` are digests: of the Redis that it uses, and of the settings that it was forked with.
+    `registry`, `settings` and `version` are digests: of the Redis that it uses, and of the settings and the code with
+    which it was forked.
     """
 
     kind: ChildKind

@@ -61,6 +61,7 @@ class NextMaster:
             listeners=(),
             roles=Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0),
             version="0",
+            code="0",
             endpoint="ws://localhost",
             kept_open=self.kept,
         )

@@ -115,6 +115,42 @@ def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(tmp_pat
         assert parts(grid) == before
 
 
+def test_a_worker_that_an_upgrade_has_still_to_replace_is_replaced_by_the_next_master_too(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    environment = {**WITHOUT_SPARES, "FAKE_START_HELD_BY": str(hold)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        (old,) = parts(grid).keys() - {"proxy"}
+        hold.touch()
+        grid.ask("upgrade", {"force": True})
+        eventually(lambda: len(grid.status()["workers"]) == 2, "its replacement starts")
+        grid.kill_master()
+        grid.start_again()
+        assert old in parts(grid)
+        hold.unlink()
+        eventually(lambda: [each["id"] != old for each in grid.status()["workers"]] == [True], "it is replaced")
+
+
+def of_other_code(file: Path) -> None:
+    """Has the next master believe that the child of this file was forked by other code."""
+    state = json.loads(file.read_text())
+    assert state["version"] == code_fingerprint.WhatRuns([]).code
+    file.write_text(json.dumps({**state, "version": "0"}))
+
+
+def test_children_of_other_code_are_adopted_and_replaced() -> None:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
+        before = parts(grid)
+        grid.kill_master()
+        for file in (*grid.runtime.glob("proxy/*.json"), *grid.runtime.glob("w/*/worker.json")):
+            of_other_code(file)
+        grid.start_again()
+        eventually(
+            lambda: len(now := parts(grid)) == 2 and None not in now.values() and not now.items() & before.items(),
+            "the proxy and the worker are replaced",
+        )
+        assert (grid.get("/health/ready")[0], "reason=upgrade" in grid.output()) == (200, True)
+
+
 def executable(path: Path) -> Path:
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)

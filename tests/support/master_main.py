@@ -326,6 +326,7 @@ def main(spec: dict[str, Any]) -> int:
                 proxy=lambda boot: proxy_role(spec, boot),
             ),
             version="0",
+            code="0",
             endpoint=f"ws://127.0.0.1:{port}",
             lifeline_fd=spec.get("lifeline_fd"),
             reload=lambda _scaled_up: (settings, lambda: None),

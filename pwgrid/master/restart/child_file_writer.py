@@ -56,7 +56,7 @@ class ChildFileWriter:
             return
         state = self._state("worker", record.worker_id, record.child, record.forked_at, record.settings)
         state.browser_type, state.pool = record.browser_type, record.pool
-        state.version = record.version
+        state.version = record.code
         state.launched = record.launched
         state.status, state.reason = record.life.status.value, record.life.reason
         state.recycle = record.recycle
@@ -86,7 +86,7 @@ class ChildFileWriter:
             create_time=child.create_time,
             registry=registry_of(self._config.redis_url, self._config.settings),
             settings=settings,
-            version=self._config.version,
+            version=self._config.code,
             forked_at=forked_at,
             started_at=child.started_at,
             boot_id=self._boot_id,

@@ -100,12 +100,12 @@ class Reload:
                 continue
             wanted = self._files.settings_of_pool(pool.settings)
             if record.recycle == CONFIGURATION and record.settings == wanted:
-                record.recycle = None  # changed back before its turn came
+                self._workers.mark(record, None)  # changed back before its turn came
             elif record.life.is_capacity and record.settings != wanted:
-                record.recycle = record.recycle or CONFIGURATION
+                self._workers.mark(record, record.recycle or CONFIGURATION)
                 found.append(record.worker_id)
-            elif record.life.is_capacity and record.version != self._config.version:
-                record.recycle = record.recycle or UPGRADE
+            elif record.life.is_capacity and record.code != self._config.code:
+                self._workers.mark(record, record.recycle or UPGRADE)
                 found.append(record.worker_id)
         return found
 

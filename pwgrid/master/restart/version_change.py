@@ -85,7 +85,7 @@ class VersionChange:
 
         def recycle() -> None:
             for record in old:
-                record.recycle = record.recycle or UPGRADE
+                self._workers.mark(record, record.recycle or UPGRADE)
 
         self._proxies.replace(UPGRADE, then=recycle)
 

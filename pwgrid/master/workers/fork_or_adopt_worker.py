@@ -54,9 +54,7 @@ def fork_worker(
     now = loop.now()
     life = WorkerLife.forked(purpose, now, times_of(config.settings))
     tree = Tree(child.pid, directory)
-    record = ManagedWorker(
-        worker_id, pool.name, pool.browser_type, life, child, tree, now, version=config.version, ipc=ipc
-    )
+    record = ManagedWorker(worker_id, pool.name, pool.browser_type, life, child, tree, now, code=config.code, ipc=ipc)
     return record, control
 
 
@@ -105,7 +103,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> Managed
         forked_at=state.forked_at,
         warm_since=state.forked_at if life.status in WARM else math.inf,
         settings=state.settings,
-        version=state.version,
+        code=state.version,
         ipc=socket.socket(fileno=ipc) if ipc is not None else None,
         launched=state.launched,
         recycle=state.recycle,

@@ -27,8 +27,8 @@ class ManagedWorker:
 
     `pool` is the name of its pool, `child` its process, `link` the control link to it, and `ipc` the master's copy of
     the IPC link to its browser server, which so outlives the process; an adopted worker sends it when it reconnects.
-    `runs`: the names, runs and label keys of the clients in its slots, as far as these gave any. `settings` and
-    `version` are those it was forked with, `launched` is what it reported of its browser. `counted_at`: when it last
+    `runs`: the names, runs and label keys of the clients in its slots, as far as these gave any. `settings` and `code`
+    are digests of those it was forked with, `launched` is what it reported of its browser. `counted_at`: when it last
     reported `lifetime`. `recycle`: why it should be replaced. `late` fires at `life.ready_by`.
     """
 
@@ -39,7 +39,7 @@ class ManagedWorker:
     child: Child
     tree: Tree
     forked_at: float
-    version: str
+    code: str
     settings: str = ""
     ipc: socket.socket | None = None
     link: MasterSide | None = None

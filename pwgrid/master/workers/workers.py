@@ -168,6 +168,11 @@ class Workers:
             log.info("worker_drain_asked", worker=record.worker_id, reason=reason, now=is_now, active=record.active)
         self._do(record, todo)
 
+    def mark(self, record: ManagedWorker, reason: str | None) -> None:
+        """Have the plan replace a worker when its turn comes, or (None) not any more. The next master knows it, too."""
+        record.recycle = reason
+        self._files.worker(record)
+
     def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
         """Tell a worker to end one of its sessions; does nothing when either is gone."""
         record = self.records.get(worker_id)
