@@ -153,6 +153,7 @@ class ControlServer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REPLY_BUFFER_BYTES)
         self._visitors[sock.fileno()] = sock
         self._loop.add(sock.fileno(), lambda: self._on_packet(sock))
+        self._on_packet(sock)  # at once: more children than there are visitors may come back to a new master together
 
     def _on_packet(self, sock: socket.socket) -> None:
         try:

@@ -1,5 +1,6 @@
 """The master's control socket, over real sockets and a real loop."""
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -8,7 +9,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Callback, Loop
 from pwgrid.control.frames import Frame, decode, encode
-from pwgrid.control.server import ControlServer, Reconnect
+from pwgrid.control.server import MAX_VISITORS, ControlServer, Reconnect
 from tests.support.descriptors import no_descriptor_is_free
 
 PATIENCE_S = 10.0
@@ -141,6 +142,25 @@ def test_a_child_whose_sockets_met_no_free_descriptor_comes_again_with_them(tmp_
                 assert os.path.sameopenfile(got.fileno(), listener.fileno())
     finally:
         server.close()
+
+
+def test_more_children_than_visitors_may_come_back_at_once(tmp_path: Path) -> None:
+    names = [f"{n:08x}" for n in range(2 * MAX_VISITORS)]
+    came: list[Reconnect] = []
+    loop = Loop()
+    server = ControlServer(loop, tmp_path / "s", {}, lambda reconnect: not came.append(reconnect))
+    server.open()
+    with contextlib.closing(server), contextlib.ExitStack() as held:
+        for name in names:
+            child = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            child.connect(str(tmp_path / "s"))
+            child.send(encode({"t": "init", "name": name, "lastCommandIdx": 0, "lastEventIdx": 0}))
+        for _ in range(4):
+            loop.call_at(loop.now(), lambda: None)  # a turn with nothing to accept ends, too
+            loop.wait()
+        for each in came:
+            held.enter_context(each.sock)
+        assert [each.name for each in came] == names
 
 
 def test_a_bug_in_a_request_is_answered_and_logged_with_its_traceback(tmp_path: Path) -> None:
