@@ -214,28 +214,27 @@ def locked_without_master(directory: Path) -> Iterator[RuntimeDir | None]:
     Yields None, and removes nothing, when another process keeps the lock, usually a master that lives.
     """
     runtime = RuntimeDir(directory.parent, int(directory.name), owns_base=directory.parent == default_base())
-    try:
-        runtime._lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    fd = _lock_without_master(directory)
+    if fd is None:
         yield None
         return
+    runtime._lock_fd = fd
     try:
-        for _ in range(_TRIES):
-            with suppress(BlockingIOError):
-                fcntl.flock(runtime._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            if _holder_of(directory) is not None:
-                runtime.keep()
-                yield None
-                return
-            select.poll().poll(_TRY_MS)  # another child of that master has the lock for a moment
-        else:
-            runtime.keep()
-            yield None
-            return
         yield runtime
     finally:
         runtime._remove()
+
+
+def _lock_without_master(directory: Path) -> int | None:
+    for _ in range(_TRIES):
+        try:
+            fd = _flock(directory / _LOCK)
+        except (OSError, RuntimeDirError):  # another child has removed everything
+            return None
+        if fd is not None or _holder_of(directory) is not None:
+            return fd
+        select.poll().poll(_TRY_MS)  # another child of that master has the lock for a moment
+    return None
 
 
 def _make_and_lock(path: Path) -> int:
@@ -247,28 +246,32 @@ def _make_and_lock(path: Path) -> int:
         try:
             path.mkdir(mode=0o700, exist_ok=True)
             _check_owner(path, "must be private (mode 0700)", stat.S_IRWXG | stat.S_IRWXO)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            fd = os.open(path / _LOCK, flags, 0o600)
+            fd = _flock(path / _LOCK, os.O_CREAT)
         except FileNotFoundError:
             continue
+        if fd is not None:
+            return fd
+        holder = _holder_of(path)
+        tries += 1
+        if holder is not None or tries >= _TRIES:
+            raise AlreadyRunning(holder.pid if holder else None)
+        select.poll().poll(_TRY_MS)  # the last child of a dead master removes its files
+
+
+def _flock(path: Path, flags: int = 0) -> int | None:
+    """Open a lock file and lock it; None if another process has it, or has removed it meanwhile. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o600)
+    is_ours = False
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise RuntimeDirError(f"{path / _LOCK} is not a plain file: remove it")
-        try:
+            raise RuntimeDirError(f"{path} is not a plain file: remove it")
+        with suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_ino == (path / _LOCK).stat().st_ino:
-                return fd
+            is_ours = os.path.samestat(os.fstat(fd), path.stat())
+    finally:
+        if not is_ours:
             os.close(fd)
-        except BlockingIOError:
-            os.close(fd)
-            holder = _holder_of(path)
-            tries += 1
-            if holder is None and tries < _TRIES:  # the last child of a dead master removes its files
-                select.poll().poll(_TRY_MS)
-                continue
-            raise AlreadyRunning(holder.pid if holder else None) from None
-        except FileNotFoundError:
-            os.close(fd)
+    return fd if is_ours else None
 
 
 def _check_owner(path: Path, rule: str, forbidden_bits: int) -> None:

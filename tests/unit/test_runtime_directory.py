@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pwgrid.common.errors import AlreadyRunning
+from pwgrid.runtime import directory
 from pwgrid.runtime.directory import MAX_SOCKET_PATH_BYTES, RuntimeDir, RuntimeDirError, base_dir, default_base
 from pwgrid.runtime.find_grids import find_running
 from pwgrid.runtime.processes import create_time
@@ -144,6 +147,37 @@ def test_what_lives_on_stays_if_a_start_is_interrupted_and_goes_once_it_is_taken
     with RuntimeDir.create(str(base), 8080).locked("", lambda _: ["redis"]) as runtime:
         runtime.remove_at_end()
     assert not (base / "8080").exists()
+
+
+def test_the_last_child_of_a_dead_master_leaves_a_new_master_s_directory_alone(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, waits, found = RuntimeDir.create(str(base), 8080), threading.Event(), []
+    holder_of = directory._holder_of
+
+    def holder_of_seen(path: Path) -> directory.LockContent | None:
+        waits.set()
+        return holder_of(path)
+
+    def last_child() -> None:
+        with directory.locked_without_master(dead.directory) as locked:
+            found.append(locked)
+
+    dead.directory.mkdir(mode=0o700, parents=True)
+    base.chmod(0o700)
+    lock = dead.directory / "lock"
+    monkeypatch.setattr(directory, "_holder_of", holder_of_seen)
+    with lock.open("w") as other_child:
+        fcntl.flock(other_child, fcntl.LOCK_EX)
+        thread = threading.Thread(target=last_child)
+        thread.start()
+        assert waits.wait(10)
+        lock.unlink()
+        with RuntimeDir.create(str(base), 8080).locked("ws://127.0.0.1:8080") as master:
+            worker = master.make_worker_dir("a1b2c3d4")
+            other_child.close()
+            thread.join(10)
+            assert (found, worker.exists(), lock.exists()) == ([None], True, True)
 
 
 def test_a_reused_pid_is_no_running_grid(base: Path) -> None:
