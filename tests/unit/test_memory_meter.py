@@ -185,6 +185,22 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     assert opened.memory_for > 100
 
 
+def test_a_reload_that_leaves_the_floor_as_it_is_opens_no_guard() -> None:
+    available = [100]
+    config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
+    meter = MemoryMeter(config, FakeWorkers(), lambda: available[0])  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        meter.tick(100.0)
+        available[0] = 300  # above the floor, and below the mark at which it opens
+        config.settings = Settings(min_host_available_mib=256, max_queue=7)
+        meter.tick(101.0)
+        assert meter.guard.reason is not None
+        assert (meter.host_available_mib, [each["event"] for each in logs]) == (300, ["host_guard_closed"])
+        config.settings = Settings(min_host_available_mib=128)
+        meter.tick(102.0)
+        assert meter.guard.reason is None
+
+
 def test_workers_that_started_since_the_sample_use_up_the_room() -> None:
     workers = FakeWorkers(started_at=50.0)
     meter = metered(workers)

@@ -42,6 +42,7 @@ class MemoryMeter:
         self.host_available_mib = 0
         self.peak_mib = 0
         """The highest sum of all workers' memory in any sample, by the metric of the settings."""
+        self.guard = HostGuard(config.settings.min_host_available_mib)
         self._config = config
         self._follow(config.settings)
         self._workers = workers
@@ -61,7 +62,7 @@ class MemoryMeter:
         """
         if self._config.settings is not self._settings:  # a reload
             self._follow(self._config.settings)
-            self._sampled_at = -math.inf  # the new guard has to know at once what the old one knew
+            self._sampled_at = -math.inf  # a new guard has to know at once what the old one knew
         is_sample = now >= self._sample_at()
         try:
             if now >= min(self._sample_at(), self._age_at()):
@@ -91,7 +92,8 @@ class MemoryMeter:
 
     def _follow(self, settings: Settings) -> None:
         self._settings = settings
-        self.guard = HostGuard(settings.min_host_available_mib)
+        if self.guard.floor_mib != settings.min_host_available_mib:  # else it stays closed until it may open
+            self.guard = HostGuard(settings.min_host_available_mib)
         self._limits = RecycleLimits(
             settings.max_worker_memory_mib, settings.max_worker_memory_hard_mib, settings.max_worker_age
         )
