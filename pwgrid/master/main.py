@@ -138,7 +138,7 @@ class Master:
             raise
         finally:
             self._control.close()
-            self._signals.restore()
+            self._signals.close()
         self._workers.tell_left()
         log.info("master_stopped", pid=os.getpid())
         return 0

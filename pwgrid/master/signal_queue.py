@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 HANDLED: Final = (
     signal.SIGTERM,
@@ -27,21 +27,18 @@ class SignalQueue:
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._before: dict[signal.Signals, Any] = {}
-        self._wakeup_before = -1
 
     def install(self) -> None:
         """Queue the signals from now on."""
-        self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         for signum in HANDLED:
-            self._before[signum] = signal.signal(signum, _queued)
+            signal.signal(signum, _queued)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # they are blocked after the master executed itself
 
-    def restore(self) -> None:
-        """Restore the former handlers and close the pipe."""
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
+    def close(self) -> None:
+        """Close the pipe. The signals are still handled, and do nothing from now on: a late Ctrl-C must not keep this
+        process from removing its files."""
+        signal.set_wakeup_fd(-1)
         os.close(self.fd)
         os.close(self._write_fd)
 

@@ -495,6 +495,12 @@ def test_a_second_signal_ends_what_does_not_end_by_itself() -> None:
         assert [line["data"]["now"] for line in grid.lines[at:] if line["what"] == "command"] == [False, True]
 
 
+def test_a_ctrl_c_that_comes_when_all_has_ended_leaves_nothing() -> None:
+    with MasterGrid(signal_at_end=True) as grid:
+        grid.expect("ready")
+        grid.end(signal.SIGINT)
+
+
 def test_the_end_of_the_lifeline_ends_the_grid() -> None:
     life_in, life_out = os.pipe()
     with MasterGrid(pass_fds=(life_in,), lifeline_fd=life_in) as grid:

@@ -289,6 +289,17 @@ def explode_on(browser_type: str) -> None:
     Workers.start = broken  # type: ignore[assignment, method-assign]
 
 
+def signal_at_end() -> None:
+    """A late Ctrl-C, just when the master begins to remove its directory."""
+    remove = RuntimeDir._remove
+
+    def interrupted(self: RuntimeDir) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        remove(self)
+
+    RuntimeDir._remove = interrupted  # type: ignore[method-assign]
+
+
 def break_request(name: str) -> None:
     """The master meets a bug when it is asked for this."""
 
@@ -342,6 +353,8 @@ def main(spec: dict[str, Any]) -> int:
             fill_disk()
         if "explode_on" in spec:
             explode_on(spec["explode_on"])
+        if "signal_at_end" in spec:
+            signal_at_end()
         if "broken_request" in spec:
             break_request(spec["broken_request"])
         say("starting", pid=os.getpid(), fds=fds, control=str(runtime.control_path), directory=str(runtime.directory))
