@@ -77,8 +77,7 @@ class Proxies:
         self._then = then or self._then
 
     def go_on_replacing(self) -> None:
-        """Take the next step of a replacement, if it can be taken now."""
-        self._leaving = [each for each in self._leaving if each.pid is not None]
+        """Take the next step of a replacement, if it can be taken now. Call it after each turn of the loop."""
         if self._coming is not None:
             if self._coming.listening:
                 self._take_over(self._coming)
@@ -90,6 +89,11 @@ class Proxies:
             self._late.arm(self._loop.now() + START_S)
             self._coming = self._make(self.current.listeners)
             self._coming.start()
+        for each in self._leaving:
+            if each.pid is None:  # it is restarted no more: what it has not heard is the current one's to hear
+                for name, data in each.take_undelivered():
+                    self.current.send(name, data)
+        self._leaving = [each for each in self._leaving if each.pid is not None]
 
     def push_state(self, state: Data) -> None:
         told = {**state, "configuration": self.configuration}

@@ -88,6 +88,11 @@ class ProxyChild(SingleChild):
         else:
             self._link.send(name, data)
 
+    def take_undelivered(self) -> list[tuple[str, Data]]:
+        """The commands that this one may not have heard before it died. The caller sends them to another proxy."""
+        undelivered, self._undelivered = self._undelivered, []
+        return undelivered
+
     def stop(self) -> None:
         """Ask it to end; if it does not within STOP_GRACE_S, SIGTERM it, and SIGKILL it after as long again."""
         self._end("stop", self._loop.now() + STOP_GRACE_S)
@@ -130,9 +135,8 @@ class ProxyChild(SingleChild):
         link = self._link = self._new_link()
         link.attach(control)
         link.push_state(self._state)
-        for name, data in self._undelivered:
+        for name, data in self.take_undelivered():
             link.send(name, data)
-        self._undelivered.clear()
         self._files.service("proxy", child)
         return child
 
@@ -145,7 +149,9 @@ class ProxyChild(SingleChild):
             self._link.read_what_is_left()
             self._link.close("ended")
             # The next proxy does what this one may not have done, except to stop or retire: only this one had to.
-            self._undelivered = [item for item in self._link.unacknowledged() if item[0] not in ("stop", "retire")]
+            is_done = ended.is_clean and not self._is_wanted
+            unheard = [] if is_done else self._link.unacknowledged()
+            self._undelivered = [item for item in unheard if item[0] not in ("stop", "retire")]
             self._link = None
         return f"proxy ended with {ended}"
 

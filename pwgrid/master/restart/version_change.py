@@ -50,8 +50,10 @@ class VersionChange:
 
         Without `force` it does nothing when code, browsers and settings are those that run.
         """
-        if self._check is not None or self._proxies.is_being_replaced:
+        if self._check is not None:
             raise ValueError("an upgrade is under way already")
+        if self._proxies.is_being_replaced:  # by an upgrade or a reload
+            raise ValueError("the proxy is still being replaced; try again when the new one listens")
         if not self._config.check_argv:
             raise ValueError("this master does not know how it was started")
         change, _ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more

@@ -1,0 +1,147 @@
+"""The master's proxies as real processes, and their replacement."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pwgrid.common.selectors_loop import Loop
+from pwgrid.master import single_child
+from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.policy.backoff import BackoffPolicy
+from pwgrid.master.proxy.listener import open_listener
+from pwgrid.master.proxy.proxies import Proxies
+from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.restart.version_change import VersionChange
+from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.settings.model import Settings
+from tests.support.master_grid import PATIENCE_S
+from tests.support.master_main import proxy_role
+
+NEVER_AGAIN = BackoffPolicy(first_s=1000, cap_s=1000)
+"""Restarts what has died once; after the second death within a test it does not."""
+
+
+class Turns:
+    """Runs the proxies as the master's loop does."""
+
+    def __init__(self, loop: Loop, proxies: Proxies, said: Path) -> None:
+        self._loop = loop
+        self._proxies = proxies
+        self._said = said
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = self._loop.now() + PATIENCE_S
+        while not condition():
+            assert self._loop.now() < deadline, f"not within {PATIENCE_S} s: {what}"
+            self._loop.call_at(self._loop.now() + 0.05, lambda: None)  # what a proxy prints wakes nobody
+            self._loop.wait()
+            self._proxies.go_on_replacing()
+
+    def told(self) -> list[tuple[str, dict[str, Any]]]:
+        """The commands that any of them has heard."""
+        lines = [json.loads(line) for line in self._said.read_text().split("\n")[:-1]]
+        return [(line["name"], line["data"]) for line in lines if line["what"] == "proxy_command"]
+
+    def kill(self) -> None:
+        """SIGKILL to the current proxy; returns when the master knows."""
+        pid = self._proxies.current.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        self.until(lambda: self._proxies.current.pid != pid, "it has died")
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Path:
+    return tmp_path / "said"
+
+
+@pytest.fixture
+def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
+    runtime = RuntimeDir(tmp_path, 1, owns_base=False)
+    runtime.directory.mkdir()
+
+    def run_proxy(boot: ProxyArguments) -> int:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 1)
+        return proxy_role({}, boot)
+
+    with open_listener("127.0.0.1", 0) as listener:
+        yield MasterConfig(
+            settings=Settings(),
+            redis_url="redis://localhost",
+            redis=None,
+            runtime=runtime,
+            listeners=(listener,),
+            roles=Roles(worker=lambda _boot: 0, proxy=run_proxy),
+            version="0",
+            code="0",
+            endpoint="ws://localhost",
+        )
+
+
+@pytest.fixture
+def proxies(loop: Loop, config: MasterConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxies]:
+    monkeypatch.setattr(single_child, "POLICY", NEVER_AGAIN)
+    proxies = Proxies(loop, config, ChildFileWriter(loop, config), lambda _name, _data: None)
+    yield proxies
+    proxies.kill()
+    while proxies.pids():
+        loop.wait()
+
+
+@pytest.mark.parametrize("dies", ["before it is replaced", "after that"])
+def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_replaces_it(
+    loop: Loop, proxies: Proxies, said: Path, dies: str
+) -> None:
+    turns, lost = Turns(loop, proxies, said), {"workerId": "a1b2c3d4"}
+    proxies.start()
+    turns.until(lambda: proxies.current.listening, "it listens")
+    turns.kill()
+    turns.until(lambda: proxies.current.listening, "another one listens")
+    old = proxies.current
+    assert old.pid is not None
+    os.kill(old.pid, signal.SIGSTOP)
+    proxies.send("worker_lost", lost)
+    proxies.replace("configuration")
+    if dies == "after that":
+        turns.until(lambda: proxies.current is not old, "it is replaced")
+    else:
+        proxies.go_on_replacing()
+    os.kill(old.pid, signal.SIGKILL)
+    turns.until(lambda: old.pid is None and proxies.current is not old, "it has died, and is replaced")
+    turns.until(turns.told, "the new one is told")
+    assert turns.told() == [("worker_lost", lost)]
+
+
+def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_is_started_after_it(
+    loop: Loop, proxies: Proxies, said: Path
+) -> None:
+    turns, lost = Turns(loop, proxies, said), {"workerId": "a1b2c3d4"}
+    proxies.start()
+    turns.until(lambda: proxies.current.listening, "it listens")
+    assert proxies.current.pid is not None
+    os.kill(proxies.current.pid, signal.SIGSTOP)
+    proxies.send("worker_lost", lost)
+    turns.kill()
+    turns.until(turns.told, "the next one is told")
+    assert turns.told() == [("worker_lost", lost)]
+
+
+def test_an_upgrade_while_the_proxy_is_being_replaced_is_refused_for_that_reason(
+    loop: Loop, config: MasterConfig, proxies: Proxies
+) -> None:
+    nothing: Any = None
+    upgrade = VersionChange(loop, config, nothing, proxies, lambda: None)
+    proxies.replace("configuration")
+    with pytest.raises(ValueError, match="the proxy is still being replaced; try again when the new one listens"):
+        upgrade.start(nothing, force=True)
