@@ -253,17 +253,18 @@ class Leases:
             lease.waiting = offer, sock, answer, timer
 
     def not_served(self, session: LiveSession) -> None:
-        """Called when the browser server did not get this client; another client may come."""
+        """Called when the browser server did not get this client, which was never connected: the lease lasts as if it
+        had not come."""
         if (lease := self.by_id.get(session.lease_id)) is not None and lease.session_id == session.session_id:
             lease.session_id = ""
-            self._after(lease)
+            self._without_client(lease)
 
     def disconnected(self, session_id: str, end: End) -> None:
         """Called when a session is over. Does nothing for one that came without a lease, or is unknown here."""
         lease = self.by_id.get(lease_of(session_id))
         if lease is not None and lease.session_id in ("", session_id):
             lease.session_id, lease.last = "", end
-            self._after(lease)
+            self._without_client(lease)
 
     def _admit(self, lease: Lease, offer: Offer, sock: socket.socket, answer: Answer) -> None:
         self._borrower_has(lease)
@@ -274,8 +275,8 @@ class Leases:
         self.slots.admit_with_lease(offer)
         self.callbacks.serve(offer, sock, answer)
 
-    def _after(self, lease: Lease) -> None:
-        """No client is connected with the lease any more: admits the next one, waits for one, or ends the lease."""
+    def _without_client(self, lease: Lease) -> None:
+        """No client is connected with the lease any more: ends the lease, admits the next client, or waits for one."""
         if lease.over is not None:
             self._finish(lease, lease.over)
         elif lease.waiting is not None:
@@ -283,15 +284,13 @@ class Leases:
             lease.waiting = None
             timer.cancel()
             self._admit(lease, offer, sock, answer)
+        elif lease.last is None:
+            pass  # it still waits for its first client
         elif self.grace_s > 0:
-            self._await_return(lease)
+            self._end_later(lease, self.grace_s, lease.last)
             self._write()
         else:
-            self._finish(lease, lease.last or DISCONNECTED)
-
-    def _await_return(self, lease: Lease) -> None:
-        lease.last = lease.last or DISCONNECTED
-        self._end_later(lease, self.grace_s, lease.last)
+            self._finish(lease, lease.last)
 
     def _end_later(self, lease: Lease, delay_s: float, end: End) -> None:
         if lease.grace is not None:  # a successor hears of several sessions of a lease that are over
@@ -374,7 +373,7 @@ class Leases:
             self._await_borrower(lease)
             if (last := each.get("last")) and not lease.session_id:  # the grace begins again
                 lease.last = End(**last)
-                self._await_return(lease)
+                self._end_later(lease, self.grace_s, lease.last)
 
     def _write(self) -> None:
         """Writes the kept leases for a successor, but not `over`: the same cause, or `expires_at`, ends them there."""

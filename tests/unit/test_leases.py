@@ -91,6 +91,12 @@ class Worker:
         self.slots.free(session_id)
         self.leases.disconnected(session_id, end)
 
+    def not_served(self, session_id: str) -> None:
+        """The browser server did not get this client."""
+        session = self.slots.live[session_id]
+        self.slots.take_back(session_id)
+        self.leases.not_served(session)
+
 
 @pytest.fixture
 async def worker(tmp_path: Path) -> Worker:
@@ -333,14 +339,38 @@ async def test_a_cut_ends_idle_leases_at_once_and_others_with_their_clients(work
     assert worker.slots.taken == 0
 
 
-async def test_a_client_that_the_browser_server_did_not_get_counts_as_gone(worker: Worker) -> None:
+async def test_a_lease_does_not_end_with_a_client_that_the_browser_server_did_not_get(worker: Worker) -> None:
+    """That client was never connected. It may come again; a browser that has crashed ends the lease by itself."""
     worker.borrow()
     worker.connect("l1~1")
-    session = worker.slots.live["l1~1"]
-    worker.slots.take_back("l1~1")
-    worker.leases.not_served(session)
+    second = worker.connect("l1~2")
+    worker.not_served("l1~1")
+    assert second == [None]
+    worker.not_served("l1~2")
+    assert (worker.slots.taken, worker.slots.lifetime) == (1, 1)
+    worker.leases.cut(End("browser", "browser crashed"))
+    assert [each for each in worker.done if each[0] == "ended"] == [("ended", "l1", "browser", "browser crashed")]
+
+
+async def test_a_grace_goes_on_after_a_client_that_the_browser_server_did_not_get(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, grace_s=0.01)
+    worker.borrow()
+    worker.connect("l1~1")
+    worker.leave("l1~1", End("browser", "page crashed"))
+    worker.connect("l1~2")
+    worker.not_served("l1~2")
+    async with asyncio.timeout(BOUND_S):
+        await worker.over.wait()
+    assert worker.done[-1] == ("ended", "l1", "browser", "page crashed")
+
+
+async def test_a_lease_that_ended_meanwhile_is_over_with_a_client_that_was_not_served(worker: Worker) -> None:
+    worker.borrow()
+    worker.connect("l1~1")
+    assert worker.ask("return") is None
+    worker.not_served("l1~1")
+    assert worker.done[-1] == ("ended", "l1", "grid", "returned")
     assert worker.slots.taken == 0
-    assert worker.slots.lifetime == 1
 
 
 async def test_a_successor_has_the_leases_that_were_kept(worker: Worker, tmp_path: Path) -> None:
