@@ -122,6 +122,21 @@ async def test_a_pool_is_shown_as_the_master_has_told_of_it() -> None:
     assert await get(api, "/v1/pools") == (200, {"pools": [{"name": "fast", **told}]})
 
 
+async def test_a_pool_s_drain_that_is_repeated_cuts_no_session() -> None:
+    """A client repeats it after a 503 with Retry-After, which may have come too late: the master had heard it."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    async def answers(name: str, data: dict[str, Any]) -> dict[str, Any]:
+        asked.append((name, data))
+        return {"draining": ["a"]}
+
+    grid = Grid()
+    grid.master = SimpleNamespace(ask=answers)  # type: ignore[attr-defined]
+    api = create_app(grid, Access())  # type: ignore[arg-type]
+    assert await get(api, "/v1/pools/chromium/drain", method="POST") == (202, {"draining": ["a"]})
+    assert asked == [("drain", {"pool": "chromium", "reason": "operator", "once": True})]
+
+
 WITH_A_BODY = [
     ("POST", "/session/borrow"),
     ("POST", "/session/return"),

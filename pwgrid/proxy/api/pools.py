@@ -83,8 +83,9 @@ def pool_command_routes(grid: "Proxy") -> APIRouter:
     @router.post("/{name}/drain", status_code=202)
     async def drain(pool: Annotated[str, Path(alias="name")]) -> models.DrainedPool:
         """Drains all workers of a pool: they take no new session and end when their live ones have ended; replacements
-        start at once."""
-        return models.DrainedPool.model_validate(await ask("drain", {"pool": pool, "reason": "operator"}))
+        start at once. May be repeated: live sessions go on."""
+        asked = {"pool": pool, "reason": "operator", "once": True}  # without `once` a second drain cuts sessions
+        return models.DrainedPool.model_validate(await ask("drain", asked))
 
     return router
 
