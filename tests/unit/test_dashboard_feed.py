@@ -1,6 +1,7 @@
 """The one producer behind all pages: runs while somebody looks, tells what has changed, waits for no slow page."""
 
 import asyncio
+import itertools
 import socket
 import time
 from collections.abc import Iterator
@@ -82,11 +83,14 @@ class Grid:
 class Master:
     asked = 0
     is_open = False
+    left_s: float | None = None
+    """How long the sessions of the worker a have."""
 
     async def ask(self, _name: str) -> dict[str, Any]:
         self.asked += 1
         self.is_open = True
-        return {"workers": [], "pools": [], "host": {"availableMib": 77}}
+        workers = [] if self.left_s is None else [{"id": "a", "drainLeftS": self.left_s}]
+        return {"workers": workers, "pools": [], "host": {"availableMib": 77}}
 
     def close(self) -> None:
         self.is_open = False
@@ -200,6 +204,23 @@ async def test_the_history_goes_on_with_what_the_proxy_before_has_kept(monkeypat
     first, second = feed.history.since(0)[:2]
     assert first == tuple(good)
     assert orjson.loads(grid.registry.kept[6]) == list(second)
+
+
+async def test_the_end_of_a_drain_does_not_move_while_the_master_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The master says how long is left; that was so when it said it."""
+    clock = itertools.count(1000.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: next(clock), monotonic=time.monotonic))
+    grid = Grid()
+    worker = {"id": "a", "browserType": "chromium", "status": "draining"}
+    grid.roster.replace({"pools": {"chromium": {"wanted": 1, "available": 1}}, "workers": [worker]})
+    feed = made(grid)
+    feed._master.left_s = 30.0  # type: ignore[attr-defined]
+    async with feed.page() as page:
+        assert (await told(page))["set"]["workers"]["a"]["drainUntil"] == 1030
+        grid.registry.records["s"] = record("s", "completed")
+        assert (await told(page))["set"]["workers"]["a"]["drainUntil"] == 1030
 
 
 async def test_a_master_that_is_lost_is_not_asked() -> None:

@@ -46,7 +46,7 @@ def sources(**changed: Any) -> Sources:
         "lifetime": {"chromium:a": 8},
         "sessions": {"s": {"id": "s", "status": "running"}},
         "waiting": [Waiting("chromium", "smoke", "", 4)],
-        "now": 1000.0,
+        "status_at": 1000.0,
         "grid": {"ready": True},
     }
     return Sources(**{**values, **changed})

@@ -78,6 +78,8 @@ class Feed:
         self._problems: dict[str, str] = {}
         """Why figures may be old, by who does not answer (redis, master)."""
         self._status: Mapping[str, Any] = {}
+        self._status_at = 0.0
+        """When the master said so, in Unix seconds."""
         self._ask_status_at = 0.0
         self._news = asyncio.Event()
         self._is_idle = False
@@ -191,6 +193,7 @@ class Feed:
         except GridError as error:
             self._problems["master"] = str(error)
         else:
+            self._status_at = time.time()
             self._problems.pop("master", None)
 
     def _tell(self) -> bool:
@@ -246,7 +249,7 @@ class Feed:
             lifetime=self._activity.lifetime,
             sessions=self._sessions.rows,
             waiting=grid.queue.waiting_by_run(),
-            now=time.time(),
+            status_at=self._status_at,
             grid={
                 "version": __version__,
                 "ready": trouble is None,

@@ -24,8 +24,8 @@ _POOL = (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a view is made of. `status` is the master's answer to `status`, empty before the first one. Counters are by
-    worker field ("{type}:{id}"). `grid` has further values of the table `grid`."""
+    """What a view is made of. `status` is the master's answer to `status` of `status_at`, in Unix seconds; empty before
+    the first one. Counters are by worker field ("{type}:{id}"). `grid` has further values of the table `grid`."""
 
     status: Mapping[str, Any]
     pools: Iterable[PoolView]
@@ -34,7 +34,7 @@ class Sources:
     lifetime: Mapping[str, int]
     sessions: Mapping[str, Mapping[str, Any]]
     waiting: Iterable[Waiting]
-    now: float
+    status_at: float
     grid: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -111,6 +111,6 @@ def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> d
         "lifetime": sources.lifetime.get(counter, found.get("lifetime") or 0),
         "memoryMib": found.get("memoryMib"),
         "startedAt": found.get("startedAt"),
-        "drainUntil": None if left_s is None else round(sources.now + left_s),
+        "drainUntil": None if left_s is None else round(sources.status_at + left_s),
         "reason": without_places(reason) if reason else None,
     }
