@@ -179,7 +179,7 @@ class Settings(BaseModel, frozen=True):
     log_run_names: bool = setting(True, "labels", "proxy", "worker")
     """The log, and traces, have the names that clients give to their runs."""
 
-    compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy", "worker")
+    compression: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy")
     """Compression of WebSocket messages; auto: only for clients on other hosts."""
     session_ping_timeout: value_types.Limit = setting(60.0, "sessions", "proxy", "worker")
     """A client that answers nothing for this time is taken for gone."""
@@ -191,9 +191,7 @@ class Settings(BaseModel, frozen=True):
     """Operators may look at the pages of live sessions; a session's record says that somebody did."""
     session_history_ttl: Annotated[float, value_types.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
     """How long the record of an ended session is kept."""
-    session_history_max: Annotated[int, value_types.Bounds(0, 10_000_000)] = setting(
-        10000, "sessions", "proxy", "worker"
-    )
+    session_history_max: Annotated[int, value_types.Bounds(0, 10_000_000)] = setting(10000, "sessions", "proxy")
     """How many sessions the index holds."""
 
     headless: bool = setting(True, "browsers", "worker")
@@ -206,7 +204,7 @@ class Settings(BaseModel, frozen=True):
     """Path of Firefox; empty: look for one."""
     webkit_executable: value_types.Executable = setting("", "browsers", "webkit")
     """Path of WebKit; empty: look for one."""
-    chromium_sandbox: bool = setting(False, "browsers", "chromium")
+    chromium_sandbox: bool = setting(False, "browsers", "proxy", "chromium")
     """Chromium's sandbox; it cannot run as root."""
     chromium_args: tuple[value_types.Switch, ...] = setting((), "browsers", "chromium")
     """More command line switches for Chromium."""
@@ -238,13 +236,13 @@ class Settings(BaseModel, frozen=True):
 
     heartbeat_interval: value_types.Interval = setting(5.0, "lifecycle", "worker")
     """How often a worker renews its registration."""
-    shutdown_command_ttl: value_types.Interval = setting(60.0, "lifecycle", "proxy", "worker")
+    shutdown_command_ttl: value_types.Interval = setting(60.0, "lifecycle", "proxy")
     """How long a drain command waits in Redis for its worker."""
-    drain_timeout: value_types.Wait = setting(30.0, "lifecycle", "worker")
+    drain_timeout: value_types.Wait = setting(30.0, "lifecycle", "proxy", "worker")
     """How long a drain waits for live sessions before it closes them, unless it is a planned recycle."""
     recycle_drain_timeout: value_types.Wait = setting(3600.0, "lifecycle", "worker")
     """The same for drains that the grid plans itself: lifetime, memory, age, configuration, upgrade, scale."""
-    reaper_run_interval: value_types.Interval = setting(300.0, "lifecycle", "proxy")
+    reaper_run_interval: value_types.Interval = setting(300.0, "lifecycle", "proxy", "worker")
     """How often the grid looks for stale registrations."""
     stale_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A heartbeat older than this is stale."""

@@ -61,6 +61,27 @@ def test_a_setting_of_both_concerns_all() -> None:
     assert (change.recycle, change.replace_proxy) == (("chromium", "firefox", "webkit"), True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("compression", "on"), ("session_history_max", 1), ("shutdown_command_ttl", 99)]
+)
+def test_a_reload_of_what_no_worker_uses_recycles_none(name: str, value: object) -> None:
+    change = compare(BEFORE, after(**{name: value}))
+    assert (change.recycle, change.replace_proxy) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "pools"),
+    [
+        ("chromium_sandbox", True, ("chromium",)),  # clients may ask for it: the proxy says that it is ignored
+        ("drain_timeout", 99.0, ("chromium", "firefox", "webkit")),  # the proxy goes last where the master is gone
+        ("reaper_run_interval", 999.0, ("chromium", "firefox", "webkit")),  # how long workers keep session records
+    ],
+)
+def test_a_reload_of_what_both_use_replaces_both(name: str, value: object, pools: tuple[str, ...]) -> None:
+    change = compare(BEFORE, after(**{name: value}))
+    assert (change.recycle, change.replace_proxy) == (pools, True)
+
+
 def test_a_masters_setting_touches_no_child() -> None:
     change = compare(BEFORE, after(max_surge=2))
     assert (change.changed, change.recycle, change.replace_proxy) == (("max_surge",), (), False)
