@@ -3,6 +3,11 @@
 import asyncio
 from typing import Any, cast
 
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.proxy.connect.connect_metrics import Waited
+from pwgrid.proxy.connect.connecting_client import Gateway
+from pwgrid.proxy.connect.handoff import Handoffs
+from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
@@ -51,6 +56,55 @@ async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() 
     for pool in ("appa", "appb", "gone"):
         assert await selector.select(ticket(pool)) is None
     assert asked == [("appa", 3, 30), ("appb", 1, 9), ("gone", 5, 50)]
+
+
+class Leases:
+    """Stands in for the registry: what it answers to selections, and the ids that are given back to it."""
+
+    def __init__(self, *answers: Selection | RegistryUnavailable | None) -> None:
+        self.answers = [*answers]
+        self.given_back: list[str] = []
+
+    async def select(self, _browser_type: str, **_wish: Any) -> Selection | None:
+        answer = self.answers.pop(0)
+        if isinstance(answer, RegistryUnavailable):
+            raise answer
+        return answer
+
+    async def rollback(self, session_id: str) -> None:
+        self.given_back.append(session_id)
+
+
+async def test_a_slot_that_redis_has_not_leased_is_not_given_back_to_it() -> None:
+    leases = Leases(RegistryUnavailable("Redis is away"), Selection("ws://x", "a"))
+    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), ticket("appa")
+    assert await selector.queue.acquire(asks) == Selection("", "a")
+    await selector.give_back(asks)
+    assert leases.given_back == []
+    assert await selector.queue.acquire(asks) == Selection("ws://x", "a")  # Redis is back
+    await selector.give_back(asks)
+    assert leases.given_back == [asks.session_id]
+
+
+async def test_a_client_that_is_tried_again_counts_once_among_those_that_stood_in_line() -> None:
+    chosen = Selection("ws://x", "a")
+    leases = Leases(None, chosen, chosen, RegistryUnavailable("Redis is away"))
+    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), ticket("appa")
+    readiness = Readiness(Settings(), roster(), cast(Registry, leases))
+    gateway = Gateway(Settings(), roster(), selector, cast(Handoffs, None), Access(), readiness.shortage)
+    waits = asyncio.create_task(gateway.slot(asks))
+    while not selector.queue.waiting() or selector.queue._serving:
+        await asyncio.sleep(0)
+    selector.queue.wake()
+    assert await waits == chosen
+    assert asks.selection_s > 0
+    assert await gateway.slot(asks) == chosen
+    assert await gateway.slot(asks) == Selection("", "a")
+    assert asks.selection_s == 0  # Redis has not chosen it
+    await asyncio.sleep(0)
+    pool = ("chromium", "appa")
+    assert sum(gateway.figures.waits[pool, Waited.SERVED].counts) == 1
+    assert sum(gateway.figures.phases[pool].queue.counts) == 3
 
 
 async def test_a_pool_of_which_redis_would_choose_no_worker_makes_the_grid_not_ready() -> None:

@@ -20,7 +20,7 @@ from websockets.datastructures import Headers
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect import parse_head, refusal_sentences
-from pwgrid.proxy.connect.connect_metrics import Figures, Waited
+from pwgrid.proxy.connect.connect_metrics import Figures, Pool, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.accept_or_refuse import (
@@ -146,20 +146,22 @@ class Gateway:
             # In the next turn of the loop, so that the handoff comes first.
             waited_s = time.monotonic() - since
             loop = asyncio.get_running_loop()
-            loop.call_soon(self._note_wait, ticket, waited_s, waited)
+            selection_s = ticket.selection_s if waited is Waited.SERVED else None
+            loop.call_soon(self._note_wait, _pool(ticket), waited, waited_s, selection_s, ticket.granted is not None)
             if attempt is not None:
-                selection_s = ticket.selection_s if waited is Waited.SERVED else None
                 loop.call_soon(attempt.waited, since, waited_s, selection_s)
 
-    def _note_wait(self, ticket: Ticket, waited_s: float, waited: Waited) -> None:
+    def _note_wait(
+        self, pool: Pool, waited: Waited, waited_s: float, selection_s: float | None, stood_in_line: bool
+    ) -> None:
         self.counts.waited(waited_s)
-        if ticket.granted is not None:  # it stood in line
-            self.figures.waits[_pool(ticket), waited].observe(waited_s)
-        if waited is Waited.SERVED:
+        if stood_in_line:
+            self.figures.waits[pool, waited].observe(waited_s)
+        if selection_s is not None:
             self.on_slot_taken()
-            phases = self.figures.phases[_pool(ticket)]
-            phases.queue.observe(max(0.0, waited_s - ticket.selection_s))
-            phases.selection.observe(ticket.selection_s)
+            phases = self.figures.phases[pool]
+            phases.queue.observe(max(0.0, waited_s - selection_s))
+            phases.selection.observe(selection_s)
 
     async def may_answer_again(self, worker_id: str, until: float) -> bool:
         """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
@@ -417,7 +419,7 @@ def _until(outcome: Served | HandoffFailure) -> float:
     return outcome.at if isinstance(outcome, Served) else time.monotonic()
 
 
-def _pool(ticket: Ticket) -> tuple[str, str]:
+def _pool(ticket: Ticket) -> Pool:
     return ticket.browser_type, ticket.pool
 
 

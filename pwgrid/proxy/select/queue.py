@@ -72,7 +72,9 @@ class Ticket:
     granted: asyncio.Future[Selection] | None = None
     abandoned: bool = False
     selection_s: float = 0.0
-    """How long the registry took for its last answer."""
+    """How long the registry took for its last answer; 0 where the worker was chosen without it."""
+    chosen_locally: bool = False
+    """Whether its worker was chosen without Redis, which has no slot to take back then."""
 
     def __post_init__(self) -> None:
         self.pool = self.pool or self.browser_type
@@ -151,6 +153,7 @@ class Queue:
 
     async def acquire(self, ticket: Ticket) -> Selection:
         """Waits for a slot. Raises QueueFull, WaitedTooLong, ClientGone, or what the queue was closed with."""
+        ticket.granted, ticket.selection_s, ticket.chosen_locally = None, 0.0, False  # it may be its second try
         has_asked = False
         if self.is_free(ticket.pool):
             wakes = self._wakes

@@ -85,7 +85,9 @@ class Selector:
         return []
 
     async def give_back(self, ticket: Ticket) -> None:
-        """Gives back the slot of a ticket whose handoff failed."""
+        """Gives back the slot of a ticket whose handoff failed, if Redis has leased one."""
+        if ticket.chosen_locally:
+            return
         try:
             await self._registry.rollback(ticket.session_id)
         except RegistryUnavailable as error:

@@ -48,6 +48,7 @@ class LocalSelection:
         self._turn.rotate(-1)
         # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
         ticket.take_another_id()
+        ticket.chosen_locally, ticket.selection_s = True, 0.0
         return Selection(CHOSEN_LOCALLY, chosen)
 
     def refused(self, selection: Selection, reason: str) -> bool:
