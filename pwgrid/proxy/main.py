@@ -33,7 +33,6 @@ from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.refusal_sentences import no_capacity, stopping
 from pwgrid.proxy.dashboard.feed import Feed
-from pwgrid.proxy.dashboard.recent_events import RecentEvents
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
@@ -112,7 +111,7 @@ class Proxy:
             self.handoffs.on_session_over = self.gateway.traces.session_over
         self.lender = Lender(self.gateway, self.handoffs)
         self.master = AskMaster(boot.runtime / "control.sock")
-        self.feed = Feed(self, self.master, RecentEvents())
+        self.feed = Feed(self)
         self.gateway.refusal_log.on_line = self.feed.events.refused
         self.gateway.on_slot_taken = self.feed.client_came
         self._stop = asyncio.Event()

@@ -17,7 +17,6 @@ from pwgrid.proxy.ask_master import AskMaster, MasterGone
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.dashboard import feed as module
 from pwgrid.proxy.dashboard.feed import Feed, Page
-from pwgrid.proxy.dashboard.recent_events import RecentEvents
 from pwgrid.proxy.dashboard.sessions import ShownSessions
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
@@ -67,6 +66,17 @@ class Registry:
         return sum(each.ended_at is not None for each in self.records.values())
 
 
+class Master:
+    asked = 0
+    left_s: float | None = None
+    """How long the sessions of the worker a have."""
+
+    async def ask(self, _name: str) -> dict[str, Any]:
+        self.asked += 1
+        workers = [] if self.left_s is None else [{"id": "a", "drainLeftS": self.left_s}]
+        return {"workers": workers, "pools": [], "host": {"availableMib": 77}}
+
+
 class Grid:
     def __init__(self) -> None:
         self.roster = Roster()
@@ -74,26 +84,11 @@ class Grid:
         self.registry = Registry()
         self.gateway = SimpleNamespace(counts=Counts())
         self.settings = Settings()
+        self.master = Master()
         self.queue = Queue(self._never, self._never, 0)
 
     async def _never(self, _ticket: Ticket) -> None:
         raise AssertionError("nobody stands in line")
-
-
-class Master:
-    asked = 0
-    is_open = False
-    left_s: float | None = None
-    """How long the sessions of the worker a have."""
-
-    async def ask(self, _name: str) -> dict[str, Any]:
-        self.asked += 1
-        self.is_open = True
-        workers = [] if self.left_s is None else [{"id": "a", "drainLeftS": self.left_s}]
-        return {"workers": workers, "pools": [], "host": {"availableMib": 77}}
-
-    def close(self) -> None:
-        self.is_open = False
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +98,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(grid: Grid) -> Feed:
-    return Feed(grid, Master(), RecentEvents())  # type: ignore[arg-type]
+    return Feed(grid)  # type: ignore[arg-type]
 
 
 async def told(page: Page) -> dict[str, Any]:
@@ -164,14 +159,13 @@ async def test_nobody_asks_redis_or_the_master_for_a_page_that_nobody_looks_at()
     feed = made(grid)
     async with feed.page() as page:
         await told(page)
-    looks, master = grid.registry.looks, feed._master
+    looks, asked = grid.registry.looks, grid.master.asked
     await asyncio.sleep(0.05)
-    assert grid.registry.looks == looks
-    assert not master.is_open  # type: ignore[attr-defined]
+    assert (grid.registry.looks, grid.master.asked) == (looks, asked)
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "dashboard"] == []
 
 
-async def test_the_history_is_kept_without_a_page_and_keeps_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_history_is_kept_without_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PERIOD_S", 0.001)
     grid = Grid()
     grid.registry.records["s"] = record("s", "running")
@@ -186,7 +180,6 @@ async def test_the_history_is_kept_without_a_page_and_keeps_nothing_open(monkeyp
     first, second = feed.history.since(0)[:2]
     assert first[1:] == (1, 3, 0, 0, 1.25, 0)
     assert second[1:] == (1, 0, 0, 0, 0.0, 0)
-    assert not feed._master.is_open  # type: ignore[attr-defined]
 
 
 async def test_the_history_goes_on_with_what_the_proxy_before_has_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +209,7 @@ async def test_the_end_of_a_drain_does_not_move_while_the_master_is_not_asked_ag
     worker = {"id": "a", "browserType": "chromium", "status": "draining"}
     grid.roster.replace({"pools": {"chromium": {"wanted": 1, "available": 1}}, "workers": [worker]})
     feed = made(grid)
-    feed._master.left_s = 30.0  # type: ignore[attr-defined]
+    grid.master.left_s = 30.0
     async with feed.page() as page:
         assert (await told(page))["set"]["workers"]["a"]["drainUntil"] == 1030
         grid.registry.records["s"] = record("s", "completed")
@@ -229,7 +222,7 @@ async def test_a_master_that_is_lost_is_not_asked() -> None:
     feed = made(grid)
     async with feed.page() as page:
         assert "the master has said nothing for 30 s" in (await told(page))["set"]["grid"]["stale"]
-    assert feed._master.asked == 0  # type: ignore[attr-defined]
+    assert grid.master.asked == 0
 
 
 async def test_a_record_that_cannot_have_changed_is_not_read_again() -> None:
@@ -328,25 +321,24 @@ async def answer(connection: socket.socket, frame: dict[str, Any]) -> dict[str, 
     return question
 
 
-async def test_the_master_is_asked_on_one_connection_and_on_a_new_one_once_that_has_ended(
-    listener: socket.socket, tmp_path: Path
-) -> None:
+async def test_each_question_to_the_master_has_a_connection_of_its_own(listener: socket.socket, tmp_path: Path) -> None:
     master = AskMaster(tmp_path / "c")
-    asked = asyncio.create_task(master.ask("status"))
-    first = await accepted(listener)
-    assert await answer(first, {"t": "reply", "data": {"n": 1}}) == {"t": "request", "name": "status", "data": {}}
-    assert await asked == {"n": 1}
-    asked = asyncio.create_task(master.ask("scale", {"chromium": 3}))
-    await answer(first, {"t": "error", "error": "the grid is stopping"})
-    with pytest.raises(Refused, match="the grid is stopping"):
+    asked = [asyncio.create_task(master.ask(*each)) for each in (("status",), ("scale", {"chromium": 3}))]
+    with await accepted(listener) as first:
+        assert await answer(first, {"t": "reply", "data": {"n": 1}}) == {"t": "request", "name": "status", "data": {}}
+        assert await asked[0] == {"n": 1}
+        assert first.recv(1) == b""
+    with await accepted(listener) as second:
+        assert (await answer(second, {"t": "error", "error": "the grid is stopping"}))["data"] == {"chromium": 3}
+        with pytest.raises(Refused, match="the grid is stopping"):
+            await asked[1]
+
+
+async def test_a_master_that_ends_with_the_question_is_gone(listener: socket.socket, tmp_path: Path) -> None:
+    asked = asyncio.create_task(AskMaster(tmp_path / "c").ask("status"))
+    (await accepted(listener)).close()
+    with pytest.raises(MasterGone, match="the master does not answer"):
         await asked
-    first.close()
-    asked = asyncio.create_task(master.ask("status"))
-    second = await accepted(listener)
-    await answer(second, {"t": "reply", "data": {"n": 2}})
-    assert await asked == {"n": 2}
-    master.close()
-    second.close()
 
 
 async def test_a_frozen_master_is_asked_once(
@@ -360,26 +352,7 @@ async def test_a_frozen_master_is_asked_once(
     connection = await accepted(listener)
     with pytest.raises(BlockingIOError):
         listener.accept()
-    master.close()
     connection.close()
-
-
-async def test_a_question_is_answered_although_somebody_else_wants_no_connection_kept(
-    listener: socket.socket, tmp_path: Path
-) -> None:
-    """The last page is closed while an operator's command is under way, and another one waits behind it."""
-    master = AskMaster(tmp_path / "c")
-    commands = [asyncio.create_task(master.ask("scale", {"chromium": number})) for number in (3, 4)]
-    with await accepted(listener) as first:
-        master.close()
-        assert (await answer(first, {"t": "reply", "data": {"n": 3}}))["data"] == {"chromium": 3}
-        assert await commands[0] == {"n": 3}
-        assert first.recv(1) == b""  # it is kept no longer than that
-    with await accepted(listener) as second:
-        assert (await answer(second, {"t": "reply", "data": {"n": 4}}))["data"] == {"chromium": 4}
-        assert await commands[1] == {"n": 4}
-        master.close()
-        assert second.recv(1) == b""
 
 
 async def test_no_master_is_said_so(tmp_path: Path) -> None:

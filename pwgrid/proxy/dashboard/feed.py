@@ -17,7 +17,6 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.refusal_sentences import registry_away
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.recent_events import RecentEvents
@@ -63,11 +62,10 @@ class Page:
 class Feed:
     """The feed of all pages of one proxy."""
 
-    def __init__(self, grid: Proxy, master: AskMaster, events: RecentEvents) -> None:
+    def __init__(self, grid: Proxy) -> None:
         self.history = History()
-        self.events = events
+        self.events = RecentEvents()
         self._grid = grid
-        self._master = master
         self._sessions = ShownSessions(grid.registry, self._session_ended)
         self._pages: set[Page] = set()
         self._producer: asyncio.Task[None] | None = None
@@ -124,7 +122,6 @@ class Feed:
             if not self._pages and self._producer is not None:
                 self._producer.cancel()
                 self._producer = None
-                self._master.close()
 
     async def keep_history(self) -> None:
         """Takes a sample every 10 s, whether anybody looks or not, after those that Redis has of earlier proxies."""
@@ -137,17 +134,14 @@ class Feed:
             if self._producer is None:  # else it has just looked
                 await self._look_at_registry(with_sessions=False)
                 await self._look_at_master()
-                if self._producer is None:  # no connection is kept while nobody looks
-                    self._master.close()
             sample = self._sample()
             with contextlib.suppress(RegistryUnavailable):
                 await self._grid.registry.keep_sample(text_of(sample), at_most=MOST, ttl_s=HOUR_S)
 
     def close(self) -> None:
-        """Ends the feed of all pages, so that they connect again, and the master's connection. Idempotent."""
+        """Ends the feed of all pages, so that they connect again. Idempotent."""
         for page in self._pages:
             page.ended.set()
-        self._master.close()
 
     # The producer
 
@@ -189,7 +183,7 @@ class Feed:
             self._problems["master"] = self._grid.roster.lost
             return
         try:
-            self._status = await self._master.ask("status")
+            self._status = await self._grid.master.ask("status")
         except GridError as error:
             self._problems["master"] = str(error)
         else:
