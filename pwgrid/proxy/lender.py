@@ -9,22 +9,17 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import structlog
 
-from pwgrid.common.types import BrowserType
 from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
 from pwgrid.proxy.connect.refusal_sentences import no_capacity
-from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.proxy.select.without_redis import names_and_caps
-from pwgrid.registry import records
 from pwgrid.registry.records import EXPIRES_AT, LEASE
 
 log = structlog.get_logger()
@@ -54,20 +49,6 @@ class LeaseId:
         return cls(found[1], found[2])
 
 
-@dataclass(slots=True)
-class Wish:
-    """What somebody wants to borrow. `fields` are for the lease's record."""
-
-    browser_type: BrowserType
-    pool: str
-    client: str
-    ttl_s: float
-    fields: Mapping[str, str]
-    label_key: str = ""
-    """The pool's label key that serves the one that was asked for."""
-    identity: Identity = ANYBODY
-
-
 @dataclass(frozen=True, slots=True)
 class Lent:
     """A lease that a worker keeps. `path` is its endpoint's, and secret; `expires_at` is in Unix seconds."""
@@ -86,40 +67,19 @@ class Lender:
         self._gateway = gateway
         self._handoffs = handoffs
 
-    def ticket(self, wish: Wish) -> Ticket:
-        """Makes the ticket for `lend`. Abandoning it in the queue ends `lend`."""
-        settings = self._gateway.settings
-        run = wish.fields.get(records.RUN) or wish.fields.get(records.NAME, "")
-        ticket = Ticket(
-            session_id="",
-            browser_type=wish.browser_type,
-            playwright_version=None,
-            client=wish.client,
-            deadline=asyncio.get_running_loop().time() + settings.borrow_queue_timeout,
-            fields=wish.fields,
-            run=run,
-            token=wish.identity.name,
-            caps=caps_of(settings, wish.identity, label=wish.label_key, run=run),
-            refusal=partial(self._gateway.access.revoked, wish.identity),
-            borrows=True,
-            pool=wish.pool,
-        )
-        ticket.take_another_id()
-        return ticket
-
-    async def lend(self, wish: Wish, ticket: Ticket, attempt: Attempt | None = None) -> Lent:
-        """Returns a lease for this wish, and tells `attempt` of each step. Raises Refusal, or ClientGone once the
-        ticket is abandoned."""
+    async def lend(self, ticket: Ticket, ttl_s: float, attempt: Attempt | None = None) -> Lent:
+        """Returns a lease for this ticket, which `borrows`, and tells `attempt` of each step. Raises Refusal, or
+        ClientGone once the ticket is abandoned."""
         gateway, selector = self._gateway, self._gateway.selector
         if attempt is not None:
             attempt.asks(ticket)
         if (closed := gateway.closed()) is not None:
             raise closed
         while True:
-            ticket.fields = {**wish.fields, EXPIRES_AT: f"{time.time() + wish.ttl_s:.3f}"}
+            ticket.fields = {**ticket.fields, EXPIRES_AT: f"{time.time() + ttl_s:.3f}"}
             selection = await gateway.slot(ticket, attempt)
             # The time in line does not count. Its worker's next heartbeat tells Redis.
-            since, expires_at = time.monotonic(), time.time() + wish.ttl_s
+            since, expires_at = time.monotonic(), time.time() + ttl_s
             lease_id = LeaseId(selection.worker_id, ticket.session_id.removeprefix(LEASE))
             secret = secrets.token_urlsafe(24)
             answer = await self._take(lease_id, secret, expires_at, ticket)
@@ -129,7 +89,7 @@ class Lender:
             if refused is None:
                 if attempt is not None:
                     attempt.served(selection.worker_id, ticket.session_id)
-                path = f"/lease/{wish.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
+                path = f"/lease/{ticket.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
                 return Lent(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
             log.info("lease_not_taken", worker=selection.worker_id, lease=lease_id.own, reason=refused)
             if not selector.local.refused(selection, refused):

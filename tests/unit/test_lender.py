@@ -9,7 +9,7 @@ import pytest
 
 from pwgrid.proxy import lender as lender_module
 from pwgrid.proxy.api.leases import _answered, _lent
-from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
+from pwgrid.proxy.lender import LeaseId, Lender, Lent
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selection
 
@@ -79,7 +79,6 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
 
     gateway.slot = a_slot_after_half_a_minute
     ticket = Ticket("lease:bb", "chromium", None, "1.2.3.4:5", deadline=0.0, pool="chromium")
-    wish = Wish("chromium", "chromium", "1.2.3.4:5", 60.0, {}, "*:chromium:*")
-    lent = await Lender(gateway, cast("Any", handoffs)).lend(wish, ticket)
+    lent = await Lender(gateway, cast("Any", handoffs)).lend(ticket, 60.0)
     assert lent.expires_at == 1090.0
     assert handoffs.asked[0][1]["expiresAt"] == 1090.0

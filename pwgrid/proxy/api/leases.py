@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pwgrid.common.label_keys import LabelKeyError, parse
+from pwgrid.common.label_keys import LabelKey, LabelKeyError, parse
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_bodies import BoundedBody
@@ -17,10 +18,11 @@ from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, p
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.connecting_client import Gateway
-from pwgrid.proxy.lender import LeaseId, Lender, Lent, Wish
+from pwgrid.proxy.lender import LeaseId, Lender, Lent
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.labels_and_run_names import run_name
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records
 from pwgrid.settings.endpoint import base_url
@@ -50,16 +52,15 @@ def lease_routes(grid: "Proxy") -> APIRouter:
             _refusal_told(grid.gateway, request),
             attempting(grid.gateway.traces, "borrow", request.headers.items()) as attempt,
         ):
-            wish = _wish(grid.gateway, wanted, identity, address_of(request))
-            ticket = grid.lender.ticket(wish)
+            ticket, key = _ticket(grid.gateway, wanted, identity, address_of(request))
             watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
-            lent = await _lent(grid.lender.lend(wish, ticket, attempt), watch)
+            lent = await _lent(grid.lender.lend(ticket, wanted.ttl_seconds, attempt), watch)
         afterwards.add_task(_answered, grid.lender, lent, ticket, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
             web_socket_endpoint=_base(request, grid.gateway.settings) + lent.path,
-            browser_type=wish.browser_type,
-            label_key=wish.label_key,
+            browser_type=ticket.browser_type,
+            label_key=str(key),
             expires_at=lent.expires_at,
         )
 
@@ -129,13 +130,15 @@ def _refusal_told(gateway: Gateway, request: Request) -> Iterator[None]:
         raise
 
 
-def _wish(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: str) -> Wish:
-    """Raises Refusal for what this grid has for nobody, or not for this token."""
+def _ticket(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: str) -> tuple[Ticket, LabelKey]:
+    """Makes the ticket for a lease, and returns it with the pool's label key that serves the one that was asked for.
+    Raises Refusal for what this grid has for nobody, or not for this token."""
     named = run_name(wanted.run_name, "runName")
     run = run_name(wanted.run_id, "runId")
     labels = gateway.policy().labels
     key = labels.serving(wanted.label_key)
-    identity.check_pool(labels.keys[key])
+    pool = labels.keys[key]
+    identity.check_pool(pool)
     assert key.browser_type is not None  # pools have no wildcards
     fields = {
         records.LABELS: wanted.label_key.strip(),
@@ -143,15 +146,22 @@ def _wish(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: s
         records.RUN: run,
         records.TOKEN: identity.name,
     }
-    return Wish(
-        key.browser_type,
-        labels.keys[key],
-        client,
-        wanted.ttl_seconds,
-        {name: value for name, value in fields.items() if value},
-        str(key),
-        identity,
+    ticket = Ticket(
+        session_id="",
+        browser_type=key.browser_type,
+        playwright_version=None,
+        client=client,
+        deadline=asyncio.get_running_loop().time() + gateway.settings.borrow_queue_timeout,
+        fields={name: value for name, value in fields.items() if value},
+        run=run or named,
+        token=identity.name,
+        caps=caps_of(gateway.settings, identity, label=str(key), run=run or named),
+        refusal=partial(gateway.access.revoked, identity),
+        borrows=True,
+        pool=pool,
     )
+    ticket.take_another_id()
+    return ticket, key
 
 
 def _no_such_lease() -> Refusal:
