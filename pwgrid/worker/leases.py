@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 import structlog
@@ -24,6 +24,9 @@ from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
 from pwgrid.worker.offers_from_proxies import Answer
 from pwgrid.worker.policy.admission import LeaseRefusal, Offer
 from pwgrid.worker.slots import LiveSession, Slots
+
+if TYPE_CHECKING:
+    from pwgrid.worker.registry_sync import RegistrySync
 
 log = structlog.get_logger()
 
@@ -101,22 +104,17 @@ class Lease:
         return {"id": self.lease_id, "secret": self.secret, "expiresAt": self.expires_at, "told": self.told, **held}
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseCallbacks:
-    """What Leases has others do."""
+class Serving(Protocol):
+    """What Leases has its worker's Sessions do."""
 
-    began: Callable[[Lease], None]
-    """A lease was kept: records that."""
-    ended: Callable[[Lease, End], None]
-    """A lease has ended: records that."""
-    changed: Callable[[], None]
-    """A lease was extended: renews its record soon."""
-    close: Callable[[str, str], None]
-    """Closes the session of this id for this reason; `Leases.disconnected` follows."""
-    serve: Callable[[Offer, socket.socket, Answer], None]
-    """Gives this client to the browser server."""
-    taken: Callable[[], None]
-    """A lease has taken a slot."""
+    def serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+        """Gives an admitted client to the browser server."""
+
+    def end(self, session_id: str, reason: str) -> None:
+        """Closes a session; `Leases.disconnected` follows."""
+
+    def lease_taken(self) -> None:
+        """A lease has taken a slot."""
 
 
 @dataclass(slots=True)
@@ -128,7 +126,8 @@ class Leases:
     status: Callable[[], WorkerStatus]
     path: Path
     grace_s: float
-    callbacks: LeaseCallbacks
+    registry_sync: RegistrySync
+    sessions: Serving
     by_id: dict[str, Lease] = field(default_factory=dict)
 
     # Requests of proxies
@@ -180,7 +179,7 @@ class Leases:
         lease = Lease(lease_id, str(message["secret"]), float(message["expiresAt"]), told, held, link)
         lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
         self.by_id[lease_id] = lease
-        self.callbacks.taken()
+        self.sessions.lease_taken()
         return {"refused": None}
 
     def _keep(self, lease_id: str, *, says_when_answered: bool) -> dict[str, Any]:
@@ -192,7 +191,8 @@ class Leases:
             lease.is_kept = True
             lease.is_answered = not says_when_answered
             self._arm(lease)
-            self.callbacks.began(lease)
+            self.registry_sync.mark_served(lease.held)
+            self.registry_sync.lease_started(lease)
             self._write()
         return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
 
@@ -232,7 +232,7 @@ class Leases:
         self._borrower_has(lease)
         self._arm(lease)
         self._write()
-        self.callbacks.changed()
+        self.registry_sync.beat_soon()
         return {"refused": None, "expiresAt": lease.expires_at}
 
     # Its clients
@@ -273,7 +273,7 @@ class Leases:
             lease.grace = None
         lease.session_id = offer.session_id
         self.slots.admit_with_lease(offer)
-        self.callbacks.serve(offer, sock, answer)
+        self.sessions.serve(offer, sock, answer)
 
     def _without_client(self, lease: Lease) -> None:
         """No client is connected with the lease any more: ends the lease, admits the next client, or waits for one."""
@@ -316,7 +316,7 @@ class Leases:
         if lease.session_id:
             lease.over = end
             self._write()
-            self.callbacks.close(lease.session_id, end.reason)
+            self.sessions.end(lease.session_id, end.reason)
         else:
             self._finish(lease, end)
         return True
@@ -333,7 +333,7 @@ class Leases:
         self._forget(lease)
         self.slots.free(lease.held.session_id)
         if lease.is_kept:
-            self.callbacks.ended(lease, end)
+            self.registry_sync.lease_ended(lease, end)
             self._write()
 
     def _forget(self, lease: Lease) -> None:

@@ -14,7 +14,7 @@ from pwgrid.common.session_lifecycle import how_ended
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
-from pwgrid.worker.leases import End, Lease, LeaseCallbacks, Leases
+from pwgrid.worker.leases import End, Leases
 from pwgrid.worker.offers_from_proxies import Answer, HandoffServer
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RECORD_DELAY_S, RegistrySync
@@ -49,14 +49,8 @@ class Sessions:
             status,
             boot.directory / "leases.json",
             boot.settings.borrow_reconnect_grace,
-            LeaseCallbacks(
-                began=self._lease_began,
-                ended=registry_sync.lease_ended,
-                changed=registry_sync.beat_soon,
-                close=self.end,
-                serve=self._serve,
-                taken=self._lease_taken,
-            ),
+            registry_sync,
+            self,
         )
         self._boot = boot
         self._slots = slots
@@ -143,17 +137,7 @@ class Sessions:
                     await self._slots.empty()
         self.all_ended("grid", reason)
 
-    def _on_offer(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
-        if offer.lease_id:
-            self.leases.offered(offer, sock, answer)
-            return
-        refused = self._slots.admit(offer, self._status(), time.monotonic())
-        if refused is not None:
-            answer(refused)
-            return
-        self._serve(offer, sock, answer)
-
-    def _serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+    def serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
         """Gives an admitted client to the browser server."""
         session_id = offer.session_id
         if self.server is None:
@@ -179,19 +163,26 @@ class Sessions:
 
         handed_over.add_done_callback(settled)
 
+    def lease_taken(self) -> None:
+        """Called when a lease has taken a slot."""
+        self._on_offered()
+        self._on_served()
+
+    def _on_offer(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+        if offer.lease_id:
+            self.leases.offered(offer, sock, answer)
+            return
+        refused = self._slots.admit(offer, self._status(), time.monotonic())
+        if refused is not None:
+            answer(refused)
+            return
+        self.serve(offer, sock, answer)
+
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
         self._slots.take_back(session_id)
         if session is not None:
             self.leases.not_served(session)
-
-    def _lease_taken(self) -> None:
-        self._on_offered()
-        self._on_served()
-
-    def _lease_began(self, lease: Lease) -> None:
-        self._registry_sync.mark_served(lease.held)
-        self._registry_sync.lease_started(lease)
 
     def _record_taken(self) -> None:
         """Answers the proxies of sessions that the browser server has, and records these sessions."""

@@ -5,18 +5,18 @@ import json
 import math
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of, takes_slot
-from pwgrid.worker.leases import DISCONNECTED, EXPIRED, RETURNED, End, Lease, LeaseCallbacks, Leases
+from pwgrid.worker.leases import DISCONNECTED, EXPIRED, RETURNED, End, Lease, Leases
 from pwgrid.worker.offers_from_proxies import Answer
 from pwgrid.worker.policy.admission import Offer
-from pwgrid.worker.slots import Slots
+from pwgrid.worker.registry_sync import RegistrySync
+from pwgrid.worker.slots import LiveSession, Slots
 
 LINK, OTHER_LINK = 1, 2
 BOUND_S = 20.0
@@ -36,28 +36,36 @@ class Worker:
             lambda: self.status,
             self.path,
             grace_s,
-            LeaseCallbacks(
-                self._began, self._ended, self._note("changed"), self._close, self._serve, self._note("taken")
-            ),
+            cast("RegistrySync", self),
+            self,
         )
 
-    def _note(self, *what: str) -> Callable[[], None]:
-        return lambda: self.done.append(what)
+    # As its RegistrySync
 
-    def _began(self, lease: Lease) -> None:
-        lease.held.is_served = True
+    def mark_served(self, held: LiveSession) -> None:
+        held.is_served = True
+
+    def lease_started(self, lease: Lease) -> None:
         self.done.append(("began", lease.lease_id))
 
-    def _ended(self, lease: Lease, end: End) -> None:
+    def lease_ended(self, lease: Lease, end: End) -> None:
         self.done.append(("ended", lease.lease_id, end.by, end.reason))
         self.over.set()
 
-    def _close(self, session_id: str, reason: str) -> None:
-        self.done.append(("close", session_id, reason))
+    def beat_soon(self) -> None:
+        self.done.append(("changed",))
 
-    def _serve(self, offer: Offer, _sock: socket.socket, answer: Answer) -> None:
+    # As its Sessions
+
+    def serve(self, offer: Offer, _sock: socket.socket, answer: Answer) -> None:
         self.done.append(("serve", offer.session_id))
         answer(None)
+
+    def end(self, session_id: str, reason: str) -> None:
+        self.done.append(("close", session_id, reason))
+
+    def lease_taken(self) -> None:
+        self.done.append(("taken",))
 
     # What proxies and clients do
 
