@@ -38,22 +38,22 @@ class PoolView:
 
     @classmethod
     def of(cls, name: str, told: Mapping[str, Any]) -> "PoolView":
-        """Reads the master's state of a pool; a master of an earlier version sends less."""
+        """Reads the master's state of a pool."""
         return cls(
             name=name,
-            browser_type=told.get("browserType", name),
+            browser_type=told["browserType"],
             wanted=told["wanted"],
             available=told["available"],
-            reason=told.get("reason"),
-            slots=told.get("slots", 1),
-            lifetime=told.get("lifetime", _NO_LIMIT),
-            labels=tuple(told.get("labels", ())),
-            starting=told.get("starting", 0),
-            spare=told.get("spare", 0),
-            draining=told.get("draining", 0),
-            drain_timeouts=told.get("drainTimeouts", 0),
-            is_removed=told.get("removed", False),
-            options={option: told[option] for option in ("headless", "args") if option in told},
+            reason=told["reason"],
+            slots=told["slots"],
+            lifetime=told["lifetime"],
+            labels=tuple(told["labels"]),
+            starting=told["starting"],
+            spare=told["spare"],
+            draining=told["draining"],
+            drain_timeouts=told["drainTimeouts"],
+            is_removed=told["removed"],
+            options={"headless": told["headless"], "args": told["args"]},
         )
 
 

@@ -364,19 +364,18 @@ class Leases:
             held = LiveSession(LEASE + each["id"], each["client"], each["startedAt"], is_served=True, told=each["told"])
             lease = Lease(each["id"], each["secret"], each["expiresAt"], each["told"], held, is_kept=True)
             lease.session_id = next((one for one in live if lease_of(one) == lease.lease_id), "")
-            lease.is_answered = bool(
-                lease.session_id or each.get("isAnswered", True)
-            )  # earlier versions do not write it
+            lease.is_answered = bool(lease.session_id or each["isAnswered"])
             self.by_id[lease.lease_id] = lease
             self.slots.adopt_held(held)
             self._arm(lease)
             self._await_borrower(lease)
-            if (last := each.get("last")) and not lease.session_id:  # the grace begins again
+            if (last := each["last"]) and not lease.session_id:  # the grace begins again
                 lease.last = End(**last)
                 self._end_later(lease, self.grace_s, lease.last)
 
     def _write(self) -> None:
-        """Writes the kept leases for a successor, but not `over`: the same cause, or `expires_at`, ends them there."""
+        """Writes the kept leases for a successor. It is not told which of them are `over`: each of these ends there for
+        the same reason, or at `expires_at`."""
         content = orjson.dumps([each.as_json() for each in self.by_id.values() if each.is_kept])
         try:
             write_whole(self.path, content)

@@ -175,9 +175,8 @@ class RegistrySync:
             async with asyncio.timeout(SETTLE_S):
                 while not await self._writer.flush():
                     await registry.client.wait_connected()
-                    await asyncio.sleep(
-                        _AGAIN_S
-                    )  # connected, but Redis refuses for now: no event tells when it will serve
+                    # Connected, but Redis refuses for now: no event tells when it will serve.
+                    await asyncio.sleep(_AGAIN_S)
                 await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()

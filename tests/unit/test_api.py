@@ -22,6 +22,7 @@ from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.settings.model import Settings
+from tests.support.state_frames import told_of_pool
 
 
 class Away:
@@ -117,7 +118,7 @@ async def test_a_pool_is_shown_as_the_master_has_told_of_it() -> None:
     told |= {"labels": ["App:chromium"], "starting": 1, "spare": 3, "draining": 4, "drainTimeouts": 6}
     told |= {"slots": 5, "lifetime": 50}
     grid.roster = Roster()
-    grid.roster.replace({"pools": {"fast": told}})
+    grid.roster.replace({"pools": {"fast": told_of_pool(**told)}})
     api = create_app(grid, Access())  # type: ignore[arg-type]
     assert await get(api, "/v1/pools") == (200, {"pools": [{"name": "fast", **told}]})
 

@@ -22,6 +22,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.settings.model import Settings
+from tests.support.state_frames import told_of_pool
 
 BOUND_S = 20.0
 
@@ -80,7 +81,7 @@ class Master:
 class Grid:
     def __init__(self) -> None:
         self.roster = Roster()
-        self.roster.replace({"pools": {"chromium": {"wanted": 1, "available": 1}}, "workers": []})
+        self.roster.replace({"pools": {"chromium": told_of_pool()}, "workers": []})
         self.registry = Registry()
         self.gateway = SimpleNamespace(counts=Counts())
         self.settings = Settings()
@@ -207,7 +208,7 @@ async def test_the_end_of_a_drain_does_not_move_while_the_master_is_not_asked_ag
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: next(clock), monotonic=time.monotonic))
     grid = Grid()
     worker = {"id": "a", "browserType": "chromium", "status": "draining"}
-    grid.roster.replace({"pools": {"chromium": {"wanted": 1, "available": 1}}, "workers": [worker]})
+    grid.roster.replace({"pools": {"chromium": told_of_pool()}, "workers": [worker]})
     feed = made(grid)
     grid.master.left_s = 30.0
     async with feed.page() as page:

@@ -11,15 +11,12 @@ from pwgrid.proxy.policy.dashboard_view import Sources, changes, view
 from pwgrid.proxy.policy.fair_line import Waiting
 from pwgrid.proxy.policy.grid_events import Event, happened, session_end
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
+from tests.support.state_frames import told_of_pool
 
 STATUS: dict[str, Any] = {
     "master": {"pid": 1, "startedAt": 100.0},
     "host": {"availableMib": 5000, "guard": None, "memoryMetric": "pss"},
-    "pools": [
-        {"browserType": "chromium", "wanted": 2, "available": 1, "starting": 1, "spare": 0, "draining": 1, "slots": 5}
-        | {"name": "chromium", "lifetimeOfWorker": 50, "memoryLimitMib": 600, "memoryHardLimitMib": 800}
-        | {"drainTimeouts": 3, "reason": "chromium did not start: /opt/x/chrome is not there"}
-    ],
+    "pools": [{"name": "chromium", "slots": 5, "memoryLimitMib": 600, "memoryHardLimitMib": 800}],
     "workers": [
         {"id": "a", "slots": 5, "lifetime": 7, "memoryMib": 300, "startedAt": 50.0, "drainLeftS": None, "reason": None},
         {"id": "b", "slots": 5, "lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainLeftS": 12.3}
@@ -30,7 +27,7 @@ STATUS: dict[str, Any] = {
 
 
 def pool(wanted: int, reason: str | None = None) -> PoolView:
-    return PoolView("chromium", "chromium", wanted, 1, reason)
+    return PoolView("chromium", "chromium", wanted, 1, reason, lifetime=50, starting=1, draining=1)
 
 
 def worker(worker_id: str, status: str, reason: str | None = None) -> WorkerView:
@@ -90,7 +87,9 @@ def test_a_pool_says_against_what_its_workers_are_held() -> None:
 
 
 def test_no_text_of_a_view_has_a_path_or_a_pid_of_the_host() -> None:
-    assert view(sources())["pools"]["chromium"]["reason"] == "chromium did not start: chrome is not there"
+    short = pool(2, "chromium did not start: /opt/x/chrome is not there")
+    found = view(sources(pools=[short]))["pools"]["chromium"]
+    assert found["reason"] == "chromium did not start: chrome is not there"
 
 
 def test_without_a_word_of_the_master_the_roster_s_is_shown() -> None:
@@ -158,7 +157,7 @@ def test_the_end_of_a_drained_worker_and_of_a_trouble_are_told() -> None:
 def test_events_compare_a_roster_with_what_it_was_before() -> None:
     """The proxy has one roster, which takes over each state of the master."""
     events, changing = RecentEvents(now=lambda: 5.0), Roster()
-    said = {"pools": {"chromium": {"wanted": 1, "available": 1}}}
+    said = {"pools": {"chromium": told_of_pool()}}
     for status in ("available", "available", "draining"):
         changing.replace({**said, "workers": [{"id": "a", "browserType": "chromium", "status": status}]})
         events.roster_changed(changing)

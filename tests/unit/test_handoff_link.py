@@ -6,6 +6,7 @@ import json
 import math
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,9 @@ class Worker:
         return await self.packet(sockets=0)
 
     def say(self, **message: object) -> None:
+        """Answers; a client is served now where nothing else is said."""
         assert self.link is not None
+        message.setdefault("servedAt", time.monotonic())
         self.link.send(json.dumps(message).encode())
 
     def end(self) -> None:

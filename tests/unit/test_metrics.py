@@ -21,6 +21,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends, RegistrySnapshot, WorkerRecord
 from pwgrid.settings.pools import MAX_POOLS
+from tests.support.state_frames import told_of_pool
 from tools.metrics_page import PAGE, page_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +73,7 @@ def roster() -> Roster:
                     }
                 },
             },
-            "pools": {"chromium": {"wanted": 2, "available": 1, "reason": None, "drainTimeouts": 8, "slots": 5}},
+            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8)},
             "workers": [
                 {"id": "a", "browserType": "chromium", "status": "available"},
                 {"id": "d", "browserType": "chromium", "status": "draining"},

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pwgrid.proxy.roster import Roster
+from tests.support.state_frames import told_of_pool
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -10,9 +11,9 @@ def state(**changes: Any) -> dict[str, Any]:
         "stopping": False,
         "hostGuard": None,
         "pools": {
-            "chromium": {"wanted": 2, "available": 1, "reason": None},
-            "firefox": {"wanted": 1, "available": 0, "reason": "firefox did not start: no display"},
-            "webkit": {"wanted": 0, "available": 0, "reason": None},
+            "chromium": told_of_pool(wanted=2),
+            "firefox": told_of_pool(browserType="firefox", available=0, reason="firefox did not start: no display"),
+            "webkit": told_of_pool(browserType="webkit", wanted=0, available=0),
         },
         "workers": [
             {"id": "a", "browserType": "chromium", "status": "available", "playwrightVersion": "1.65.1"},
@@ -34,7 +35,7 @@ def test_only_pools_that_want_workers_are_offered() -> None:
 
 
 def test_a_pool_is_what_the_master_tells_of_it_in_the_order_of_the_configuration() -> None:
-    told = {"browserType": "firefox", "wanted": 2, "available": 1, "reason": None, "slots": 3, "lifetime": 9}
+    told = told_of_pool(browserType="firefox", wanted=2, slots=3, lifetime=9)
     more = {"labels": ["A:Firefox"], "headless": False, "args": ["-x"], "starting": 1, "spare": 2, "draining": 3}
     worker = {"id": "a", "pool": "foxes", "browserType": "firefox", "status": "available"}
     made = roster(pools={"foxes": told | more, "appa": told}, workers=[worker])
@@ -61,7 +62,7 @@ def test_a_shortage_is_that_of_the_type_that_is_asked_for() -> None:
 
 
 def test_every_pool_available_is_ready() -> None:
-    assert roster(pools={"chromium": {"wanted": 1, "available": 1, "reason": None}}).not_ready() is None
+    assert roster(pools={"chromium": told_of_pool()}).not_ready() is None
 
 
 def test_before_the_master_has_spoken_nothing_is_ready() -> None:

@@ -16,10 +16,11 @@ from pwgrid.proxy.select.without_redis import LocalSelection
 from pwgrid.registry.records import RegistrySnapshot, Selection, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
+from tests.support.state_frames import told_of_pool
 
 POOLS = {
-    "appa": {"browserType": "chromium", "wanted": 1, "available": 1, "reason": None, "slots": 3, "lifetime": 30},
-    "appb": {"browserType": "chromium", "wanted": 1, "available": 1, "reason": None, "slots": 1, "lifetime": 9},
+    "appa": told_of_pool(slots=3, lifetime=30),
+    "appb": told_of_pool(slots=1, lifetime=9),
 }
 WORKERS = [
     {"id": "a", "pool": "appa", "browserType": "chromium", "status": "available"},

@@ -202,7 +202,7 @@ class HandoffLink:
         if answer is None:
             self._on_awake()
         elif message["refused"] is None:
-            served = Served(message.get("servedAt") or time.monotonic())  # an earlier version does not say it
+            served = Served(message["servedAt"])
             # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
             is_in_time = served.at < deadline - _LATE_ANSWER_S - _IN_TIME_S
             _settle(answer, served if is_in_time else HandoffFailure("it answered late", open_until=deadline))

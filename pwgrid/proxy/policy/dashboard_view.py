@@ -16,11 +16,6 @@ Table = dict[str, Any]
 View = dict[str, Table]
 """Tables by name: grid, pools, workers, sessions, queue."""
 
-_POOL = (
-    *("wanted", "available", "starting", "spare", "draining", "slots", "drainTimeouts"),
-    *("lifetimeOfWorker", "memoryLimitMib", "memoryHardLimitMib"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -41,7 +36,7 @@ class Sources:
 def view(sources: Sources) -> View:
     """Makes all tables. No text in them has a path or a pid of the host."""
     status = sources.status
-    pools = {_pool_name(pool): pool for pool in status.get("pools", ())}
+    pools = {pool["name"]: pool for pool in status.get("pools", ())}
     details = {worker["id"]: worker for worker in status.get("workers", ())}
     host = status.get("host", {})
     return {
@@ -82,20 +77,22 @@ def changes(before: View, after: View) -> View:
     return {name: table for name, table in found.items() if table}
 
 
-def _pool_name(pool: Mapping[str, Any]) -> str:
-    return str(pool.get("name") or pool["browserType"])
-
-
 def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
     """`pool` is from the roster, which is known even while the master does not answer."""
-    known = {"wanted": pool.wanted, "available": pool.available, "starting": pool.starting, "spare": pool.spare}
-    known |= {"draining": pool.draining, "lifetimeOfWorker": pool.lifetime}
-    reason = pool.reason or found.get("reason")
     return {
         "browserType": pool.browser_type,
-        **{key: found.get(key, known.get(key)) for key in _POOL},
-        "reason": without_places(reason) if reason else None,
-        "labels": list(pool.labels) or found.get("labels") or [],
+        "wanted": pool.wanted,
+        "available": pool.available,
+        "starting": pool.starting,
+        "spare": pool.spare,
+        "draining": pool.draining,
+        "drainTimeouts": pool.drain_timeouts,
+        "lifetimeOfWorker": pool.lifetime,
+        "slots": found.get("slots"),
+        "memoryLimitMib": found.get("memoryLimitMib"),
+        "memoryHardLimitMib": found.get("memoryHardLimitMib"),
+        "reason": without_places(pool.reason) if pool.reason else None,
+        "labels": list(pool.labels),
     }
 
 

@@ -175,7 +175,7 @@ class BrowserServer:
             server._release()
             raise
         server._set_ready(message["ready"])
-        told = message.get("told", {})  # an earlier version does not report it
+        told = message["told"]
         return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
     def hand_over(self, offer: Offer, client: socket.socket) -> asyncio.Future[None]:

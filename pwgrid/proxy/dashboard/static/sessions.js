@@ -37,13 +37,9 @@ function passes(session) {
   const state = wanted.value;
   if (state === 'live' ? !isLive(session) : state === 'ended' ? isLive(session) : state && session.status !== state)
     return false;
-  const text = [session.id, session.name, session.run, poolOf(session), session.workerId, session.status, session.client,
+  const text = [session.id, session.name, session.run, session.pool, session.workerId, session.status, session.client,
     session.reason].filter(Boolean).join(' ').toLowerCase();
   return words.value.toLowerCase().split(/\s+/).every(word => text.includes(word));
-}
-
-function poolOf(session) {
-  return session.pool ?? session.browserType;
 }
 
 function makeRow(id, act) {
@@ -65,7 +61,7 @@ function updateRow(row, session) {
   const cells = row.children;
   set(cells[1], { text: session.name ?? '' });
   set(cells[2], { text: session.run ?? '' });
-  set(cells[3], { text: poolOf(session) });
+  set(cells[3], { text: session.pool });
   set(cells[4].firstElementChild, { text: session.workerId });
   const level = { running: 'good', pending: 'plain', failed: 'bad', expired: 'warn', ended: 'warn' }[session.status] ?? 'plain';
   set(cells[5].firstElementChild, { text: session.status, 'data-level': level });
