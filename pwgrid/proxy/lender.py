@@ -19,7 +19,6 @@ from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
 from pwgrid.proxy.connect.refusal_sentences import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
-from pwgrid.proxy.select.without_redis import names_and_caps
 from pwgrid.registry.records import EXPIRES_AT, LEASE
 
 log = structlog.get_logger()
@@ -127,7 +126,7 @@ class Lender:
             "client": ticket.client,
             "secret": secret,
             "expiresAt": expires_at,
-            "told": {name: text for name, text in names_and_caps(ticket).items() if name != EXPIRES_AT},
+            "told": {name: text for name, text in ticket.told().items() if name != EXPIRES_AT},
         }
         try:
             answer = await self._handoffs.ask(lease_id.worker_id, {**question, "do": "take"})

@@ -173,7 +173,6 @@ class Proxy:
         self.control.stopping()
         self.queue.close(stopping())
         self.feed.close()
-        server.should_exit = True
         await serving
         self.handoffs.close()
         self.gateway.refusal_log.flush()

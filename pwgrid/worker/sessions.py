@@ -22,7 +22,6 @@ from pwgrid.worker.slots import NAMES, LiveSession, Slots
 
 log = structlog.get_logger()
 
-GOING_AWAY: Final = 1001
 CLOSE_GRACE_S: Final = 5.0
 """How long the browser server has to report closed sessions before it is ended."""
 
@@ -124,7 +123,7 @@ class Sessions:
     def end(self, session_id: str, reason: str, text: str | None = None) -> None:
         """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client hears."""
         if self.server is not None:
-            self.server.close_session(session_id, GOING_AWAY, reason, text)
+            self.server.close_session(session_id, reason, text)
 
     async def cut(self, reason: str, text: str | None) -> None:
         """Closes every session and lease for `reason`, and waits until each is over."""

@@ -119,7 +119,7 @@ async def test_a_closed_session_tells_its_client_why() -> None:
         disconnected = asyncio.Event()
         browser.on("disconnected", lambda _: disconnected.set())
         sentence = "the grid closed this session: its worker was being replaced and DRAIN_TIMEOUT=30 s was over"
-        watched.server.close_session(f"{1:016x}", 1012, "drain timeout", sentence)
+        watched.server.close_session(f"{1:016x}", "drain timeout", sentence)
         async with asyncio.timeout(BOUND_S):
             await disconnected.wait()
         with pytest.raises(PlaywrightError, match=sentence):
@@ -142,11 +142,11 @@ async def test_a_client_of_the_devtools_protocol_is_told_so_in_its_own_protocol(
 
 async def test_a_close_frame_carries_code_and_reason_cut_to_what_fits() -> None:
     async with browser_server() as watched, connect(watched.endpoint) as client:
-        watched.server.close_session(f"{1:016x}", 1012, "ö" * 100)
+        watched.server.close_session(f"{1:016x}", "ö" * 100)
         with pytest.raises(ConnectionClosed) as caught:
             await client.recv()
         assert caught.value.rcvd is not None
-        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1012, "ö" * 61)
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1001, "ö" * 61)
         assert (await watched.next_closed()).reason == "ö" * 100
 
 
@@ -154,7 +154,7 @@ async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> Non
     async with browser_server() as watched:
         with await raw_session(watched) as client:
             assert (await read(client)).startswith(b"HTTP/1.1 101")
-            watched.server.close_session("f" * 16, 1001, "ended by operator")
+            watched.server.close_session("f" * 16, "ended by operator")
             assert b"the grid closed this session: an operator ended it" in await read_to_end(client)
         assert (await watched.next_closed()).reason == "ended by operator"
 
@@ -690,7 +690,7 @@ async def test_the_fake_echoes_and_closes_like_the_real_one() -> None:
         for message in ("small", "x" * 300, "y" * 200_000, b"\0\1\2"):
             await client.send(message)
             assert await client.recv() == message
-        watched.server.close_session(f"{1:016x}", 1001, "ended by operator")
+        watched.server.close_session(f"{1:016x}", "ended by operator")
         with pytest.raises(ConnectionClosed, match="the grid closed this session: an operator ended it"):
             await client.recv()
         assert (await watched.next_closed()).reason == "ended by operator"

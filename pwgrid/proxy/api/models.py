@@ -340,12 +340,6 @@ class Scaled(_Model):
     wanted: dict[str, int]
 
 
-class DrainedPool(_Model):
-    """The workers that drain now."""
-
-    draining: list[str]
-
-
 class Node(_Model):
     """A registered worker. `capacity` is its slots, `active` its sessions."""
 

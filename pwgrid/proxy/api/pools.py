@@ -81,11 +81,11 @@ def pool_command_routes(grid: "Proxy") -> APIRouter:
         return models.Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
 
     @router.post("/{name}/drain", status_code=202)
-    async def drain(pool: Annotated[str, Path(alias="name")]) -> models.DrainedPool:
+    async def drain(pool: Annotated[str, Path(alias="name")]) -> models.Draining:
         """Drains all workers of a pool: they take no new session and end when their live ones have ended; replacements
         start at once. May be repeated: live sessions go on."""
         asked = {"pool": pool, "reason": "operator", "once": True}  # without `once` a second drain cuts sessions
-        return models.DrainedPool.model_validate(await ask("drain", asked))
+        return models.Draining.model_validate(await ask("drain", asked))
 
     return router
 

@@ -39,7 +39,6 @@ from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
-from pwgrid.proxy.select.without_redis import names_and_caps
 from pwgrid.registry import records
 from pwgrid.registry.records import Selection
 from pwgrid.settings.model import Settings
@@ -107,9 +106,13 @@ class Gateway:
 
     def policy(self) -> Policy:
         if self._policy is None:
-            offered, default = self.roster.offered(), self.settings.default_browser_type
+            settings, offered = self.settings, self.roster.offered()
+            default = settings.default_browser_type
             types = {pool.browser_type for pool in offered.values()}
-            sandbox = {"chromiumSandbox": self.settings.chromium_sandbox}
+            sandbox = {"chromiumSandbox": settings.chromium_sandbox}
+            switches = Switches(
+                settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards
+            )
             self._policy = Policy(
                 # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
@@ -118,13 +121,9 @@ class Gateway:
                 },
                 versions=self.roster.versions(),
                 access=self.access,
-                labels=Offered(self.roster.label_keys(), self.switches()),
+                labels=Offered(self.roster.label_keys(), switches),
             )
         return self._policy
-
-    def switches(self) -> Switches:
-        settings = self.settings
-        return Switches(settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards)
 
     async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> Selection:
         """Waits for a slot for this ticket, and tells `attempt` of the wait. Raises Refusal or ClientGone."""
@@ -291,7 +290,7 @@ class Upgrade(asyncio.Protocol):
         compression = gateway.compresses(self._transport, self._peer)
         passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
         if ticket.fields:
-            passed_on["told"] = names_and_caps(ticket)
+            passed_on["told"] = ticket.told()
         if self._attempt is not None:
             self._attempt.asks(ticket)
             passed_on["trace"] = self._attempt.traceparent()

@@ -105,10 +105,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _get_upgrade(self) -> bytes | None:
         """uvicorn calls this. Its own function sees only the last of several Upgrade headers."""
         asked = super()._get_upgrade()
-        return _WEBSOCKET if asked and (b"upgrade", _WEBSOCKET) in self._lower_headers() else asked
-
-    def _lower_headers(self) -> list[tuple[bytes, bytes]]:
-        return [(name, value.lower()) for name, value in self.headers]
+        has_websocket = asked and any(
+            name == b"upgrade" and value.lower() == _WEBSOCKET for name, value in self.headers
+        )
+        return _WEBSOCKET if has_websocket else asked
 
     def _upgrade(self) -> None:
         """Switches to the WebSocket protocol, once the requests before have their answers."""

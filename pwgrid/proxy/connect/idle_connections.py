@@ -28,9 +28,6 @@ class IdleConnections:
         self._closed = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._idle)
-
     def add(self, protocol: asyncio.BaseProtocol, transport: asyncio.Transport, all_connections: Sized) -> None:
         """Adds a connection. If there are too many in all, closes the one that has been idle for longest."""
         self._idle[protocol] = transport

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
-from pwgrid.registry.records import LEASE, Selection
+from pwgrid.registry.records import CAPS, LEASE, Selection
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -83,6 +83,10 @@ class Ticket:
     def party(self) -> Party:
         return Party(self.token, self.run)
 
+    def told(self) -> dict[str, str]:
+        """Returns what the worker is told: owner, names and caps, for a record that Redis does not have."""
+        return {**self.fields, CAPS: ",".join(self.caps)} if self.caps else {**self.fields}
+
     def take_another_id(self) -> None:
         self.session_id = (LEASE if self.borrows else "") + secrets.token_hex(8)
 
@@ -107,14 +111,13 @@ class Queue:
         *,
         max_borrowing: int = UNBOUNDED,
         max_borrowing_of_run: int = UNBOUNDED,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._select = select
         self.give_back = give_back
         self._max_waiting = max_waiting
         self._max_borrowing = max_borrowing
         self._max_borrowing_of_run = max_borrowing_of_run
-        self.on_change = on_change
+        self.on_change: Callable[[], None] = lambda: None
         self._lines: defaultdict[str, FairLine[Ticket]] = defaultdict(FairLine)
         self._waiting = 0
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
@@ -147,15 +150,11 @@ class Queue:
         """Returns the pools for which clients wait."""
         return [pool for pool, line in self._lines.items() if line]
 
-    def is_free(self, pool: str) -> bool:
-        """Whether a new client may ask the registry at once: the queue is open and not paused, and nobody waits."""
-        return self._refusal is None and not self._paused and not self._lines.get(pool)
-
     async def acquire(self, ticket: Ticket) -> Selection:
         """Waits for a slot. Raises QueueFull, WaitedTooLong, ClientGone, or what the queue was closed with."""
         ticket.granted, ticket.selection_s, ticket.chosen_locally = None, 0.0, False  # it may be its second try
         has_asked = False
-        if self.is_free(ticket.pool):
+        if self._refusal is None and not self._paused and not self._lines.get(ticket.pool):
             wakes = self._wakes
             slot = await self._select(ticket)
             if slot is not None:

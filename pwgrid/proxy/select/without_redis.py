@@ -8,7 +8,6 @@ from typing import Final
 
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
-from pwgrid.registry import records
 from pwgrid.registry.records import Selection
 
 CHOSEN_LOCALLY: Final = ""
@@ -60,8 +59,3 @@ class LocalSelection:
 
     def freed(self, worker_id: str) -> None:
         self._full.discard(worker_id)
-
-
-def names_and_caps(ticket: Ticket) -> dict[str, str]:
-    """Returns what the worker is told of this client: owner, names and caps for a record that Redis does not have."""
-    return {**ticket.fields, records.CAPS: ",".join(ticket.caps)} if ticket.caps else {**ticket.fields}

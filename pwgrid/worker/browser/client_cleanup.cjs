@@ -22,7 +22,7 @@ const UNDO = new Map([
   ['Target.createTarget', { named: 'targetId', by: 'Target.closeTarget' }],
 ]);
 
-// In place of those of a Playwright progress: it does not end before what it is the progress of.
+// Takes the place of a Playwright progress where nothing is to be aborted or has a time limit.
 const ENDLESS = {
   race: promises => promises.length === 0 ? Promise.resolve() : Promise.race([promises].flat()),
   signal: new AbortController().signal,

@@ -194,7 +194,7 @@ class Cast {
     this.showing ??= setTimeout(() => this.show(), Math.max(0, this.shownAt + this.frameMs - performance.now()));
   }
 
-  // Kept when the browser may send the next frame.
+  // The promise is kept when the browser may send its next frame.
   nextTurn(afterMs) {
     this.turn = this.turn.then(() => new Promise(resolve => setTimeout(resolve, afterMs)));
     return this.turn;
@@ -210,7 +210,8 @@ class Cast {
       viewer.offer(this.last);
   }
 
-  // The answer to `settle` needs no other: while it is the only frame on its way the browser leaves none out.
+  // Shows the page anew once no frame has come for a while, as the browser may have left the last one out. The frame that
+  // comes of that needs no other: it is alone on its way, so none is left out.
   settleSoon() {
     clearTimeout(this.settling);
     if (!this.isSettled)

@@ -24,6 +24,9 @@ from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.policy.admission import Offer
 
 _EVIDENCE_LINES: Final = 50
+_GOING_AWAY: Final = 1001
+"""The code of WebSocket close frames."""
+
 _KILLED_S: Final = 5.0
 _KILL_AGAIN_S: Final = 0.02
 _SYNC_AGAIN_S: Final = 0.5
@@ -199,13 +202,13 @@ class BrowserServer:
             message["told"] = offer.told  # for a successor of this worker
         return self._link.send_handle(message, client)
 
-    def close_session(self, session_id: str, code: int, reason: str, text: str | None = None) -> None:
+    def close_session(self, session_id: str, reason: str, text: str | None = None) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Ignores unknown ids.
 
         `text` is the frame's text, by default the sentence for this reason (pwgrid/worker/policy/close_texts.py).
         """
         more = {} if text is None else {"text": text}
-        self._link.send({"do": "close", "session": session_id, "code": code, "reason": reason, **more})
+        self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason, **more})
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""

@@ -21,6 +21,6 @@ export function clock(at) {
   return new Date(at * 1000).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false });
 }
 
-export function plural(count, one, many = `${one}s`) {
-  return `${count} ${count === 1 ? one : many}`;
+export function plural(count, one) {
+  return `${count} ${one}${count === 1 ? '' : 's'}`;
 }
