@@ -64,7 +64,8 @@ class Requests:
         if name == "drain_asked":
             wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
             for record in select(self.workers.records.values(), data):
-                self.workers.drain(record, check_reports.sentence(data.get("reason"), "asked by the proxy"), wanted)
+                if record.life.purpose is not wanted:  # a second request must not cut sessions: it may be a retry
+                    self.workers.drain(record, check_reports.sentence(data.get("reason"), "asked by the proxy"), wanted)
         elif name == "end_session":
             worker_id, session_id = check_reports.ident(data, "workerId"), check_reports.ident(data, "sessionId")
             reason = check_reports.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)

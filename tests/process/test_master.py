@@ -410,6 +410,25 @@ def test_the_proxy_may_ask_for_drains() -> None:
         grid.end()
 
 
+def test_a_drain_that_the_proxy_asks_for_twice_cuts_no_session() -> None:
+    """A client of the API that got no answer asks again."""
+    with MasterGrid(behaviour={"chromium": "slow"}) as grid:
+        grid.expect("ready")
+        drained, proxy = grid.expect("available"), grid.expect("listening")["pid"]
+        at = grid.mark()
+        os.kill(proxy, signal.SIGUSR1)
+        assert grid.expect("command", at)["data"]["now"] is False
+        replacement = grid.expect("available", at)
+        at = grid.mark()
+        os.kill(proxy, signal.SIGUSR1)
+        # Of the two workers only the one that did not drain yet is told anything.
+        assert grid.expect("command", at)["worker"] == replacement["worker"]
+        grid.expect("available", at)
+        told = [event["worker"] for event in grid.events() if event["event"] == "worker_drain_asked"]
+        assert sorted(told) == sorted([drained["worker"], replacement["worker"]])
+        grid.end_hurried()
+
+
 def test_pools_can_be_scaled() -> None:
     with MasterGrid() as grid:
         grid.expect("ready")
