@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.harness import Bench, MachineMeter, Options, Outcome, progress, report
 from pwgrid.master.fork import become_subreaper
-from pwgrid.runtime.browser_processes import reap_orphans
+from pwgrid.runtime.browser_process_tree import reap_orphans
 
 NAMES = (
     "upgrade",

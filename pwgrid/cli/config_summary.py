@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Any
 
 from pwgrid.cli.tables import table
-from pwgrid.common.counted import counted
 from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.plural import counted
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_for_pool
 

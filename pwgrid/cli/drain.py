@@ -6,7 +6,7 @@ from typing import Any
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.grid_queries import status, watch
 from pwgrid.cli.progress import Display
-from pwgrid.common.counted import counted
+from pwgrid.common.plural import counted
 from pwgrid.runtime.find_grids import RunningGrid
 
 

@@ -13,9 +13,9 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.cli import exit_codes
+from pwgrid.cli.announce_start import StartMessages, say
 from pwgrid.cli.code_fingerprint import WhatRuns
 from pwgrid.cli.external_redis import wait_for, which_redis
-from pwgrid.cli.start_messages import StartMessages, say
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing, GridError
@@ -31,9 +31,10 @@ from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.endpoint import base_url
-from pwgrid.settings.load import Loaded, described
+from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
+from pwgrid.settings.show_with_sources import described
 from pwgrid.worker.browser.find import FoundBrowser, find_for_pool
 from pwgrid.worker.main import run_worker
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 from pwgrid.cli.ask_grid import ask, left_text
 from pwgrid.cli.grid_queries import processes_left
 from pwgrid.cli.progress import Display
-from pwgrid.common.counted import counted
 from pwgrid.common.errors import GridError
+from pwgrid.common.plural import counted
 from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
-from pwgrid.runtime.processes import opened
+from pwgrid.runtime.process_identity import opened
 
 SECOND_SIGNAL_AFTER_S: Final = 0.5
 """A grid takes two signals at once for one."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pwgrid.common.counted import counted
 from pwgrid.common.launch_failure import why
+from pwgrid.common.plural import counted
 
 
 class GridError(Exception):

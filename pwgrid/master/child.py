@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.runtime.processes import KILL_S, create_time
+from pwgrid.runtime.process_identity import KILL_S, create_time
 
 log = structlog.get_logger()
 

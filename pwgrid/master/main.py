@@ -29,15 +29,15 @@ from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute
 from pwgrid.master.restart.reload import CONFIGURATION, UPGRADE, Reload
-from pwgrid.master.restart.version_change import VersionChange
-from pwgrid.master.shutdown import Phase, Shutdown, Step
+from pwgrid.master.restart.start_new_version import VersionChange
+from pwgrid.master.shutdown_order import Phase, Shutdown, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
 from pwgrid.master.start_report import StartReport
 from pwgrid.master.status import Reporter
 from pwgrid.master.stop_report import StopReport
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
-from pwgrid.runtime.browser_processes import reap_orphans
+from pwgrid.runtime.browser_process_tree import reap_orphans
 from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()

@@ -15,11 +15,11 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy import check_reports
+from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.restart.reload import Reload
-from pwgrid.master.restart.version_change import VersionChange
-from pwgrid.master.shutdown import Shutdown
+from pwgrid.master.restart.start_new_version import VersionChange
+from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers, select
 from pwgrid.settings.model import DEFAULT, NO_POOL
@@ -65,10 +65,12 @@ class Requests:
             wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
             for record in select(self.workers.records.values(), data):
                 if record.life.purpose is not wanted:  # a second request must not cut sessions: it may be a retry
-                    self.workers.drain(record, check_reports.sentence(data.get("reason"), "asked by the proxy"), wanted)
+                    self.workers.drain(
+                        record, validate_reports.sentence(data.get("reason"), "asked by the proxy"), wanted
+                    )
         elif name == "end_session":
-            worker_id, session_id = check_reports.ident(data, "workerId"), check_reports.ident(data, "sessionId")
-            reason = check_reports.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
+            worker_id, session_id = validate_reports.ident(data, "workerId"), validate_reports.ident(data, "sessionId")
+            reason = validate_reports.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
             self.workers.end_session(worker_id, session_id, reason)
         else:
             log.warning("event_unknown", process="proxy", name=name)
@@ -84,7 +86,7 @@ class Requests:
         wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
         for record in records:
             if not (data.get("once") and record.life.purpose is wanted):
-                self.workers.drain(record, check_reports.sentence(data.get("reason"), "operator"), wanted)
+                self.workers.drain(record, validate_reports.sentence(data.get("reason"), "operator"), wanted)
         return {"draining": [record.worker_id for record in records]}
 
     def end_session(self, data: Frame) -> Frame:

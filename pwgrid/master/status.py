@@ -16,7 +16,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.disk import disk_problem
 from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.memory.meter import MemoryMeter
-from pwgrid.master.policy.check_reports import SAID
+from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers

@@ -16,7 +16,7 @@ import structlog
 from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
-from pwgrid.proxy.connect.refusal_sentences import no_capacity
+from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry.records import EXPIRES_AT, LEASE

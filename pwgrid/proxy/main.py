@@ -31,7 +31,7 @@ from pwgrid.proxy.connect.choose_protocol import ProtocolChooser
 from pwgrid.proxy.connect.connecting_client import Gateway
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.refusal_sentences import no_capacity, stopping
+from pwgrid.proxy.connect.make_refusals import no_capacity, stopping
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access

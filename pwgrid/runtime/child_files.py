@@ -18,7 +18,7 @@ import psutil
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.types import ChildKind
-from pwgrid.runtime.processes import find_process
+from pwgrid.runtime.process_identity import find_process
 from pwgrid.runtime.untrusted_files import read_plain
 
 WORKER_FILE: Final = "worker.json"

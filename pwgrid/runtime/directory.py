@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from pwgrid.common.errors import AlreadyRunning, GridError
-from pwgrid.runtime.processes import create_time, find_process
+from pwgrid.runtime.process_identity import create_time, find_process
 from pwgrid.runtime.untrusted_files import read_plain
 
 # A Unix socket path has 108 bytes, the last one a zero.

@@ -15,10 +15,10 @@ from typing import Final
 import psutil
 import structlog
 
-from pwgrid.runtime.browser_processes import kill_below
+from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import locked_without_master
-from pwgrid.runtime.processes import end, opened
+from pwgrid.runtime.process_identity import end, opened
 
 log = structlog.get_logger()
 

@@ -16,6 +16,7 @@ from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common import trace_export
 from pwgrid.common.errors import ConfigError, Violation
+from pwgrid.settings.did_you_mean import did_you_mean
 from pwgrid.settings.model import (
     DEFAULT,
     LIKE_FLAGS,
@@ -28,13 +29,12 @@ from pwgrid.settings.model import (
     Setting,
     Settings,
     Sources,
-    bare,
     environment_names,
     literal,
 )
 from pwgrid.settings.pools import PoolTable, read_pool_config, read_tables
-from pwgrid.settings.unknown_variables import find_strays
-from pwgrid.settings.value_types import RULE, RedisUrl, Secret, did_you_mean
+from pwgrid.settings.unknown_environment_variables import find_strays
+from pwgrid.settings.value_types import RULE, RedisUrl, Secret
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
 FILE_VARIABLE: Final = "PWGRID_CONFIG"
@@ -118,36 +118,6 @@ def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Pa
     if os.geteuid() == 0 or DEFAULT_FILE.parent.is_dir() or not home.startswith("/"):
         return DEFAULT_FILE.with_name(TOKENS_NAME)
     return Path(environ.get("XDG_CONFIG_HOME") or f"{home}/.config") / "pwgrid" / TOKENS_NAME
-
-
-def show(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """What `described` returns as a table: name, value, unit, source."""
-    rows = [("SETTING", "VALUE", "UNIT", "SOURCE")]
-    for name, row in table.items():
-        value = tuple(row["value"]) if isinstance(row["value"], list) else row["value"]
-        rows.append((name, bare(value), row["unit"], row["source"]))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows)
-
-
-def described(settings: Settings, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The settings for JSON: `{name: {"value", "unit", "source"}}`. Secrets are masked."""
-    return {
-        name: {"value": _plain(getattr(settings, name)), "unit": setting.unit, "source": sources[name]}
-        for name, setting in SETTINGS.items()
-    }
-
-
-def whose(config_file: Path | None) -> str:
-    """The head of `config show` for settings that the command itself has read from file, environment and flags."""
-    file = config_file or f"no file ({DEFAULT_FILE} is not there)"
-    return f"# settings of a grid that would be started here now: {file}, this environment, these flags"
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return value.shown() if isinstance(value, PoolTable) else str(value) if isinstance(value, Secret) else value
 
 
 def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Path, str]:

@@ -18,6 +18,7 @@ from pwgrid.common import label_keys
 from pwgrid.common.errors import Violation
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings import value_types
+from pwgrid.settings.did_you_mean import did_you_mean
 
 if TYPE_CHECKING:
     from pwgrid.settings.model import Settings
@@ -293,7 +294,7 @@ def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Ite
         if each["type"] == "missing" and len(each["loc"]) == 1:
             yield Violation(place, "", f"must say its {key}")
         elif key not in PoolTable.model_fields:
-            hint = value_types.did_you_mean(key.lower(), PoolTable.model_fields)
+            hint = did_you_mean(key.lower(), PoolTable.model_fields)
             yield Violation(f"{place}.{key if key.isprintable() else repr(key)}", "", f"unknown key of a pool{hint}")
         else:
             written = "" if key in ("proxy", "env") else repr(given[key])[:80]

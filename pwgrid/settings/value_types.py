@@ -1,9 +1,8 @@
 """The types of values, as annotations for pydantic: numbers within bounds, texts of a certain form, secrets."""
 
-import difflib
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -31,12 +30,6 @@ RULE: Final = "rule"
 def rule(sentence: str) -> PydanticCustomError:
     """An error for validators to raise."""
     return PydanticCustomError(RULE, sentence)
-
-
-def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a sentence about an unknown word; empty where no known one is like it."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
-from pwgrid.worker.offers_from_proxies import Answer
+from pwgrid.worker.handoff_server import Answer
 from pwgrid.worker.policy.admission import LeaseRefusal, Offer
 from pwgrid.worker.slots import LiveSession, Slots
 

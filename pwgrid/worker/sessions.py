@@ -14,8 +14,8 @@ from pwgrid.common.session_lifecycle import how_ended
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
+from pwgrid.worker.handoff_server import Answer, HandoffServer
 from pwgrid.worker.leases import End, Leases
-from pwgrid.worker.offers_from_proxies import Answer, HandoffServer
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import NAMES, LiveSession, Slots

@@ -43,7 +43,7 @@ def refusals(asked: list[Call], guard: str, *, shared: bool = True, **client: An
     """Those of the calls that the guard refuses."""
     who = {"guard": guard, "isShared": shared, "blocksFileUrls": False, "ownsTracing": False, **client}
     given = json.dumps([[*call, who] for call in asked])
-    script = ["-e", JUDGE, str(LAUNCHER.with_name("guard.cjs"))]
+    script = ["-e", JUDGE, str(LAUNCHER.with_name("message_guard.cjs"))]
     done = subprocess.run([NODE, *script], input=given, capture_output=True, text=True, timeout=60, check=True)
     return [call for call, verdict in zip(asked, json.loads(done.stdout), strict=True) if verdict]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.runtime.child_files import ChildState, boot_id, read_states
-from pwgrid.runtime.processes import create_time
+from pwgrid.runtime.process_identity import create_time
 from tests.support.grid import ROOT, Grid, free_port, running_grid
 
 UID = 65534

@@ -23,10 +23,10 @@ from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
-from pwgrid.runtime.browser_processes import kill_below
+from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.runtime.processes import create_time
+from pwgrid.runtime.process_identity import create_time
 from pwgrid.settings.model import Settings
 from tests.support.master_grid import PATIENCE_S
 

@@ -13,7 +13,7 @@ import pytest
 from pwgrid.cli.install import supervisor
 from pwgrid.cli.install.install_steps import Record
 from pwgrid.cli.install.installation import SERVICE_USER, Asked
-from pwgrid.cli.install.service_files import Service
+from pwgrid.cli.install.service_file_texts import Service
 from pwgrid.common.errors import GridError
 
 

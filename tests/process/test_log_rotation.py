@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.install.service_files import Service, rotation
+from pwgrid.cli.install.service_file_texts import Service, rotation
 from pwgrid.common.shipped_files import resource_dir
 from tests.support.grid import ROOT
 

@@ -16,7 +16,7 @@ from pwgrid.master.policy.backoff import BackoffPolicy
 from pwgrid.master.proxy.listener import open_listener
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.version_change import VersionChange
+from pwgrid.master.restart.start_new_version import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.clean_up import LONGEST_S, SHORTEST_S, CleanUp, pause_s
-from pwgrid.runtime.browser_processes import Table
-from pwgrid.runtime.processes import KILL_S
+from pwgrid.runtime.browser_process_tree import Table
+from pwgrid.runtime.process_identity import KILL_S
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from pwgrid.worker.offers_from_proxies import Answer, HandoffServer
+from pwgrid.worker.handoff_server import Answer, HandoffServer
 from pwgrid.worker.policy.admission import Offer
 from tests.support.descriptors import no_descriptor_is_free
 

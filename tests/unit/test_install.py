@@ -33,7 +33,7 @@ from pwgrid.cli.install.install_steps import (
     steps,
 )
 from pwgrid.cli.install.installation import Asked, Places, status_note
-from pwgrid.cli.install.service_files import Service, rotation, service_unit, socket_unit, supervisor_program
+from pwgrid.cli.install.service_file_texts import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.model import Settings

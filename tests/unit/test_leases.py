@@ -12,8 +12,8 @@ import pytest
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of, takes_slot
+from pwgrid.worker.handoff_server import Answer
 from pwgrid.worker.leases import DISCONNECTED, EXPIRED, RETURNED, End, Lease, Leases
-from pwgrid.worker.offers_from_proxies import Answer
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import LiveSession, Slots

@@ -16,7 +16,7 @@ from pwgrid.master.memory import meter as memory
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
-from pwgrid.runtime.browser_processes import Table, Tree, process_table
+from pwgrid.runtime.browser_process_tree import Table, Tree, process_table
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from pwgrid.cli.announce_start import say, say_for_now
 from pwgrid.cli.output import as_json, compact, one_line, printable
-from pwgrid.cli.start_messages import say, say_for_now
 from pwgrid.cli.watch_and_follow import follow_sessions
 
 

@@ -13,9 +13,10 @@ from pwgrid.common.errors import BrowserMissing, ConfigError
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.workers.pool import Pool
 from pwgrid.settings import load as config
-from pwgrid.settings.load import Loaded, described, load, show
+from pwgrid.settings.load import Loaded, load
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import name_of_label, read_pool_config
+from pwgrid.settings.show_with_sources import described, show
 from pwgrid.worker.browser.find import SearchPaths, find_for_pool
 from pwgrid.worker.browser.launch import LaunchSpec
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.connect import refusal_sentences
+from pwgrid.proxy.connect import make_refusals
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket, WaitedTooLong
 from pwgrid.settings.model import Settings
@@ -15,7 +15,7 @@ from tests.unit.test_connect_request import decided, headers, policy
 def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list[bytes], dict[str, Any]]:
     """Status line and headers, and the body."""
     ticket = Ticket("a", "firefox", None, "client", 0.0, borrows=borrows, run=run)
-    answer = refusal_sentences.render(refusal_sentences.no_place(ticket, Settings(), why))
+    answer = make_refusals.render(make_refusals.no_place(ticket, Settings(), why))
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.split(b"\r\n"), json.loads(body)
 
@@ -83,8 +83,8 @@ def test_a_full_line_says_what_it_is_full_of(limit: str, reason: str, sentence: 
         (Refusal(428, "since when?"), "version"),
         (Refusal(431, "how much?"), "head too large"),
         (Refusal(418, "a teapot"), "other"),
-        (refusal_sentences.stopping(), "stopping"),
-        (refusal_sentences.no_capacity("none"), "no capacity"),
+        (make_refusals.stopping(), "stopping"),
+        (make_refusals.no_capacity("none"), "no capacity"),
     ],
 )
 def test_each_refusal_is_counted_by_one_of_a_closed_set_of_reasons(refusal: Refusal, reason: str) -> None:

@@ -21,7 +21,7 @@ from pwgrid.common.errors import AlreadyRunning
 from pwgrid.runtime import directory
 from pwgrid.runtime.directory import MAX_SOCKET_PATH_BYTES, RuntimeDir, RuntimeDirError, base_dir, default_base
 from pwgrid.runtime.find_grids import find_running
-from pwgrid.runtime.processes import create_time
+from pwgrid.runtime.process_identity import create_time
 from tests.support.disk import nothing_can_be_written
 
 

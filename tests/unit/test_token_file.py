@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from pwgrid.cli.main import main
 from pwgrid.common.errors import ConfigError
-from pwgrid.settings.load import CREDENTIAL, described, load, show
+from pwgrid.settings.load import CREDENTIAL, load
+from pwgrid.settings.show_with_sources import described, show
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 

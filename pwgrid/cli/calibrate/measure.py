@@ -15,10 +15,10 @@ import psutil
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.calibrate import load_generator, plot
 from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
-from pwgrid.cli.private_grid_settings import NEVER, as_environment, usable_cores
 from pwgrid.cli.run import PrivateGrid, Ready
-from pwgrid.common.counted import counted
+from pwgrid.cli.run_defaults import NEVER, as_environment, usable_cores
 from pwgrid.common.errors import GridError
+from pwgrid.common.plural import counted
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.master.memory.memory_readings import MIB, available_mib, memory_bytes
 from pwgrid.settings.model import Settings

@@ -58,7 +58,8 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     """
     from pwgrid.cli import grid_queries
     from pwgrid.cli.ask_grid import find_grid
-    from pwgrid.settings import load as settings_load
+    from pwgrid.settings import show_with_sources
+    from pwgrid.settings.load import load
 
     if running:
         grid = find_grid(flags.pop("port"), flags.pop("runtime_dir"))
@@ -69,7 +70,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
         table = grid_queries.settings(grid)
         whose = f"# settings of the grid on port {grid.port} since its start or last reload (master pid {grid.pid})"
     else:
-        loaded = settings_load.load(config_file, os.environ, flags)
-        table = settings_load.described(loaded.settings, loaded.sources)
-        whose = settings_load.whose(loaded.config_file)
-    say(table, f"{whose}\n{settings_load.show(table)}", as_json)
+        loaded = load(config_file, os.environ, flags)
+        table = show_with_sources.described(loaded.settings, loaded.sources)
+        whose = show_with_sources.whose(loaded.config_file)
+    say(table, f"{whose}\n{show_with_sources.show(table)}", as_json)

@@ -67,8 +67,8 @@ def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> Non
     pwgrid run --chromium 2 -- npx playwright test
     """
     from pwgrid.cli.external_redis import without_application_redis
-    from pwgrid.cli.private_grid_settings import as_environment, private_settings
     from pwgrid.cli.run import run_command
+    from pwgrid.cli.run_defaults import as_environment, private_settings
     from pwgrid.settings.load import load
 
     flags["port"] = flags["port"] or 0

@@ -13,7 +13,7 @@ import click
 
 from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Directory, Handover, Record, TextFile, User, Wait, Wanted
-from pwgrid.cli.install.service_files import Service
+from pwgrid.cli.install.service_file_texts import Service
 from pwgrid.cli.own_command import by_path, on_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.home import home

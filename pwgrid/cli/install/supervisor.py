@@ -25,7 +25,7 @@ from pwgrid.cli.install.installation import (
     status_note,
     user_of,
 )
-from pwgrid.cli.install.service_files import Service, rotation, supervisor_program
+from pwgrid.cli.install.service_file_texts import Service, rotation, supervisor_program
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir

@@ -17,7 +17,7 @@ from pwgrid.cli.install.installation import (
     status_note,
     user_of,
 )
-from pwgrid.cli.install.service_files import Service, service_unit, socket_unit
+from pwgrid.cli.install.service_file_texts import Service, service_unit, socket_unit
 from pwgrid.common.shipped_files import resource_dir
 
 NAME: Final = "systemd"

@@ -26,7 +26,7 @@ from pwgrid.master.policy.recycle_reasons import (
 from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.master.workers.workers import Workers
-from pwgrid.runtime.browser_processes import Table
+from pwgrid.runtime.browser_process_tree import Table
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()

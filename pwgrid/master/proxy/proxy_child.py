@@ -17,7 +17,7 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
-from pwgrid.master.policy import check_reports
+from pwgrid.master.policy import validate_reports
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.single_child import SingleChild
 from pwgrid.runtime.child_arguments import ProxyArguments
@@ -170,8 +170,8 @@ class ProxyChild(SingleChild):
                 self.ready = bool(item.data.get("ready"))
                 self.configuration = str(item.data.get("configuration", ""))  # earlier versions report none
                 self.waiting = {
-                    "waiting": check_reports.count(item.data.get("waiting")),
-                    "waitingByRun": check_reports.waiting_by_run(item.data.get("waitingByRun")),
+                    "waiting": validate_reports.count(item.data.get("waiting")),
+                    "waitingByRun": validate_reports.waiting_by_run(item.data.get("waitingByRun")),
                 }
             case StoppingSeen():
                 self.listening = self.ready = False

@@ -17,10 +17,10 @@ from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 from pwgrid.master.restart.reexec import KeptOpen
-from pwgrid.runtime.browser_processes import kill_below
+from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState, read_states, state_path
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
-from pwgrid.runtime.processes import end
+from pwgrid.runtime.process_identity import end
 
 log = structlog.get_logger()
 

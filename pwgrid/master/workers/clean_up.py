@@ -11,9 +11,9 @@ from typing import Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.runtime.browser_processes import Tree, process_table
+from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.runtime.processes import KILL_S, is_alive
+from pwgrid.runtime.process_identity import KILL_S, is_alive
 
 log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ from pwgrid.master.child import Child
 from pwgrid.master.policy.recycle_reasons import Footprint
 from pwgrid.master.policy.worker_plan import WorkerView
 from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
-from pwgrid.runtime.browser_processes import Tree
+from pwgrid.runtime.browser_process_tree import Tree
 
 WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 

@@ -21,7 +21,7 @@ from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateS
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.policy import check_reports
+from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.backoff import Run
 from pwgrid.master.policy.worker_plan import WorkerView
 from pwgrid.master.policy.worker_state_machine import Do, Phase, Purpose, Times
@@ -37,9 +37,9 @@ from pwgrid.master.workers.fork_or_adopt_worker import (
 )
 from pwgrid.master.workers.managed_worker import WARM, ManagedWorker
 from pwgrid.master.workers.pool import Pool
-from pwgrid.runtime.browser_processes import Table, process_table
+from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState
-from pwgrid.runtime.processes import find_process
+from pwgrid.runtime.process_identity import find_process
 from pwgrid.settings.pools import short_form
 
 log = structlog.get_logger()
@@ -216,22 +216,22 @@ class Workers:
                 if life.phase is Phase.AWAITED:
                     log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
                 life.opens()
-                record.slots = check_reports.count(item.init.get("slots"))
+                record.slots = validate_reports.count(item.init.get("slots"))
             case StateSeen():
                 if life.phase is Phase.REPEATING:
                     self._do(record, life.comes_back(item.data.get("status"), now, self._times()))
                     self._note_warm(record, is_repeated=True)
-                record.active = check_reports.count(item.data.get("active"))
-                record.runs = check_reports.holders(item.data.get("runs"))
-                self._pools[record.pool].count_sessions(record, check_reports.count(item.data.get("lifetime")), now)
+                record.active = validate_reports.count(item.data.get("active"))
+                record.runs = validate_reports.holders(item.data.get("runs"))
+                self._pools[record.pool].count_sessions(record, validate_reports.count(item.data.get("lifetime")), now)
             case StoppingSeen() if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._times()))
             case Applied(name="launched"):
-                record.launched = check_reports.launched(item.data)
+                record.launched = validate_reports.launched(item.data)
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
             case Applied(name="canary"):
-                tally, seconds = self._pools[record.pool].tally, check_reports.seconds(item.data.get("s"))
+                tally, seconds = self._pools[record.pool].tally, validate_reports.seconds(item.data.get("s"))
                 tally.tried(seconds or 0.0, is_well=bool(item.data.get("ok")))
             case Applied() if item.name in _EVENTS:
                 self._said(record, item.name, item.data)
@@ -241,21 +241,21 @@ class Workers:
     def _said(self, record: ManagedWorker, name: str, data: Data) -> None:
         now, life = self._loop.now(), record.life
         if name == "stopped":
-            cut, timed_out = check_reports.count(data.get("cut")), bool(data.get("timedOut"))
-            pool, went_on_s = self._pools[record.pool], check_reports.seconds(data.get("drainS"))
+            cut, timed_out = validate_reports.count(data.get("cut")), bool(data.get("timedOut"))
+            pool, went_on_s = self._pools[record.pool], validate_reports.seconds(data.get("drainS"))
             pool.drain_timeouts += timed_out
             if went_on_s is not None:
                 pool.tally.drain.observe(went_on_s)
             self.drained.append({"id": record.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
         was, is_repeated = life.status, life.phase is Phase.REPEATING
-        reason = check_reports.sentence(data.get("reason"), "asked")
-        drain_s = check_reports.seconds(data.get("timeoutS"))
+        reason = validate_reports.sentence(data.get("reason"), "asked")
+        drain_s = validate_reports.seconds(data.get("timeoutS"))
         self._do(record, life.says(_EVENTS[name], reason, now, self._times(), drain_s))
         self._note_warm(record, is_repeated=is_repeated)
         if not is_repeated:
             self._note_drain(record, was, reason)
         if name == "draining" and "active" in data:
-            record.active, record.has_told_drain = check_reports.count(data["active"]), True
+            record.active, record.has_told_drain = validate_reports.count(data["active"]), True
         if name == "draining" and (replacement := self.records.get(str(data.get("replacement")))) is not None:
             self._do(replacement, replacement.life.serves_in_place(now))
         elif name == "available" and life.status is WorkerStatus.AVAILABLE:

@@ -21,7 +21,7 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.proxy.api.common import address_of
 from pwgrid.proxy.api.roles import open_to_all
-from pwgrid.proxy.connect.refusal_sentences import body_of, no_capacity, registry_away
+from pwgrid.proxy.connect.make_refusals import body_of, no_capacity, registry_away
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page

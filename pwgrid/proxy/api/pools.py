@@ -11,7 +11,7 @@ from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import problems
 from pwgrid.proxy.api.roles import needs
-from pwgrid.proxy.connect.refusal_sentences import no_capacity
+from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import RegistrySnapshot

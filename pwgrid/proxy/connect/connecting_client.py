@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
-from pwgrid.proxy.connect import parse_head, refusal_sentences
+from pwgrid.proxy.connect import make_refusals, parse_head
 from pwgrid.proxy.connect.connect_metrics import Figures, Pool, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
@@ -102,7 +102,7 @@ class Gateway:
 
     def protocol(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> asyncio.Protocol:
         """uvicorn calls this for each WebSocket upgrade (its setting `ws`)."""
-        return Upgrade(self, server_state)
+        return ConnectingClient(self, server_state)
 
     def policy(self) -> Policy:
         if self._policy is None:
@@ -137,10 +137,10 @@ class Gateway:
             raise
         except NoPlace as why:
             if isinstance(why, WaitedTooLong) and (at_cap := await self.selector.caps_reached(ticket)):
-                raise refusal_sentences.cap_reached(at_cap[0], ticket.caps[at_cap[0]], why) from None
+                raise make_refusals.cap_reached(at_cap[0], ticket.caps[at_cap[0]], why) from None
             if isinstance(why, WaitedTooLong) and (reason := await self.shortage(ticket.pool)) is not None:
-                raise refusal_sentences.no_capacity(reason) from None
-            raise refusal_sentences.no_place(ticket, self.settings, why) from None
+                raise make_refusals.no_capacity(reason) from None
+            raise make_refusals.no_place(ticket, self.settings, why) from None
         finally:
             # In the next turn of the loop, so that the handoff comes first.
             waited_s = time.monotonic() - since
@@ -171,9 +171,9 @@ class Gateway:
     def closed(self) -> Refusal | None:
         """Returns the refusal for all clients while the grid takes none; else None."""
         if self.roster.stopping:
-            return refusal_sentences.stopping()
+            return make_refusals.stopping()
         lost = self.roster.lost
-        return refusal_sentences.no_capacity(lost, reason=RefusalReason.MASTER_LOST) if lost else None
+        return make_refusals.no_capacity(lost, reason=RefusalReason.MASTER_LOST) if lost else None
 
     def roster_changed(self) -> None:
         """Makes the policy anew: it depends on the roster."""
@@ -189,7 +189,7 @@ class Gateway:
         return bool(local and peer[0] != local[0])
 
 
-class Upgrade(asyncio.Protocol):
+class ConnectingClient(asyncio.Protocol):
     """One client from its upgrade head to the handoff. uvicorn gives it the connection and the head."""
 
     def __init__(self, gateway: Gateway, server_state: ServerState) -> None:
@@ -338,9 +338,7 @@ class Upgrade(asyncio.Protocol):
             log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
             self._transport.resume_reading()
             if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
-                raise refusal_sentences.lease_not_served(
-                    outcome.reason, is_known=lease.worker_id in gateway.roster.workers
-                )
+                raise make_refusals.lease_not_served(outcome.reason, is_known=lease.worker_id in gateway.roster.workers)
         self._let_go(lease.worker_id, session_id, outcome)
 
     def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:
@@ -385,7 +383,7 @@ class Upgrade(asyncio.Protocol):
         try:
             return await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
         except OfferTooLarge:
-            raise refusal_sentences.too_much_before_the_answer() from None
+            raise make_refusals.too_much_before_the_answer() from None
 
     async def _is_served_all_the_same(self, ticket: Ticket, selection: Selection, failure: HandoffFailure) -> bool:
         """Returns whether the client of a failed handoff is served nevertheless. If not, gives the slot back, so that
@@ -409,7 +407,7 @@ class Upgrade(asyncio.Protocol):
         host = self._peer[0] if self._peer else "unknown"
         self._gateway.refusal_log.note(refusal, host, _text(self._peer))
         if not self._transport.is_closing():
-            self._transport.write(refusal_sentences.render(refusal))
+            self._transport.write(make_refusals.render(refusal))
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
 

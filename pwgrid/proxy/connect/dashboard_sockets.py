@@ -8,7 +8,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 from websockets.http11 import Request
 
-from pwgrid.proxy.connect.refusal_sentences import render
+from pwgrid.proxy.connect.make_refusals import render
 from pwgrid.proxy.policy.refusal import Refusal
 
 _LIVE: Final = b"/v1/live"

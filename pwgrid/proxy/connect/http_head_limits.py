@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pwgrid.proxy.connect.dashboard_sockets import DashboardSocketProtocol, is_dashboard_target
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.connect.refusal_sentences import render
+from pwgrid.proxy.connect.make_refusals import render
 from pwgrid.proxy.policy.refusal import Refusal
 
 MAX_HEAD_BYTES: Final = 32 * 1024

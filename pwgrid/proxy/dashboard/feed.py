@@ -17,7 +17,7 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.proxy.connect.refusal_sentences import registry_away
+from pwgrid.proxy.connect.make_refusals import registry_away
 from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
 from pwgrid.proxy.dashboard.recent_events import RecentEvents
 from pwgrid.proxy.dashboard.sessions import ShownSessions

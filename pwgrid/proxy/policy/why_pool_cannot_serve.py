@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pwgrid.common.counted import counted
+from pwgrid.common.plural import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 

@@ -11,7 +11,7 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S
-from pwgrid.proxy.connect.refusal_sentences import no_capacity, registry_away
+from pwgrid.proxy.connect.make_refusals import no_capacity, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.proxy.select.without_redis import LocalSelection

@@ -1,4 +1,4 @@
-// Clients at Playwright's dispatcher, where their messages are parsed already: stops what guard.cjs refuses, and removes with
+// Clients at Playwright's dispatcher, where their messages are parsed already: stops what message_guard.cjs refuses, and removes with
 // a client what it made on the host or in the browser (files, processes, contexts, pages over CDP), also what was only being
 // made when it went: Playwright ends the calls of a client that goes, and the browser does what they had asked for.
 'use strict';
@@ -8,7 +8,7 @@ const fs = require('node:fs');
 const path = require('node:path');
 const { AsyncLocalStorage } = require('node:async_hooks');
 
-const { ENDS_THE_SESSION, isWellFormed, judge } = require('./guard.cjs');
+const { ENDS_THE_SESSION, isWellFormed, judge } = require('./message_guard.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
@@ -49,7 +49,7 @@ class Client {
     this.directory = '';
     this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
     this.files = []; // outside its directory, like downloads
-    // what the rules in guard.cjs read
+    // what the rules in message_guard.cjs read
     this.guard = clients.options.clientGuard;
     this.isShared = clients.options.slots > 1;
     this.blocksFileUrls = clients.options.blockFileUrls;

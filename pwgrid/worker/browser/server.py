@@ -18,7 +18,7 @@ from typing import Any, Final
 import psutil
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
-from pwgrid.runtime.browser_processes import Tree, process_table
+from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.launch import LaunchSpec, Ready, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.policy.admission import Offer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pwgrid.master.shutdown import SECOND_SIGNAL_AFTER_S, Phase, Shutdown, Step
+from pwgrid.master.shutdown_order import SECOND_SIGNAL_AFTER_S, Phase, Shutdown, Step
 
 
 def test_what_others_use_ends_after_them() -> None:

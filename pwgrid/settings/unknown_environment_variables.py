@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pwgrid.common.errors import Violation
+from pwgrid.settings.did_you_mean import did_you_mean
 from pwgrid.settings.model import LIKE_FLAGS, PREFIX, SETTINGS
-from pwgrid.settings.value_types import did_you_mean
 
 NO_SETTINGS: Final = frozenset(
     {

@@ -21,7 +21,7 @@ from typing import Final
 
 import psutil
 
-from pwgrid.runtime.processes import KILL_S, is_alive, kill, wait_ended
+from pwgrid.runtime.process_identity import KILL_S, is_alive, kill, wait_ended
 
 RECHECKED_S: Final = 60.0
 """For so long a pid is taken for the same process, and a new process with that pid may be overlooked. But even where

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pwgrid.runtime import browser_processes, processes
-from pwgrid.runtime.browser_processes import Tree, kill_below, process_table
-from pwgrid.runtime.processes import create_time, end, find_process, is_alive, kill
+from pwgrid.runtime import browser_process_tree, process_identity
+from pwgrid.runtime.browser_process_tree import Tree, kill_below, process_table
+from pwgrid.runtime.process_identity import create_time, end, find_process, is_alive, kill
 
 BOUND_S = 20.0
 ASLEEP = "import signal; signal.pause()"
@@ -114,7 +114,7 @@ def test_a_clock_that_is_set_while_it_is_read_changes_nothing(monkeypatch: pytes
 
 
 def test_another_process_says_the_same_create_time() -> None:
-    code = "import os; from pwgrid.runtime.processes import create_time; print(create_time(os.getppid()))"
+    code = "import os; from pwgrid.runtime.process_identity import create_time; print(create_time(os.getppid()))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
     assert float(said) == create_time(os.getpid())
 
@@ -167,7 +167,7 @@ def test_a_pid_that_is_given_away_after_the_check_is_not_signalled(
         real(pidfd, signum)
 
     monkeypatch.setattr(os, "kill", None)  # which would go to whoever has the pid now
-    monkeypatch.setattr(processes.signal, "pidfd_send_signal", late)
+    monkeypatch.setattr(process_identity.signal, "pidfd_send_signal", late)
     assert kill(process)
     assert sent == [signal.SIGKILL]
 
@@ -274,16 +274,16 @@ def test_processes_that_cannot_be_killed_are_waited_for_together(
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr(processes.signal, "pidfd_send_signal", lambda *_: None)
-        patch.setattr(processes, "_has_ended", has_ended)
+        patch.setattr(process_identity.signal, "pidfd_send_signal", lambda *_: None)
+        patch.setattr(process_identity, "_has_ended", has_ended)
         patch.setattr("time.monotonic", lambda: now[0])
         began = now[0]
         assert kill_below([directory]) == 3
-    assert now[0] - began <= processes.KILL_S + 0.001
+    assert now[0] - began <= process_identity.KILL_S + 0.001
 
 
 def test_this_process_does_not_kill_itself(directory: Path) -> None:
-    code = "import os, sys; from pathlib import Path; from pwgrid.runtime.browser_processes import kill_below; "
+    code = "import os, sys; from pathlib import Path; from pwgrid.runtime.browser_process_tree import kill_below; "
     code += "print(kill_below([Path(os.environ['TMPDIR'])]))"
     environment = {**os.environ, "TMPDIR": str(directory)}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout
@@ -305,7 +305,7 @@ def test_who_forks_another_just_before_its_end_does_not_save_it(
             victim.wait()
         return kill(process)
 
-    monkeypatch.setattr(browser_processes, "kill", late)
+    monkeypatch.setattr(browser_process_tree, "kill", late)
     if how == "tree":
         assert kill_until_gone(Tree(0, directory, anywhere=True)) == 1
     else:
@@ -319,7 +319,7 @@ def test_a_new_process_and_a_new_parent_are_seen_at_once(
     spawn: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose child a process is is remembered, but not where that may have changed."""
-    monkeypatch.setattr(browser_processes._remembered, "recheck_at", time.monotonic() + 1000)
+    monkeypatch.setattr(browser_process_tree._remembered, "recheck_at", time.monotonic() + 1000)
     process_table()
     parent = spawn(ALONE)
     child = said_pid(parent)
@@ -338,15 +338,15 @@ def test_a_pid_that_was_given_away_unnoticed_is_noticed_within_a_minute(
     parent = spawn(ALONE)
     child = said_pid(parent)
     former = another(child)
-    browser_processes._remembered.parents[former] = process_table().processes[parent.pid]
+    browser_process_tree._remembered.parents[former] = process_table().processes[parent.pid]
     monkeypatch.setitem(psutil._pmap, child.pid, former)
-    monkeypatch.setattr(browser_processes._remembered, "recheck_at", time.monotonic() + 1000)
+    monkeypatch.setattr(browser_process_tree._remembered, "recheck_at", time.monotonic() + 1000)
     assert process_table().processes[child.pid] == former
-    monkeypatch.setattr(browser_processes._remembered, "recheck_at", 0.0)
+    monkeypatch.setattr(browser_process_tree._remembered, "recheck_at", 0.0)
     table = process_table()
     assert table.processes[child.pid] == child
     assert child in table.children[parent.pid]
-    assert browser_processes._remembered.recheck_at > time.monotonic()
+    assert browser_process_tree._remembered.recheck_at > time.monotonic()
     child.kill()
 
 
@@ -356,9 +356,9 @@ def test_children_of_a_process_that_has_the_pid_of_a_known_one_are_not_killed(
     stranger = spawn(ALONE)
     child = said_pid(stranger)
     former = another(psutil.Process(stranger.pid))
-    browser_processes._remembered.parents[former] = process_table().processes[os.getpid()]
+    browser_process_tree._remembered.parents[former] = process_table().processes[os.getpid()]
     monkeypatch.setitem(psutil._pmap, stranger.pid, former)
-    monkeypatch.setattr(browser_processes._remembered, "recheck_at", time.monotonic() + 1000)
+    monkeypatch.setattr(browser_process_tree._remembered, "recheck_at", time.monotonic() + 1000)
     tree = Tree(0, Path("/nowhere"), {former})
     table = process_table()
     assert (table.processes[stranger.pid], table.children[stranger.pid]) == (former, [child])
@@ -371,7 +371,7 @@ def test_children_of_a_process_that_has_the_pid_of_a_known_one_are_not_killed(
 
 REAPS = """
 import os, signal
-from pwgrid.runtime.browser_processes import reap_orphans
+from pwgrid.runtime.browser_process_tree import reap_orphans
 
 def ended():
     pid = os.fork()

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pwgrid.cli import run
 from pwgrid.cli.main import main
-from pwgrid.cli.private_grid_settings import as_environment, private_settings, slots_of_worker, usable_cores
+from pwgrid.cli.run_defaults import as_environment, private_settings, slots_of_worker, usable_cores
 from pwgrid.cli.run_summary import text_of
 from pwgrid.settings.load import load
 

@@ -1,0 +1,76 @@
+"""The one form of every error of the API: a JSON object with its sentence."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import orjson
+import structlog
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.proxy.api.leases import on_client_gone
+from pwgrid.proxy.connect.make_refusals import RETRY_AFTER_S, body_of, registry_away
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.select.queue import ClientGone
+
+log = structlog.get_logger()
+
+JSON: Final = "application/json"
+
+
+def refused(refusal: Refusal) -> Response:
+    """The answer for a refusal."""
+    return Response(body_of(refusal), refusal.status, dict(refusal.headers), JSON)
+
+
+async def _on_refusal(_request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    return refused(refusal)
+
+
+async def _on_outage(_request: Request, error: Exception) -> Response:
+    """Answers while Redis is away."""
+    headers = (("Retry-After", str(RETRY_AFTER_S)),)
+    return refused(Refusal(503, registry_away(error), headers=headers))
+
+
+_NO_BODY: Final = "bad body: send one JSON object, with Content-Type: application/json"
+"""Says what a body has to be. FastAPI answers 400 by itself only for one that it cannot read."""
+
+
+async def _on_bad_query(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    if any(each["loc"] == ("body",) or each["type"] == "json_invalid" for each in error.errors()):
+        return refused(Refusal(400, _NO_BODY))
+    wrong = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+    what = "body" if any(each["loc"][0] == "body" for each in error.errors()) else "query"
+    return refused(Refusal(400, f"bad {what}: {wrong}"))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Turns Starlette's own errors into sentences."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:100]
+    sentences = {400: _NO_BODY, 404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
+    sentence = sentences.get(error.status_code, str(error.detail))
+    return Response(orjson.dumps({"error": sentence}), error.status_code, error.headers, JSON)
+
+
+async def _on_failure(request: Request, error: Exception) -> Response:
+    """Answers after a bug."""
+    log.error("api_failed", path=request.url.path, error=repr(error))
+    return refused(Refusal(500, "the grid failed to answer, and its log says why"))
+
+
+_Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+HANDLERS: Final[dict[type[Exception], _Handler]] = {
+    Refusal: _on_refusal,
+    RegistryUnavailable: _on_outage,
+    RequestValidationError: _on_bad_query,
+    HTTPException: _on_http_error,
+    ClientGone: on_client_gone,
+    Exception: _on_failure,
+}

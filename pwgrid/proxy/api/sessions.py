@@ -1,0 +1,69 @@
+"""The routes of sessions: a client sees and ends its own, an operator all."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+
+from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.api import models
+from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, problems
+from pwgrid.proxy.api.roles import needs
+from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.registry.records import SessionRecord
+from pwgrid.tokens.tokens import Role
+
+if TYPE_CHECKING:
+    from pwgrid.proxy.main import Proxy
+
+
+def session_routes(grid: "Proxy") -> APIRouter:
+    """Makes the routes."""
+    router = APIRouter(dependencies=[needs(Role.CLIENT)])
+    who = Annotated[Identity, needs(Role.CLIENT)]
+
+    async def find(session_id: Annotated[str, Path(alias="id")], identity: who) -> SessionRecord:
+        session = await grid.registry.session(session_id)
+        if session is None or not identity.may_see(session.token):
+            raise Refusal(404, "there is no such session (any more)")
+        return session
+
+    found_session = Annotated[SessionRecord, Depends(find)]
+
+    @router.get("/v1/sessions", tags=["sessions"], responses=problems(400))
+    async def sessions(
+        identity: who,
+        status: Annotated[SessionStatus | None, NoneIfEmpty, Query()] = None,
+        browser_type: Annotated[BrowserType | None, NoneIfEmpty, Query(alias="browserType")] = None,
+        worker_id: Annotated[str | None, NoneIfEmpty, Query(alias="workerId")] = None,
+        limit: PageSize = 100,
+        cursor: Cursor = None,
+    ) -> models.Sessions:
+        """Sessions that pass all given filters, the newest first; for a client only those of its token."""
+        filters = {"status": status, "browser_type": browser_type, "worker_id": worker_id}
+        try:
+            page = await grid.registry.sessions(**filters, token=identity.sees_only, limit=limit, cursor=cursor)
+        except ValueError as error:
+            raise Refusal(400, f"bad query: {error}") from None
+        return models.Sessions(sessions=[models.Session.of(each) for each in page.sessions], cursor=page.cursor)
+
+    @router.get("/v1/sessions/{id}", tags=["sessions"], responses=problems(404))
+    async def session(found: found_session) -> models.Session:
+        """One session: status, reason, times, client, bytes."""
+        return models.Session.of(found)
+
+    @router.delete(
+        "/v1/sessions/{id}",
+        tags=["sessions"],
+        status_code=202,
+        responses=problems(404, 409),
+    )
+    async def end_session(found: found_session) -> models.Ending:
+        """Ends a live session; its client hears that an operator ended it."""
+        if found.status not in LIVE:
+            raise Refusal(409, f"the session has ended already: {found.status}, {found.reason}")
+        grid.end_session(found.worker_id, found.session_id, EndReason.ENDED_BY_OPERATOR)
+        return models.Ending(ending=found.session_id)
+
+    return router

@@ -1,0 +1,40 @@
+"""Shows settings with the source of each, as text and for JSON. Where a source is found out: load.py."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pwgrid.settings.load import DEFAULT_FILE
+from pwgrid.settings.model import SETTINGS, Settings, bare
+from pwgrid.settings.pools import PoolTable
+from pwgrid.settings.value_types import Secret
+
+
+def show(table: Mapping[str, Mapping[str, Any]]) -> str:
+    """What `described` returns as a table: name, value, unit, source."""
+    rows = [("SETTING", "VALUE", "UNIT", "SOURCE")]
+    for name, row in table.items():
+        value = tuple(row["value"]) if isinstance(row["value"], list) else row["value"]
+        rows.append((name, bare(value), row["unit"], row["source"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join("  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows)
+
+
+def described(settings: Settings, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The settings for JSON: `{name: {"value", "unit", "source"}}`. Secrets are masked."""
+    return {
+        name: {"value": _plain(getattr(settings, name)), "unit": setting.unit, "source": sources[name]}
+        for name, setting in SETTINGS.items()
+    }
+
+
+def whose(config_file: Path | None) -> str:
+    """The head of `config show` for settings that the command itself has read from file, environment and flags."""
+    file = config_file or f"no file ({DEFAULT_FILE} is not there)"
+    return f"# settings of a grid that would be started here now: {file}, this environment, these flags"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.shown() if isinstance(value, PoolTable) else str(value) if isinstance(value, Secret) else value
