@@ -128,8 +128,8 @@ class Viewed:
         record = SessionRecord.read("0123", {"status": "running", "workerId": "ab"})
         registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
         grid = Mock(registry=registry, boot=Mock(runtime=runtime), settings=Mock(live_view=True))
-        access = Mock(check=self._check)
-        self._view = dashboard.live_routes(grid, access).routes[-1].endpoint  # type: ignore[attr-defined]
+        self._app = Mock(**{"state.access.check": self._check})
+        self._view = dashboard.live_routes(grid).routes[-1].endpoint  # type: ignore[attr-defined]
 
     def _check(self, *_asked: object, **_more: object) -> Identity:
         if self.is_refused:
@@ -159,7 +159,7 @@ class Viewed:
             self.is_accepted.set()
 
     async def view(self) -> None:
-        scope = {"type": "websocket", "headers": [], "query_string": b"", "client": ("a", 1)}
+        scope = {"type": "websocket", "headers": [], "query_string": b"", "client": ("a", 1), "app": self._app}
         await self._view(WebSocket(scope, self._receive, self._send), "0123")
 
 

@@ -61,7 +61,7 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
     for router, of_all in routers:
         check_all_name_a_role(router)
         app.include_router(router, **of_all)
-    app.include_router(dashboard.live_routes(grid, access))  # WebSockets, which check roles themselves
+    app.include_router(dashboard.live_routes(grid))  # WebSockets, which check roles themselves
     return app
 
 

@@ -14,18 +14,17 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.datastructures import Headers
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.proxy.api.common import address_of
-from pwgrid.proxy.api.roles import open_to_all
+from pwgrid.proxy.api.roles import identify, open_to_all
 from pwgrid.proxy.connect.make_refusals import body_of, no_capacity, registry_away
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
-from pwgrid.proxy.policy.access import Access, Identity
+from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -69,16 +68,13 @@ def file_routes() -> APIRouter:
     return router
 
 
-def live_routes(grid: Proxy, access: Access) -> APIRouter:
+def live_routes(grid: Proxy) -> APIRouter:
     """Makes the page's WebSockets: its feed, only for operators, since it shows all sessions; and the live view of one
     session, for operators and the session's own token."""
     router = APIRouter()
 
     def who(socket: WebSocket) -> Identity:
-        """Returns who asks. Raises Refusal for those who may not use the grid."""
-        headers, parameters = Headers(socket.headers.items()), socket.query_params.multi_items()
-        peer = socket.client.host if socket.client else ""
-        return access.check(headers, parameters, socket.scope.get("server"), peer, from_own_page=True)
+        return identify(socket, from_own_page=True)
 
     def operator(socket: WebSocket) -> Identity:
         """As `who`. Raises Refusal for all others, too."""

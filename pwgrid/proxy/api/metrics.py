@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -35,8 +35,8 @@ Key = tuple[str, str]
 """Browser type and pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scrape:
+@dataclass(frozen=True, slots=True, eq=False)  # prometheus_client keeps collectors as keys
+class Scrape(Collector):
     """What one scrape shows. `found` is None while Redis does not answer. `waiting` counts clients by pool, `requests`
     the API's answers by route, method and status."""
 
@@ -50,20 +50,18 @@ class Scrape:
     is_ready: bool
     by_worker: bool = False
 
+    def collect(self) -> Iterator[Metric]:
+        """All families; prometheus_client calls this."""
+        yield from _of_registry(self)
+        yield from _of_master(self)
+        yield from _of_proxy(self)
+
 
 def exposition(scrape: Scrape) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Metrics([*_of_registry(scrape), *_of_master(scrape), *_of_proxy(scrape)]))
+    registry.register(scrape)
     ProcessCollector(namespace="pwgrid_proxy", registry=registry)
     return generate_latest(registry)
-
-
-class _Metrics(Collector):
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = tuple(metrics)
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._metrics
 
 
 def _pool_of(worker: WorkerRecord) -> Key:

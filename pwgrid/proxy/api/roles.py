@@ -6,7 +6,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Depends
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute
 from websockets.datastructures import Headers
 
@@ -32,12 +32,8 @@ class _Needs:
 
     async def __call__(self, request: Request) -> Identity:
         """Returns who asks. Raises Refusal for those who may not."""
-        headers, parameters = Headers(request.headers.items()), request.query_params.multi_items()
-        peer = request.client.host if request.client else ""
         # Browsers send the dashboard's Origin with its requests, except with GET and HEAD.
-        from_own_page = request.method not in ("GET", "HEAD")
-        local = request.scope.get("server")
-        identity = _access(request).check(headers, parameters, local, peer, from_own_page=from_own_page)
+        identity = identify(request, from_own_page=request.method not in ("GET", "HEAD"))
         if self.role is Role.OPERATOR and not identity.is_operator:
             raise Refusal(
                 403,
@@ -45,6 +41,14 @@ class _Needs:
                 "this takes an operator's",
             )
         return identity
+
+
+def identify(connection: HTTPConnection, *, from_own_page: bool) -> Identity:
+    """Returns who asks, by a request or a WebSocket. Raises Refusal for those who may not use the grid."""
+    headers, parameters = Headers(connection.headers.items()), connection.query_params.multi_items()
+    peer = connection.client.host if connection.client else ""
+    local = connection.scope.get("server")
+    return _access(connection).check(headers, parameters, local, peer, from_own_page=from_own_page)
 
 
 open_to_all: Final[Any] = Depends(_Open())
@@ -80,6 +84,6 @@ def _all_of(dependant: Dependant) -> Iterator[Dependant]:
         yield from _all_of(each)
 
 
-def _access(request: Request) -> Access:
-    access: Access = request.app.state.access
+def _access(connection: HTTPConnection) -> Access:
+    access: Access = connection.app.state.access
     return access

@@ -17,8 +17,9 @@ import structlog
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
+from websockets.http11 import Request
 
-from pwgrid.proxy.client_traces import Attempt, ClientTraces
+from pwgrid.proxy.client_traces import Attempt, ClientTraces, attempting
 from pwgrid.proxy.connect import make_refusals, parse_head
 from pwgrid.proxy.connect.connect_metrics import Figures, Pool, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
@@ -240,32 +241,29 @@ class ConnectingClient(asyncio.Protocol):
     # From here on one task: decision, slot, handoff
 
     async def _run(self, whole_head: bytes) -> None:
-        failure: Exception | None = None
         try:
             request = parse_head.parse(whole_head)
-            if (traces := self._gateway.traces) is not None:
-                self._attempt = traces.attempt("connect", request.headers.raw_items())
-            peer = self._peer[0] if self._peer else ""
-            wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
-            if wanted.lease is not None:  # its worker decides, even while the grid takes no others
-                await self._serve_with_lease(wanted.lease, request.headers)
-            elif (closed := self._gateway.closed()) is not None:
-                raise closed
-            else:
-                await self._serve(wanted, request.headers)
+            with attempting(self._gateway.traces, "connect", request.headers.raw_items()) as self._attempt:
+                await self._decide(request)
         except Refusal as refusal:
-            failure = refusal
             self._refuse(refusal)
-        except ClientGone as gone:
-            failure = gone
+        except ClientGone:
             self._gateway.counts.abandoned += 1
             self._transport.abort()
         except Exception as error:  # noqa: BLE001 - after a bug here the client must not wait for ever
-            failure = error
             log.error("upgrade_failed", error=repr(error), client=_text(self._peer))
             self._transport.abort()
-        if self._attempt is not None:
-            self._attempt.ends(failure)
+
+    async def _decide(self, request: Request) -> None:
+        """Serves the client, or raises what it gets instead."""
+        peer = self._peer[0] if self._peer else ""
+        wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
+        if wanted.lease is not None:  # its worker decides, even while the grid takes no others
+            await self._serve_with_lease(wanted.lease, request.headers)
+        elif (closed := self._gateway.closed()) is not None:
+            raise closed
+        else:
+            await self._serve(wanted, request.headers)
 
     async def _serve(self, wanted: Wanted, headers: Headers) -> None:
         """Leases a slot and hands the client over; if the worker does not take it, tries another one."""

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -63,28 +62,39 @@ class OfferTooLarge(Exception):
 
 
 Answer = asyncio.Future[Served | HandoffFailure]
+OnOver = Callable[[str, Mapping[str, Any]], None]
+
+
+class Hears(Protocol):
+    """Hears what the links notice of workers, beside the answers to offers."""
+
+    def freed(self, worker_id: str) -> None:
+        """Called when the worker was full and has a slot again."""
+
+    def silent(self, worker_id: str) -> None:
+        """Called when the worker leaves an offer unanswered."""
+
+    def awake(self, worker_id: str) -> None:
+        """Called when the worker answers such an offer after all."""
 
 
 class HandoffLink:
     """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
-    Calls `on_freed` when the worker says that it has a slot again, `on_silent` when it leaves an offer unanswered,
-    `on_awake` when such an answer comes too late, and `on_over` with what it tells of a traced session that has ended.
+    `hears` hears what it notices of the worker; `on_over` gets what that tells of a traced session that has ended.
     """
 
     def __init__(
         self,
         path: Path,
         loop: asyncio.AbstractEventLoop,
-        on_freed: Callable[[], None],
-        on_silent: Callable[[], None],
-        on_awake: Callable[[], None],
-        on_over: Callable[[Mapping[str, Any]], None],
+        worker_id: str,
+        hears: Hears,
+        on_over: OnOver,
     ) -> None:
         self._loop = loop
-        self._on_freed = on_freed
-        self._on_silent = on_silent
-        self._on_awake = on_awake
+        self._worker_id = worker_id
+        self._hears = hears
         self._on_over = on_over
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -189,10 +199,10 @@ class HandoffLink:
     def _take(self, message: dict[str, Any]) -> None:
         if "freed" in message:
             # After those whom the worker refused before: their tasks note only then that it is full.
-            self._loop.call_soon(self._on_freed)
+            self._loop.call_soon(self._hears.freed, self._worker_id)
             return
         if "over" in message:
-            self._on_over(message["over"])
+            self._on_over(self._worker_id, message["over"])
             return
         if "asked" in message:
             if (asked := self._asked.get(message["asked"])) is not None and not asked.done():
@@ -200,7 +210,7 @@ class HandoffLink:
             return
         answer, deadline = self._pending.pop(message["session"], (None, 0.0))
         if answer is None:
-            self._on_awake()
+            self._hears.awake(self._worker_id)
         elif message["refused"] is None:
             served = Served(message["servedAt"])
             # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
@@ -221,26 +231,13 @@ class HandoffLink:
             del self._pending[session_id]
             sent = deque(each for each in self._unsent if each[0] != session_id)
             is_unsent, self._unsent = len(sent) < len(self._unsent), sent
-            self._on_silent()
+            self._hears.silent(self._worker_id)
             _settle(answer, HandoffFailure("the worker does not answer", open_until=0.0 if is_unsent else deadline))
 
 
 def _settle(answer: Answer, outcome: Served | HandoffFailure) -> None:
     if not answer.done():  # else its caller was cancelled
         answer.set_result(outcome)
-
-
-class Hears(Protocol):
-    """Hears what the links notice of workers, beside the answers to offers."""
-
-    def freed(self, worker_id: str) -> None:
-        """Called when the worker was full and has a slot again."""
-
-    def silent(self, worker_id: str) -> None:
-        """Called when the worker leaves an offer unanswered."""
-
-    def awake(self, worker_id: str) -> None:
-        """Called when the worker answers such an offer after all."""
 
 
 class Handoffs:
@@ -250,7 +247,8 @@ class Handoffs:
     """
 
     def __init__(self, runtime: Path, hears: Hears) -> None:
-        self.on_session_over: Callable[[str, Mapping[str, Any]], None] = lambda _worker_id, _told: None
+        self.on_session_over: OnOver = lambda _worker_id, _told: None
+        """Set it before the first link is opened."""
         self._runtime = runtime
         self._hears = hears
         self._loop = asyncio.get_running_loop()
@@ -298,17 +296,12 @@ class Handoffs:
         for worker_id in list(self._links):
             self.drop(worker_id, "the proxy is stopping")
 
-    def _over(self, worker_id: str, told: Mapping[str, Any]) -> None:
-        self.on_session_over(worker_id, told)
-
     def _link(self, worker_id: str) -> HandoffLink:
         link = self._links.get(worker_id)
         if link is None or link.closed:
             self._links.pop(worker_id, None)
             path = self._runtime / "w" / worker_id / "handoff.sock"
-            hears = self._hears
-            told = (partial(each, worker_id) for each in (hears.freed, hears.silent, hears.awake, self._over))
-            link = HandoffLink(path, self._loop, *told)
+            link = HandoffLink(path, self._loop, worker_id, self._hears, self.on_session_over)
             self._links[worker_id] = link
         return link
 
