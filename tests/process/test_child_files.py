@@ -50,7 +50,9 @@ def loop() -> HandMovedLoop:
 def writer(runtime: RuntimeDir, loop: HandMovedLoop) -> Iterator[ChildFileWriter]:
     log.configure("info", "text", "master")  # as in a master: its log raises nothing when there is no room
     roles = Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0)
-    yield ChildFileWriter(loop, MasterConfig(Settings(), "", None, runtime, (), roles, "1", ""))
+    yield ChildFileWriter(
+        loop, MasterConfig(Settings(), "", None, runtime, (), roles, version="1", code="c0de", endpoint="")
+    )
     structlog.reset_defaults()
 
 
