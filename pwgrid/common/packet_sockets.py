@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 
 MAX_OFFER_BYTES: Final = 160 * 1024
 """The largest packet from a proxy to a worker: it has room for the largest head of a client with 64 KiB of text behind
-it. An earlier version may be at the other end: it reads just as much."""
+it. Another version, which may be at the other end during an upgrade, reads just as much."""
 
 
 class DescriptorsLost(OSError):

@@ -17,6 +17,9 @@ class WorkerStatus(StrEnum):
 
 BEFORE_A_DRAIN: Final = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 """The states that count as capacity, now or soon, in the order of a worker's life."""
+WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
+WITH_BROWSER: Final = (*WARM, WorkerStatus.DRAINING)
+NOT_ENDED: Final = (WorkerStatus.STARTING, *WITH_BROWSER)
 
 
 class WorkerEvent(StrEnum):

@@ -24,14 +24,14 @@ TERM_GRACE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: its exit code, or the signal that ended it; neither where another master forked it.
+    """How a process ended. `code`: its exit code; negative, the signal that ended it; None where another master forked
+    it.
 
     `was_killed`: this master sent it SIGKILL, because its time was over. `is_left`: that has not ended it, since the
     kernel cannot interrupt it; the master goes on without it.
     """
 
     code: int | None
-    signum: int | None = None
     was_killed: bool = False
     is_left: bool = False
 
@@ -43,19 +43,19 @@ class Exit:
     @property
     def is_unknown(self) -> bool:
         """Whether its exit code is unknown: the kernel tells only the parent."""
-        return self.code is None and self.signum is None and not self.is_left
+        return self.code is None and not self.is_left
 
     def __str__(self) -> str:
         if self.is_left:
             return "no end, although it was killed"
-        if self.is_unknown:
+        if self.code is None:
             return "an unknown code"
-        if self.signum is None:
+        if self.code >= 0:
             return f"code {self.code}"
         try:
-            return signal.Signals(self.signum).name
+            return signal.Signals(-self.code).name
         except ValueError:
-            return f"signal {self.signum}"
+            return f"signal {-self.code}"
 
 
 class Child:
@@ -147,8 +147,6 @@ class Child:
             return Exit(None, was_killed=self._was_killed) if ended.poll(0) else None
         if not pid:
             return None
-        if os.WIFSIGNALED(status):
-            return Exit(None, os.WTERMSIG(status), self._was_killed)
         return Exit(os.waitstatus_to_exitcode(status), was_killed=self._was_killed)
 
 

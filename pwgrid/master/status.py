@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pwgrid.common import readiness
 from pwgrid.common.redis_url import shown
-from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.common.worker_lifecycle import NOT_ENDED
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.disk import disk_problem
 from pwgrid.master.embedded_redis_child import RedisChild
@@ -23,8 +23,6 @@ from pwgrid.master.workers.workers import Workers
 
 MOST_REASONS: Final = 100
 MOST_CHARACTERS: Final = 80
-
-_SHOWN_TO_PROXY = (WorkerStatus.STARTING, WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class Reporter:
                     "playwrightVersion": record.launched.get("playwrightVersion"),
                 }
                 for record in self.workers.records.values()
-                if record.life.status in _SHOWN_TO_PROXY
+                if record.life.status in NOT_ENDED
             ],
             "reasons": self._reasons(),
         }

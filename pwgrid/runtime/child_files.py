@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,16 +64,10 @@ class ChildState:
         """Write its file, whole or not at all. Raises OSError."""
         self.boot_id = self.boot_id or boot_id()
         path = self.path(runtime)
-        if (
-            self.kind != "worker"
-        ):  # a worker's directory is made when it is forked, and must not come back after its end
+        # A worker's directory is made when it is forked, and must not come back after its end.
+        if self.kind != "worker":
             path.parent.mkdir(mode=0o700, exist_ok=True)
         write_whole(path, orjson.dumps(self))
-
-    def remove(self, runtime: Path) -> None:
-        """Remove its file. Idempotent."""
-        with suppress(OSError):
-            self.path(runtime).unlink(missing_ok=True)
 
     @property
     def process(self) -> psutil.Process | None:
@@ -90,6 +85,12 @@ def state_path(runtime: Path, kind: ChildKind, name: str) -> Path:
     return runtime / "redis" / "server.json" if kind == "redis" else runtime / "proxy" / f"{name}.json"
 
 
+def remove_state(runtime: Path, kind: ChildKind, name: str) -> None:
+    """Remove a child's file. Idempotent."""
+    with suppress(OSError):
+        state_path(runtime, kind, name).unlink(missing_ok=True)
+
+
 def read_states(runtime: Path) -> Iterator[ChildState]:
     """Every child that has a file in `runtime`; skips files that cannot be read."""
     paths = [*runtime.glob(f"w/*/{WORKER_FILE}"), *runtime.glob("proxy/*.json"), *runtime.glob("redis/server.json")]
@@ -104,6 +105,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
+@cache
 def boot_id() -> str:
     """The kernel's id of this boot, or "": create times of another boot mean nothing."""
     try:

@@ -16,7 +16,7 @@ import psutil
 import structlog
 
 from pwgrid.runtime.browser_process_tree import kill_below
-from pwgrid.runtime.child_files import read_states
+from pwgrid.runtime.child_files import read_states, remove_state
 from pwgrid.runtime.directory import locked_without_master
 from pwgrid.runtime.process_identity import end, opened
 
@@ -51,7 +51,7 @@ def end_grid_if_last(runtime: Path) -> None:
     me = os.getpid()
     for state in read_states(runtime):
         if state.pid == me:
-            state.remove(runtime)
+            remove_state(runtime, state.kind, state.name)
     with locked_without_master(runtime) as directory:
         if directory is None:
             return

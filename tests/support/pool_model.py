@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
+from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
 from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, Wanted, WorkerView, plan
 
 S = WorkerStatus
@@ -71,14 +72,14 @@ class PoolModel:
         self.lifetimes: list[int] = []
         """Of the workers that are gone."""
         self.rate = SessionRate(0.0, expected_rate(rules.workers, rules.slots, rules.max_lifetime))
-        self.starts = StartTimes()
+        self.starts_s: deque[float] = deque(maxlen=STARTS)
         self.members: list[Member] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._waiting: list[tuple[float, float]] = []
         for _ in range(rules.workers):
             self._join(S.AVAILABLE, spare=False)
-        self.starts.took(rules.start_s())
+        self.starts_s.append(rules.start_s())
 
     def run(self, sessions: Sequence[tuple[float, float]], then_s: float = 0.0) -> None:
         """Sessions as (when one comes, how long it takes); ends `then_s` after the last one has found a slot."""
@@ -152,7 +153,8 @@ class PoolModel:
     def _follow_plan(self) -> None:
         rules = self.rules
         live = [each for each in self.members if each.status in (S.STARTING, S.SPARE, S.AVAILABLE)]
-        outlook = Outlook(self.rate.per_s(self.now), self.starts.longest_s, rules.max_lifetime, rules.slots)
+        start_s = max(self.starts_s, default=UNKNOWN_START_S)
+        outlook = Outlook(self.rate.per_s(self.now), start_s, rules.max_lifetime, rules.slots)
         enough = spares(outlook, [each.lifetime for each in live])
         wanted = Wanted(rules.workers, spares=enough, is_quiet=self.rate.is_quiet(self.now))
         views = [each.view(lingers=rules.lingers) for each in self.members]
@@ -179,7 +181,7 @@ class PoolModel:
 
     def _warm(self, member: Member) -> None:
         if member.status is S.STARTING:
-            self.starts.took(self.now - member.forked_at)
+            self.starts_s.append(self.now - member.forked_at)
             if member.spare:
                 member.status = S.SPARE
             else:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pwgrid.master.policy.recycle_reasons import (
     Footprint,
     RecycleLimits,
-    WorkerFigures,
     expires_at,
     over_hard,
     recycle_reason,
@@ -32,7 +31,7 @@ def walk(limits: RecycleLimits, *samples: tuple[int, int | None]) -> Footprint:
 
 
 def reason(limits: RecycleLimits, memory: Footprint, age_s: float = 0.0) -> str | None:
-    return recycle_reason(limits, WorkerFigures(100.0, memory), 100.0 + age_s)
+    return recycle_reason(limits, 100.0, memory, 100.0 + age_s)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from pwgrid.master.policy.spares import (
     UNKNOWN_START_S,
     Outlook,
     SessionRate,
-    StartTimes,
     expected_rate,
     spares,
 )
 from pwgrid.master.policy.worker_plan import Limits
+from pwgrid.master.workers.pool import Pool
+from pwgrid.settings.pools import PoolSettings
 from tests.support.pool_model import PoolModel, Rules
 
 
@@ -134,11 +135,11 @@ def test_a_pool_is_quiet_some_time_after_its_last_session() -> None:
 
 
 def test_the_next_start_is_expected_to_take_as_long_as_the_slowest_of_the_last_five() -> None:
-    starts = StartTimes()
-    assert starts.longest_s == UNKNOWN_START_S
+    pool = Pool(PoolSettings("chromium", "chromium", workers=1, slots=1, lifetime=10), 0.0)
+    assert pool.start_s == UNKNOWN_START_S
     for seconds, expected in [(0.5, 0.5), (3.0, 3.0), *[(1.0, 3.0)] * 4, (1.0, 1.0)]:
-        starts.took(seconds)
-        assert starts.longest_s == expected
+        pool.starts_s.append(seconds)
+        assert pool.start_s == expected
 
 
 # Whole pools

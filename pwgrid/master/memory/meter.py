@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import psutil
 import structlog
 
-from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.common.worker_lifecycle import NOT_ENDED, WITH_BROWSER
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.memory.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
 from pwgrid.master.policy.host_guard import HostGuard, room_for
 from pwgrid.master.policy.recycle_reasons import (
     MEMORY_LIMIT,
     RecycleLimits,
-    WorkerFigures,
     expires_at,
     over_hard,
     recycle_reason,
@@ -30,9 +29,6 @@ from pwgrid.runtime.browser_process_tree import Table
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
-
-_WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING)
-_RUNNING: Final = (WorkerStatus.STARTING, *_WARM)
 
 
 class MemoryMeter:
@@ -84,7 +80,7 @@ class MemoryMeter:
             self._look_at_host(records)
         for record in records:
             limits = self._limits_of(record)
-            if over_hard(limits, record.memory) and record.life.status in _RUNNING:
+            if over_hard(limits, record.memory) and record.life.status in NOT_ENDED:
                 log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=limits.hard_mib)
                 self._workers.kill(record, MEMORY_LIMIT)
             elif record.life.is_capacity and record.recycle is None:
@@ -157,7 +153,7 @@ class MemoryMeter:
         self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
 
     def _mark(self, record: ManagedWorker, now: float) -> None:
-        record.recycle = recycle_reason(self._limits_of(record), WorkerFigures(record.forked_at, record.memory), now)
+        record.recycle = recycle_reason(self._limits_of(record), record.forked_at, record.memory, now)
         if record.recycle is not None:
             log.info("worker_to_be_recycled", worker=record.worker_id, reason=record.recycle, **_figures(record))
 
@@ -165,7 +161,9 @@ class MemoryMeter:
         self.host_available_mib = self._available()
         self._seen = frozenset(self._workers.records)
         sizes = [
-            record.memory.memory_mib or record.memory.rss_mib or 0 for record in records if record.life.status in _WARM
+            record.memory.memory_mib or record.memory.rss_mib or 0
+            for record in records
+            if record.life.status in WITH_BROWSER
         ]
         self._room = room_for(self.host_available_mib, self.guard.floor_mib, sizes)
         was = self.guard.reason

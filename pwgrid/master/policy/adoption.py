@@ -18,7 +18,6 @@ class Found:
     """
 
     kind: ChildKind
-    name: str
     alive: bool
     registry: str
     start: float

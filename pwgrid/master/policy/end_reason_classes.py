@@ -33,22 +33,10 @@ DEATHS: Final = {
 
 OTHER: Final = "other"
 NO_SIGNAL: Final = "none"
-SIGNALS: Final = (
-    *(
-        "SIGABRT",
-        "SIGALRM",
-        "SIGBUS",
-        "SIGFPE",
-        "SIGHUP",
-        "SIGILL",
-        "SIGINT",
-        "SIGKILL",
-        "SIGPIPE",
-        "SIGQUIT",
-        "SIGSEGV",
-    ),
-    *("SIGSYS", "SIGTERM", "SIGTRAP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGXFSZ"),
-)
+SIGNALS: Final = (  # noqa: SIM905 - as a list it is a screen
+    "SIGABRT SIGALRM SIGBUS SIGFPE SIGHUP SIGILL SIGINT SIGKILL SIGPIPE SIGQUIT SIGSEGV SIGSYS SIGTERM SIGTRAP SIGUSR1 "
+    "SIGUSR2 SIGXCPU SIGXFSZ"
+).split()
 """The signals that end processes. Any other is `other`."""
 
 _SIGNAL: Final = re.compile(r"\bSIG[A-Z0-9]+\b")

@@ -52,8 +52,7 @@ class Footprint:
     rss_mib: int | None = None
     memory_mib: int | None = None
     lowest_rss_mib: int = 0
-    """The lowest RSS since that reading: the metric may have grown by as much as RSS is above it now. 0 if RSS has been
-    within the limit since then: as soon as it is above the limit again, the metric has to be read."""
+    """Lowest RSS since the last reading; 0 forces a reading at the next sample over the limit."""
     samples_since: int = 0
     samples_over: int = 0
     """Consecutive samples over the soft limit."""
@@ -93,19 +92,12 @@ class Footprint:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFigures:
-    """What `recycle_reason` needs to know of a worker; `started_at` in monotonic seconds."""
-
-    started_at: float
-    memory: Footprint = Footprint()
-
-
-def recycle_reason(limits: RecycleLimits, worker: WorkerFigures, now: float) -> str | None:
-    """Why the worker should be replaced, or None. The plan replaces such workers one at a time."""
-    if worker.memory.samples_over >= SAMPLES_OVER:
-        return f"memory: {worker.memory.memory_mib} MiB, the limit is {limits.soft_mib} MiB"
-    if now >= expires_at(limits, worker.started_at):
+def recycle_reason(limits: RecycleLimits, started_at: float, memory: Footprint, now: float) -> str | None:
+    """Why a worker should be replaced, or None. `started_at` and `now` are monotonic seconds. The plan replaces such
+    workers one at a time."""
+    if memory.samples_over >= SAMPLES_OVER:
+        return f"memory: {memory.memory_mib} MiB, the limit is {limits.soft_mib} MiB"
+    if now >= expires_at(limits, started_at):
         return f"age: older than {limits.max_age_s:g} s"
     return None
 

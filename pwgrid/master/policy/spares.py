@@ -22,6 +22,7 @@ WINDOW_S: Final = 1.0
 HALF_LIFE_S: Final = 300.0
 QUIET_S: Final = 30.0
 STARTS: Final = 5
+"""The next browser is expected to take as long to get warm as the slowest of so many before it."""
 UNKNOWN_START_S: Final = 2.0
 _NO_SESSION: Final = 0.1  # fewer expected sessions count as none: a rate that is only halved never gets to 0
 
@@ -110,18 +111,3 @@ def _within_window(begin: float, end: float, now: float) -> float:
     """Which part (0 to 1) of the time from `begin` to `end` is in the window that ends `now`."""
     window = now - WINDOW_S
     return 1.0 if begin >= window or end <= begin else (end - window) / (end - begin)
-
-
-@dataclass(slots=True)
-class StartTimes:
-    """How long the last browsers of a pool took from the fork of their worker until they were warm, in seconds."""
-
-    _last: deque[float] = field(default_factory=lambda: deque(maxlen=STARTS))
-
-    def took(self, seconds: float) -> None:
-        self._last.append(seconds)
-
-    @property
-    def longest_s(self) -> float:
-        """How long the next one may take."""
-        return max(self._last, default=UNKNOWN_START_S)

@@ -14,15 +14,13 @@ from pwgrid.runtime.find_grids import find_elsewhere, find_others, find_running
 from pwgrid.settings.model import Settings
 
 BACKLOG: Final = 4096
+"""Long, because connections wait in it while the proxy is being restarted."""
 _FIRST_SYSTEMD_FD: Final = 3
 
 
-def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str = "") -> socket.socket:
+def open_listener(host: str, port: int, runtime_dir: str = "") -> socket.socket:
     """A bound and listening TCP socket; port 0 takes a free one. Raises GridError with what to do, AlreadyRunning when
-    a grid of this user, or one in `runtime_dir`, has the port.
-
-    The `backlog` is long because connections wait in it while the proxy is being restarted.
-    """
+    a grid of this user, or one in `runtime_dir`, has the port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -35,7 +33,7 @@ def open_listener(host: str, port: int, backlog: int = BACKLOG, runtime_dir: str
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(backlog)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise _refusal(host, port, runtime_dir, error) from None

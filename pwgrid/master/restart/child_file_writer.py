@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import concerning, concerning_pool
 from pwgrid.master.policy.worker_state_machine import Purpose
-from pwgrid.runtime.child_files import ChildState, boot_id, digest, state_path
+from pwgrid.runtime.child_files import ChildState, boot_id, digest, remove_state, state_path
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
@@ -73,10 +72,8 @@ class ChildFileWriter:
 
     def remove(self, kind: ChildKind, name: str) -> None:
         """Remove the file of a child that has ended. Idempotent."""
-        path = state_path(self._runtime, kind, name)
-        self._refused.pop(path, None)
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+        self._refused.pop(state_path(self._runtime, kind, name), None)
+        remove_state(self._runtime, kind, name)
 
     def _state(self, kind: ChildKind, name: str, child: Child, forked_at: float, settings: str) -> ChildState:
         return ChildState(

@@ -18,7 +18,7 @@ from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.browser_process_tree import kill_below
-from pwgrid.runtime.child_files import ChildState, read_states, state_path
+from pwgrid.runtime.child_files import ChildState, read_states, remove_state
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
 from pwgrid.runtime.process_identity import end
 
@@ -52,8 +52,7 @@ def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, r
     links = kept.ipc if kept is not None else {}
     alive = [each.process is not None or (each.kind == "worker" and each.name in links) for each in states]
     found = [
-        Found(each.kind, each.name, is_alive, each.registry, each.forked_at)
-        for each, is_alive in zip(states, alive, strict=True)
+        Found(each.kind, is_alive, each.registry, each.forked_at) for each, is_alive in zip(states, alive, strict=True)
     ]
     for state, verdict in zip(states, verdicts(found, registry), strict=True):
         if verdict is Verdict.ADOPT:
@@ -67,7 +66,7 @@ def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, r
                 end(process, time.monotonic() + END_S, signal.SIGTERM)
             if state.kind == "worker":
                 leftovers.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
-            state_path(runtime, state.kind, state.name).unlink(missing_ok=True)
+            remove_state(runtime, state.kind, state.name)
     adopted = {state.name for state in leftovers.workers}
     killed = kill_below([path for path in runtime.glob("w/*") if path.name not in adopted])
     if killed:

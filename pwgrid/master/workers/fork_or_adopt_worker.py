@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_lifecycle import WARM
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
 from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
 from pwgrid.master.restart.children_to_adopt import open_child
-from pwgrid.master.workers.managed_worker import WARM, ManagedWorker
+from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState

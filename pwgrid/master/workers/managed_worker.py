@@ -6,19 +6,16 @@ import math
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from pwgrid.common.selectors_loop import Timer
 from pwgrid.common.types import BrowserType
-from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.control.master_side import MasterSide
 from pwgrid.master.child import Child
 from pwgrid.master.policy.recycle_reasons import Footprint
 from pwgrid.master.policy.worker_plan import WorkerView
 from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
 from pwgrid.runtime.browser_process_tree import Tree
-
-WARM: Final = (WorkerStatus.SPARE, WorkerStatus.AVAILABLE)
 
 
 @dataclass(eq=False, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
@@ -11,7 +12,7 @@ import structlog
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff, Run
-from pwgrid.master.policy.spares import Outlook, SessionRate, StartTimes, expected_rate, spares
+from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
 from pwgrid.master.policy.worker_plan import Wanted
 from pwgrid.master.workers.event_counts import Tally
 from pwgrid.master.workers.managed_worker import ManagedWorker
@@ -47,7 +48,8 @@ class Pool:
         """Why no worker may be started in any pool now, or None."""
         self.is_complete = workers == 0
         self.rate = SessionRate(now, expected_rate(workers, settings.slots, settings.lifetime))
-        self.starts = StartTimes()
+        self.starts_s: deque[float] = deque(maxlen=STARTS)
+        """How long its last browsers took from the fork of their worker until they were warm."""
         self.tally = Tally()
         self.spares = 0
         """How many spares the pool should have."""
@@ -68,6 +70,11 @@ class Pool:
             return self.host_guard
         deaths = self.backoff.deaths
         return self.backoff.reason + (f" ({deaths} early deaths in a row)" if deaths > 1 else "")
+
+    @property
+    def start_s(self) -> float:
+        """How long the next browser may take to get warm."""
+        return max(self.starts_s, default=UNKNOWN_START_S)
 
     def wanted(self, now: float) -> Wanted:
         return Wanted(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
@@ -123,30 +130,22 @@ class Pool:
         """Update `spares`."""
         outlook = Outlook(
             self.rate.per_s(now),
-            self.starts.longest_s,
+            self.start_s,
             self.settings.lifetime,
             self.settings.slots,
         )
         self.spares = spares(outlook, [record.lifetime for record in records if record.life.is_capacity])
 
     def status_reply(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
-        count = {status: sum(1 for record in records if record.life.status is status) for status in WorkerStatus}
+        """What operators see of it."""
         return {
             "name": self.name,
-            "browserType": self.settings.browser_type,
-            "labels": list(self.settings.labels),
-            "wanted": self.workers,
-            "available": count[WorkerStatus.AVAILABLE],
-            "starting": count[WorkerStatus.STARTING],
-            "spare": count[WorkerStatus.SPARE],
-            "draining": count[WorkerStatus.DRAINING],
-            "drainTimeouts": self.drain_timeouts,
+            **self._common(records),
             "slots": sum(record.slots for record in records if record.life.status is WorkerStatus.AVAILABLE),
             "slotsOfWorker": self.settings.slots,
             "lifetimeOfWorker": self.settings.lifetime,
             "memoryLimitMib": self.settings.max_memory_mib,
             "memoryHardLimitMib": self.settings.max_memory_hard_mib,
-            "removed": self.is_removed,
             "reason": self.reason,
         }
 
@@ -156,20 +155,14 @@ class Pool:
         return Figures(self.workers, available, self.reason and without_places(self.reason))
 
     def roster_entry(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
-        settings, statuses = self.settings, [record.life.status for record in records]
+        """What the proxy sees of it."""
         return {
-            "browserType": settings.browser_type,
-            **asdict(self.figures(records)),
-            "starting": statuses.count(WorkerStatus.STARTING),
-            "spare": statuses.count(WorkerStatus.SPARE),
-            "draining": statuses.count(WorkerStatus.DRAINING),
-            "drainTimeouts": self.drain_timeouts,
-            "slots": settings.slots,
-            "lifetime": settings.lifetime,
-            "labels": list(settings.labels),
-            "removed": self.is_removed,
-            "headless": settings.headless,
-            "args": list(settings.args),
+            **self._common(records),
+            "reason": self.figures(records).reason,
+            "slots": self.settings.slots,
+            "lifetime": self.settings.lifetime,
+            "headless": self.settings.headless,
+            "args": list(self.settings.args),
         }
 
     def metrics(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
@@ -178,6 +171,20 @@ class Pool:
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
         deaths = {"earlyDeaths": self.backoff.deaths}
         return {"browserType": self.settings.browser_type, **memory, **deaths, **self.tally.as_data()}
+
+    def _common(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
+        count = Counter(record.life.status for record in records)
+        return {
+            "browserType": self.settings.browser_type,
+            "labels": list(self.settings.labels),
+            "wanted": self.workers,
+            "available": count[WorkerStatus.AVAILABLE],
+            "starting": count[WorkerStatus.STARTING],
+            "spare": count[WorkerStatus.SPARE],
+            "draining": count[WorkerStatus.DRAINING],
+            "drainTimeouts": self.drain_timeouts,
+            "removed": self.is_removed,
+        }
 
     def _is_proof(self, record: ManagedWorker, now: float) -> bool:
         served_s = now - record.warm_since

@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerEvent, WorkerStatus
+from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WARM, WorkerEvent, WorkerStatus
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
@@ -35,7 +35,7 @@ from pwgrid.master.workers.fork_or_adopt_worker import (
     fork_worker,
     times_of,
 )
-from pwgrid.master.workers.managed_worker import WARM, ManagedWorker
+from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState
@@ -279,7 +279,7 @@ class Workers:
         else:
             record.warm_since = self._loop.now()
             pool, took_s = self._pools[record.pool], record.warm_since - record.forked_at
-            pool.starts.took(took_s)
+            pool.starts_s.append(took_s)
             pool.tally.launch.observe(took_s)
 
     def _note_drain(self, record: ManagedWorker, was: WorkerStatus, reason: str) -> None:
