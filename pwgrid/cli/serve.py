@@ -19,7 +19,7 @@ from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing, GridError
-from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.config import MasterConfig
 from pwgrid.master.main import Master
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
@@ -110,7 +110,8 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             runtime=runtime,
             listeners=listeners,
             open_listeners=partial(_open, settings, held),
-            roles=Roles(worker=partial(_worker_role, browsers), proxy=run_proxy),
+            run_worker=partial(_worker_role, browsers),
+            run_proxy=run_proxy,
             version=__version__,
             code=runs.code,
             endpoint=base_url(settings),

@@ -17,14 +17,6 @@ from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """What the forked children run; each returns its exit code."""
-
-    worker: Callable[[WorkerArguments], int]
-    proxy: Callable[[ProxyArguments], int]
-
-
 def _do_nothing(*_arguments: object) -> None: ...
 
 
@@ -38,48 +30,55 @@ def _no_sources(_settings: Settings) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class MasterConfig:
-    """Everything the master needs. `runtime` is locked by the caller; `redis` is None for an external Redis.
-
-    Only `settings` changes while the grid runs, by a reload. `listeners` is empty where a proxy that another master
-    forked has them; `open_listeners` makes new ones if that proxy does not hand them over. `leftovers` are the children
-    to adopt, and `kept_open` is what this process kept when it executed itself. `reload(scaled_up)` reads the
-    configuration again, whose pools in `scaled_up` have workers although it asks for none, and returns it with a
-    function to call if it is accepted; `describe_settings` adds the source of each setting. `is_up_to_date(settings)`
-    says whether the code and the browsers that are installed now are those that run; `check_argv` tries the code that
-    `exec_argv` would run. The proxy finds the tokens of `pwgrid token` in `tokens_file`.
-
-    `prepare_pool(settings, pool)` raises GridError when a pool that is scaled up from 0 cannot have workers.
-    `on_progress(text)` is called while the grid starts, `on_ready(status)` once, when it is ready, and before that at
-    most once `on_not_ready(status)`, when the start is over and the grid is not ready (status["reason"] says why).
-    `on_stopping(text)` says what a stop waits for, and `count_down(text)`, on a terminal, how long it may still take.
-    The grid stops at the end of file on `lifeline_fd`.
-    """
+    """Everything the master needs. Only `settings` changes while the grid runs, by a reload."""
 
     settings: Settings
     redis_url: str
     redis: EmbeddedRedis | None
+    """None for an external Redis."""
     runtime: RuntimeDir
+    """Locked by the caller."""
     listeners: tuple[socket, ...]
-    roles: Roles
+    """Empty where a proxy that another master forked has them."""
+    run_worker: Callable[[WorkerArguments], int]
+    """What a forked worker does; returns its exit code."""
+    run_proxy: Callable[[ProxyArguments], int]
     version: str
     code: str
+    """A digest of the code that runs: children of other code are replaced."""
     endpoint: str
+    reload: Callable[[Collection[str]], tuple[Settings, Callable[[], None]]]
+    """Reads the configuration again; gets the pools that have workers although it asks for none. Returns it, and a
+    function to call if it is accepted. Raises GridError."""
+    check_argv: Sequence[str]
+    """Tries the code that `exec_argv` would run."""
+    exec_argv: Sequence[str]
     tokens_file: Path | None = None
+    """Where the proxy finds the tokens of `pwgrid token`."""
     lifeline_fd: int | None = None
+    """The grid stops at the end of file on it."""
     open_listeners: Callable[[], tuple[socket, ...]] = tuple
+    """Makes new listeners if the proxy that has them does not hand them over."""
     leftovers: Leftovers = field(default_factory=Leftovers)
+    """The children to adopt."""
     kept_open: KeptOpen | None = None
-    reload: Callable[[Collection[str]], tuple[Settings, Callable[[], None]]] | None = None
+    """What this process kept when it executed itself."""
     describe_settings: Callable[[Settings], dict[str, Any]] = _no_sources
+    """The settings with the source of each."""
     is_up_to_date: Callable[[Settings], bool] = _is_always
-    check_argv: Sequence[str] = ()
-    exec_argv: Sequence[str] = ()
+    """Whether the code and the browsers that are installed now are those that run."""
     prepare_pool: Callable[[Settings, PoolSettings], None] = _do_nothing
+    """Raises GridError when a pool that is scaled up from 0 cannot have workers."""
     on_progress: Callable[[str], None] = _do_nothing
+    """Gets texts while the grid starts."""
     on_ready: Callable[[dict[str, Any]], None] = _do_nothing
+    """Gets the status once, when the grid is ready."""
     on_not_ready: Callable[[dict[str, Any]], None] = _do_nothing
+    """Gets the status at most once, before that: the start is over, and status["reason"] says why it is not ready."""
     on_stopping: Callable[[str], None] = _do_nothing
+    """Gets texts that say what a stop waits for."""
     count_down: Callable[[str], None] | None = None
+    """Gets texts that say, on a terminal, how long a stop may still take."""
 
     def common(self, pool: PoolSettings | None = None) -> tuple[Settings, str, Path]:
         """The first arguments of every role: settings (a worker gets those of its pool), the URL of Redis, the runtime

@@ -123,14 +123,7 @@ class Master:
             self._control.open()
             self._adopt(self._config.leftovers)
             self._config.runtime.remove_at_end()
-            # So that a collection in a child does not copy the pages that it shares with the master. None comes before:
-            # children's objects would fill the gaps that it leaves, and copy these pages, too (docs of gc.freeze).
-            gc.freeze()
-            gc.enable()
-            # Python's cache of attributes looked up in types holds names. Each child would replace them with its own,
-            # and copy a page for most names that it gives up.
-            clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache  # the former from 3.13 on
-            clear()
+            _share_memory_with_children()
             log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
             self._serve()
         except BaseException:
@@ -380,6 +373,15 @@ class Master:
         redis = {self._redis.pid} if self._redis and self._redis.pid else set()
         workers = {record.child.pid for record in self._workers.records.values() if record.life.has_process}
         return redis | self._proxies.pids() | self._version_change.pids() | workers
+
+
+def _share_memory_with_children() -> None:
+    """A child copies each page that it writes to. So its collector leaves our objects alone (docs of gc.freeze: no
+    collection comes before it), and Python's cache of type attributes, where it would replace our names, is empty."""
+    gc.freeze()
+    gc.enable()
+    clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache  # the former from 3.13 on
+    clear()
 
 
 def _just_a_turn() -> None:

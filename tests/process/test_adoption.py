@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.config import MasterConfig
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen
@@ -59,7 +59,11 @@ class NextMaster:
             redis=None,
             runtime=runtime,
             listeners=(),
-            roles=Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0),
+            run_worker=lambda _boot: 0,
+            run_proxy=lambda _boot: 0,
+            reload=lambda _scaled_up: (settings, lambda: None),
+            check_argv=(),
+            exec_argv=(),
             version="0",
             code="0",
             endpoint="ws://localhost",

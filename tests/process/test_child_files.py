@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -11,7 +12,7 @@ import structlog
 from pwgrid.common import log
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child
-from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.config import MasterConfig
 from pwgrid.master.restart.child_file_writer import AGAIN_S, ChildFileWriter
 from pwgrid.runtime.child_files import read_states
 from pwgrid.runtime.directory import RuntimeDir
@@ -49,10 +50,9 @@ def loop() -> HandMovedLoop:
 @pytest.fixture
 def writer(runtime: RuntimeDir, loop: HandMovedLoop) -> Iterator[ChildFileWriter]:
     log.configure("info", "text", "master")  # as in a master: its log raises nothing when there is no room
-    roles = Roles(worker=lambda _boot: 0, proxy=lambda _boot: 0)
-    yield ChildFileWriter(
-        loop, MasterConfig(Settings(), "", None, runtime, (), roles, version="1", code="c0de", endpoint="")
-    )
+    nothing: Any = None
+    roles = (lambda _boot: 0, lambda _boot: 0)
+    yield ChildFileWriter(loop, MasterConfig(Settings(), "", None, runtime, (), *roles, "1", "1", "", nothing, (), ()))
     structlog.reset_defaults()
 
 

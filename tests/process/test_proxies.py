@@ -11,7 +11,7 @@ import pytest
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import single_child
-from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.backoff import BackoffPolicy
 from pwgrid.master.proxy.listener import open_listener
 from pwgrid.master.proxy.proxies import Proxies
@@ -82,7 +82,11 @@ def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
             redis=None,
             runtime=runtime,
             listeners=(listener,),
-            roles=Roles(worker=lambda _boot: 0, proxy=run_proxy),
+            run_worker=lambda _boot: 0,
+            run_proxy=run_proxy,
+            reload=lambda _scaled_up: (Settings(), lambda: None),
+            check_argv=(),
+            exec_argv=(),
             version="0",
             code="0",
             endpoint="ws://localhost",

@@ -29,7 +29,7 @@ from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child
-from pwgrid.master.config import MasterConfig, Roles
+from pwgrid.master.config import MasterConfig
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.proxy.listener import open_listener
@@ -332,10 +332,8 @@ def main(spec: dict[str, Any]) -> int:
             redis=redis,
             runtime=runtime,
             listeners=(listener,),
-            roles=Roles(
-                worker=lambda boot: worker_role(spec, boot),
-                proxy=lambda boot: proxy_role(spec, boot),
-            ),
+            run_worker=lambda boot: worker_role(spec, boot),
+            run_proxy=lambda boot: proxy_role(spec, boot),
             version="0",
             code="0",
             endpoint=f"ws://127.0.0.1:{port}",

@@ -343,7 +343,7 @@ def test_one_that_has_stopped_and_does_not_end_is_told_once() -> None:
 
 
 def adopted(written: str, purpose: Purpose = W.SERVE) -> WorkerLife:
-    return WorkerLife.adopted(written, purpose, NOW, TIMES)
+    return WorkerLife.adopted(written, purpose, NOW, TIMES, None)
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ def worlds(draw: st.DrawFn) -> World:
         written = TRANSITIONS[written, event]
     if draw(st.booleans()):
         written = S.DRAINING  # it was to be drained, and may not have heard it
-    life = WorkerLife.adopted(written.value, purpose, NOW, TIMES)
+    life = WorkerLife.adopted(written.value, purpose, NOW, TIMES, None)
     life.successors = draw(st.integers(0, 1))
     if draw(st.booleans()):
         life.opens()

@@ -162,7 +162,7 @@ class WorkerLife:
 
     @classmethod
     def adopted(
-        cls, written: str, purpose: Purpose, now: float, times: Times, sessions_until: float | None = None
+        cls, written: str, purpose: Purpose, now: float, times: Times, sessions_until: float | None
     ) -> WorkerLife:
         """A worker that another master forked; its file says that its status was `written`. One that was draining goes
         on with that, until the file's `sessions_until`."""

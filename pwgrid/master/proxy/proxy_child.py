@@ -129,7 +129,7 @@ class ProxyChild(SingleChild):
         config, common = self._config, self._config.common()
         child, control = fork_linked(
             self._loop,
-            lambda control: config.roles.proxy(ProxyArguments(*common, control, self.listeners, config.tokens_file)),
+            lambda control: config.run_proxy(ProxyArguments(*common, control, self.listeners, config.tokens_file)),
             self.listeners,
         )
         link = self._link = self._new_link()

@@ -128,8 +128,6 @@ class Reload:
     def read(self) -> tuple[Change, Callable[[], None]]:
         """Read the configuration; returns what it changes, and a function to accept that. Raises ValueError."""
         config = self._config
-        if config.reload is None:
-            raise ValueError("this master does not know where its configuration came from")
         scaled_up = {name for name, pool in self._pools.items() if pool.workers and not pool.settings.workers}
         try:
             settings, accept_browsers = config.reload(scaled_up)

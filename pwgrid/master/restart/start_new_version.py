@@ -54,8 +54,6 @@ class VersionChange:
             raise ValueError("an upgrade is under way already")
         if self._proxies.is_being_replaced:  # by an upgrade or a reload
             raise ValueError("the proxy is still being replaced; try again when the new one listens")
-        if not self._config.check_argv:
-            raise ValueError("this master does not know how it was started")
         change, _ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more
         if not force and not change.changed and self._config.is_up_to_date(self._config.settings):
             log.info("upgrade_not_needed")

@@ -47,7 +47,7 @@ def fork_worker(
         def run(control: socket.socket) -> int:
             spare = purpose is Purpose.SPARE
             boot = WorkerArguments(*common, control, ipc, ipc_child, registry_seen=registry_seen, spare=spare)
-            return config.roles.worker(boot)
+            return config.run_worker(boot)
 
         with ipc_child:
             child, control = fork_linked(loop, run, (ipc, ipc_child))
@@ -76,7 +76,7 @@ def fork_successor(loop: Loop, config: MasterConfig, record: ManagedWorker, pool
         boot = WorkerArguments(
             *common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True, sessions_until=until
         )
-        return config.roles.worker(boot)
+        return config.run_worker(boot)
 
     record.child, control = fork_linked(loop, run, (ipc,))
     record.tree.worker_pid = record.child.pid
