@@ -29,14 +29,14 @@ CELL = 70
 
 
 @dataclass(slots=True)
-class Tally:
+class EventCounts:
     """What the clients did, and what went wrong."""
 
     done: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
 
-def lane(world: World, weights: Mapping[Behaviour, int], dice: random.Random, tally: Tally) -> None:
+def lane(world: World, weights: Mapping[Behaviour, int], dice: random.Random, tally: EventCounts) -> None:
     """One client after the other until the soak is stopped."""
     behaviours, odds = list(weights), list(weights.values())
     while not world.stopped.is_set():
@@ -57,7 +57,7 @@ def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2) -> 
         "MAX_CONCURRENT_SESSIONS": str(SLOTS),
         "MAX_LIFETIME_SESSIONS": lifetime,
     }
-    tally = Tally()
+    tally = EventCounts()
     with grid_of(workers, environment=environment) as grid:
         world = World(("127.0.0.1", grid.port, "/"), grid.endpoint, driver().version, PING_TIMEOUT_S, threading.Event())
         _warm_up(world, workers)
@@ -96,7 +96,7 @@ def _warm_up(world: World, workers: int) -> None:
         works(world, random.Random(0))
 
 
-def _run_lanes(world: World, minutes: float, seed: int, tally: Tally) -> None:
+def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts) -> None:
     weights = [RAW] * RAW_LANES + [REAL] * REAL_LANES
     threads = [
         threading.Thread(target=lane, args=(world, each, random.Random(f"{seed} {number}"), tally))

@@ -15,7 +15,7 @@ from pwgrid.common.shipped_files import resource_dir
 _PARTS: Final = ("lua", "config")
 
 
-class WhatRuns:
+class RunningCode:
     """The code that a grid runs (`code` is its fingerprint), and the executables of its browsers, as they were when it
     took them."""
 

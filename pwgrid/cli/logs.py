@@ -34,7 +34,7 @@ _SESSION: Final = re.compile(rb"""\bsession["']?[=:]""")
 DEFAULT_LINES: Final = 100
 _MOST_BYTES: Final = 1 << 30
 
-Wanted = Callable[[bytes], bool]
+LineFilter = Callable[[bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
     return ["tail", "--lines", shown, *(["--follow=name"] if follow else []), target]
 
 
-def show(command: Sequence[str], is_wanted: Wanted, last: int | None = None, *, as_json: bool = False) -> Shown:
+def show(command: Sequence[str], is_wanted: LineFilter, last: int | None = None, *, as_json: bool = False) -> Shown:
     """Runs `command` and prints the lines of its output that `is_wanted` accepts, of these the `last` ones (None: all).
 
     On a terminal, characters that could steer it are escaped; elsewhere lines are left as they are. Raises GridError
@@ -173,13 +173,13 @@ def everything(_line: bytes) -> bool:
     return True
 
 
-def naming(*ids: str) -> Wanted:
+def naming(*ids: str) -> LineFilter:
     """Accepts lines in which each of these ids is a word."""
     words = [_word(each) for each in ids]
     return lambda line: all(word.search(line) for word in words)
 
 
-def story(session: Mapping[str, Any]) -> Wanted:
+def story(session: Mapping[str, Any]) -> LineFilter:
     """Accepts lines that name the session (as the API shows it), and from its beginning to its end those that name its
     worker and no session."""
     own, worker = _word(session["id"]), _word(session["workerId"])

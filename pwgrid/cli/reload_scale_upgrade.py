@@ -43,7 +43,7 @@ def read_scale(pools: Sequence[str]) -> dict[str, int]:
     return figures
 
 
-class VersionChange:
+class UpgradeRequest:
     """The master executes the code that is installed now, which replaces the proxy and then each worker."""
 
     def __init__(self, grid: RunningGrid, *, force: bool) -> None:

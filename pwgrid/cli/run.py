@@ -33,7 +33,7 @@ _GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.run_command_guard")
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyReport:
     """What a grid writes to --ready-fd when it is ready, or cannot be. `token` is empty where it asks for none."""
 
     endpoint: str
@@ -75,11 +75,11 @@ class PrivateGrid:
         os.close(life_in)
         self._ready: IO[str] = os.fdopen(ready_in)
 
-    def ready(self) -> Ready | None:
+    def ready(self) -> ReadyReport | None:
         """Waits until the grid is ready, or cannot be. None when it ended before; it has said why on stderr."""
         line = self._ready.readline()
         said = json.loads(line) if line else None
-        return said and Ready(**{each.name: said[each.name] for each in fields(Ready)})
+        return said and ReadyReport(**{each.name: said[each.name] for each in fields(ReadyReport)})
 
     def stop(self) -> int:
         """Ends the grid, waits for it, and returns its exit code."""
@@ -157,7 +157,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
             sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
 
 
-def _start(command: Sequence[str], ready: Ready, mark: str) -> "subprocess.Popen[bytes]":
+def _start(command: Sequence[str], ready: ReadyReport, mark: str) -> "subprocess.Popen[bytes]":
     """Starts the command with the grid's address and the guard's mark in its environment. Raises GridError."""
     if ready.reason is not None:
         raise GridError(f"{command[0]} was not run: {ready.reason}")

@@ -13,8 +13,8 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.cli import exit_codes
-from pwgrid.cli.announce_start import StartMessages, say
-from pwgrid.cli.code_fingerprint import WhatRuns
+from pwgrid.cli.announce_ready import StartMessages, say
+from pwgrid.cli.code_fingerprint import RunningCode
 from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
@@ -81,7 +81,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     if extras.check_only:
         say("the code and the configuration load")
         return 0
-    runs = WhatRuns(_executables(browsers.values()))
+    runs = RunningCode(_executables(browsers.values()))
     with contextlib.ExitStack() as held:
         listeners = _inherited(loaded, kept, held)
         if settings.port == 0 and not listeners:
@@ -173,7 +173,7 @@ def _reload(
     loaded: Loaded,
     port: int,
     browsers: dict[str, FoundBrowser],
-    runs: WhatRuns,
+    runs: RunningCode,
     sources: dict[str, str],
     scaled_up: Collection[str],
 ) -> tuple[Settings, Callable[[], None]]:
@@ -218,7 +218,7 @@ def _executables(browsers: Iterable[FoundBrowser]) -> list[str]:
     return [each.executable for each in browsers if each.executable]
 
 
-def _is_up_to_date(runs: WhatRuns, settings: Settings) -> bool:
+def _is_up_to_date(runs: RunningCode, settings: Settings) -> bool:
     try:
         return runs.is_installed(_executables(_browsers(settings).values()))
     except BrowserMissing:

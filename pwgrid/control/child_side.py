@@ -17,8 +17,8 @@ import structlog
 
 from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
+from pwgrid.control.frozen_peer import Silence
 from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
-from pwgrid.control.silence import Silence
 
 log = structlog.get_logger()
 

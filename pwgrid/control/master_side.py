@@ -11,8 +11,8 @@ import structlog
 from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.common.selectors_loop import READ, WRITE, Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
+from pwgrid.control.frozen_peer import Silence
 from pwgrid.control.reliable_link import ClosedSeen, Link, LinkFullError, Received
-from pwgrid.control.silence import Silence
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ ACK_EVERY: Final = 32
 """An acknowledgement is sent at once for so many frames; fewer wait for the next ping."""
 
 Side = Literal["master", "child"]
-Phase = Literal["down", "greeting", "open", "closed"]
+LinkState = Literal["down", "greeting", "open", "closed"]
 
 
 class LinkFullError(ValueError):
@@ -63,7 +63,7 @@ class StoppingSeen:
 Received = Opened | Applied | StateSeen | StoppingSeen | ClosedSeen
 
 _INDEXED: Final[dict[Side, str]] = {"master": "command", "child": "event"}
-_PHASES: Final[dict[tuple[Phase, str], Phase]] = {
+_PHASES: Final[dict[tuple[LinkState, str], LinkState]] = {
     ("greeting", "init"): "open",
     ("greeting", "close"): "closed",
     ("open", "event"): "open",
@@ -149,7 +149,7 @@ class Link:
     def __init__(self, side: Side, ident: str, *, adopts: bool = False) -> None:
         self.side: Final = side
         self.ident = ident
-        self.phase: Phase = "down"
+        self.phase: LinkState = "down"
         self._adopts = adopts
         self._out = Outbox()
         self._in = Inbox()

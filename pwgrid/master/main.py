@@ -30,11 +30,11 @@ from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute
 from pwgrid.master.restart.reload import CONFIGURATION, UPGRADE, Reload
 from pwgrid.master.restart.start_new_version import VersionChange
-from pwgrid.master.shutdown_order import Phase, Shutdown, Step
+from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
-from pwgrid.master.start_report import StartReport
 from pwgrid.master.status import Reporter
 from pwgrid.master.stop_report import StopReport
+from pwgrid.master.when_ready import StartReport
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import reap_orphans
@@ -143,7 +143,7 @@ class Master:
         self._version_change.cancel("the grid is stopping")
         sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
-        if self._shutdown.phase is Phase.WORKERS:
+        if self._shutdown.phase is ShutdownPhase.WORKERS:
             self._proxies.push_state(self._reporter.roster(stopping=True))
             wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
             for record in self._workers.records.values():
@@ -226,24 +226,24 @@ class Master:
     def _go_on_stopping(self) -> None:
         """Go through the phases in order: what ends first still uses what ends later."""
         shutdown = self._shutdown
-        if shutdown.phase is Phase.WORKERS:
+        if shutdown.phase is ShutdownPhase.WORKERS:
             records, drain_s = self._workers.records.values(), self._config.settings.drain_timeout
             now, hurried = self._loop.now(), shutdown.is_hurried
             self._tell_stop.arm(self._stop_report.tell(records, now, drain_s, hurried=hurried))
-        if shutdown.phase is Phase.WORKERS and not self._workers.records:
+        if shutdown.phase is ShutdownPhase.WORKERS and not self._workers.records:
             shutdown.step(Step.WORKERS_GONE)
             self._proxies.stop()
-        if shutdown.phase is Phase.PROXY and not self._proxies.pids():
+        if shutdown.phase is ShutdownPhase.PROXY and not self._proxies.pids():
             shutdown.step(Step.PROXY_GONE)
             if self._redis is not None:
                 self._redis.stop()
-        if shutdown.phase is Phase.REDIS and (self._redis is None or self._redis.pid is None):
+        if shutdown.phase is ShutdownPhase.REDIS and (self._redis is None or self._redis.pid is None):
             shutdown.step(Step.REDIS_GONE)
 
     def _kill_everything(self) -> None:
         """Kill all children at once: a bug in the master must not leave browsers behind."""
         log.critical("master_failed")
-        self._shutdown.phase = Phase.WORKERS
+        self._shutdown.phase = ShutdownPhase.WORKERS
         self._workers.kill_all()
         self._proxies.kill()
         if self._redis is not None:

@@ -10,7 +10,7 @@ SECOND_SIGNAL_AFTER_S: Final = 0.3
 """`make` and process groups deliver one Ctrl-C twice; a person's second one comes later."""
 
 
-class Phase(StrEnum):
+class ShutdownPhase(StrEnum):
     """What is being ended now. It still uses what the later phases end."""
 
     RUNNING = "running"
@@ -28,12 +28,12 @@ class Step(StrEnum):
     DETACHED = "detached"
 
 
-ORDER: Final[dict[tuple[Phase, Step], Phase]] = {
-    (Phase.RUNNING, Step.ASKED): Phase.WORKERS,
-    (Phase.RUNNING, Step.DETACHED): Phase.DONE,  # the children live on for the next master
-    (Phase.WORKERS, Step.WORKERS_GONE): Phase.PROXY,
-    (Phase.PROXY, Step.PROXY_GONE): Phase.REDIS,
-    (Phase.REDIS, Step.REDIS_GONE): Phase.DONE,
+ORDER: Final[dict[tuple[ShutdownPhase, Step], ShutdownPhase]] = {
+    (ShutdownPhase.RUNNING, Step.ASKED): ShutdownPhase.WORKERS,
+    (ShutdownPhase.RUNNING, Step.DETACHED): ShutdownPhase.DONE,  # the children live on for the next master
+    (ShutdownPhase.WORKERS, Step.WORKERS_GONE): ShutdownPhase.PROXY,
+    (ShutdownPhase.PROXY, Step.PROXY_GONE): ShutdownPhase.REDIS,
+    (ShutdownPhase.REDIS, Step.REDIS_GONE): ShutdownPhase.DONE,
 }
 
 
@@ -41,23 +41,23 @@ class Shutdown:
     """The state of the shutdown. `is_hurried`: sessions are cut instead of waited for."""
 
     def __init__(self) -> None:
-        self.phase = Phase.RUNNING
+        self.phase = ShutdownPhase.RUNNING
         self.is_hurried = False
         self._asked_at = math.inf
 
     @property
     def is_stopping(self) -> bool:
         """Whether the end was asked for."""
-        return self.phase is not Phase.RUNNING
+        return self.phase is not ShutdownPhase.RUNNING
 
     @property
     def is_done(self) -> bool:
         """Whether there is nothing more to end, or the children live on for the next master."""
-        return self.phase is Phase.DONE
+        return self.phase is ShutdownPhase.DONE
 
     def ask(self, now: float, *, hurry: bool = False) -> bool:
         """Begin the shutdown, or hurry it if it has begun; returns whether that changed anything."""
-        if self.phase is Phase.RUNNING:
+        if self.phase is ShutdownPhase.RUNNING:
             self._asked_at = now
             self.is_hurried = hurry
             self.phase = ORDER[self.phase, Step.ASKED]
@@ -70,7 +70,7 @@ class Shutdown:
             return True
         return False
 
-    def step(self, step: Step) -> Phase:
+    def step(self, step: Step) -> ShutdownPhase:
         """Go to the next phase. Raises KeyError when `step` is not what this phase waits for."""
         self.phase = ORDER[self.phase, step]
         return self.phase

@@ -9,7 +9,7 @@ import structlog
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
 from pwgrid.master.child import Child, Exit
-from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, Run
+from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, ChildLife
 from pwgrid.master.restart.children_to_adopt import open_child
 from pwgrid.runtime.child_files import ChildState
 
@@ -81,7 +81,7 @@ class SingleChild:
         try:
             child = self._fork()
         except OSError as error:
-            self._backoff = self._backoff.died(now, f"cannot fork: {error.strerror or error}", Run(now))
+            self._backoff = self._backoff.died(now, f"cannot fork: {error.strerror or error}", ChildLife(now))
             self._restart.arm(self._backoff.not_before)
             log.error("service_not_started", service=self._kind, reason=self.problem, retry_s=self._retry_s(now))
             return
@@ -99,7 +99,7 @@ class SingleChild:
             log.info("service_stopped", service=self._kind, pid=pid, exit=str(ended))
             return
         now = self._loop.now()
-        self._backoff = self._backoff.died(now, reason, Run(self._started_at, served_s=now - self._started_at))
+        self._backoff = self._backoff.died(now, reason, ChildLife(self._started_at, served_s=now - self._started_at))
         self._restart.arm(self._backoff.not_before)
         log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=self._retry_s(now))
 

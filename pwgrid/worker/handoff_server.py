@@ -45,7 +45,7 @@ OnOffer = Callable[[Offer, socket.socket, Answer], None]
 """Gets the offer, the client's socket (this process's copy is closed with the answer) and the function that answers."""
 
 
-class Asked(Protocol):
+class LeaseRequests(Protocol):
     """Answers requests about leases. Numbers identify the links to proxies."""
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Asked(Protocol):
 class HandoffServer:
     """Listens until closed. During a reload an old and a new proxy are connected."""
 
-    def __init__(self, path: Path, on_offer: OnOffer, leases: Asked) -> None:
+    def __init__(self, path: Path, on_offer: OnOffer, leases: LeaseRequests) -> None:
         self._path = path
         self._on_offer = on_offer
         self._leases = leases

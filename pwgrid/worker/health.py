@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.control.silence import Silence
+from pwgrid.control.frozen_peer import Silence
 from pwgrid.worker.browser.server import BrowserServer, CanaryResult
 
 log = structlog.get_logger()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.install import supervisor
+from pwgrid.cli.install import supervisord
 from pwgrid.cli.install.install_steps import Record
-from pwgrid.cli.install.installation import SERVICE_USER, Asked
+from pwgrid.cli.install.installation import SERVICE_USER, InstallOptions
 from pwgrid.cli.install.service_file_texts import Service
 from pwgrid.common.errors import GridError
 
@@ -34,7 +34,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
         program.parent.mkdir()
         program.touch()
         try:
-            yield Record(supervisor.NAME, {"conf": str(conf), "port": 9000})
+            yield Record(supervisord.NAME, {"conf": str(conf), "port": 9000})
         finally:
             supervisord.kill()
 
@@ -46,7 +46,7 @@ def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
 
 def test_the_grid_is_looked_for_where_its_supervisord_has_it(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, 4711)
-    (command,) = supervisor.stop(Asked(), record)
+    (command,) = supervisord.stop(InstallOptions(), record)
     assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/srv/supervisord/tmp/pwgrid-4711")
 
 
@@ -55,18 +55,18 @@ def test_where_supervisord_does_not_answer_it_is_looked_for_in_the_usual_place(
 ) -> None:
     has_user(monkeypatch, 4711)
     (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho refused; exit 2\n")
-    (command,) = supervisor.stop(Asked(), record)
+    (command,) = supervisord.stop(InstallOptions(), record)
     assert command.argv[-1] == "/tmp/pwgrid-4711"
 
 
 def test_a_user_who_was_removed_by_hand_is_no_obstacle(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, None)
-    assert supervisor.stop(Asked(), record) == []
+    assert supervisord.stop(InstallOptions(), record) == []
 
 
 def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, None)
-    (command,) = supervisor.stop(Asked(user=True), record)
+    (command,) = supervisord.stop(InstallOptions(user=True), record)
     assert command.argv[-3:] == ("stop", "--port", "9000")
 
 
@@ -74,7 +74,7 @@ def test_a_program_that_ends_at_once_is_not_waited_for(record: Record, tmp_path:
     (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho pwgrid BACKOFF Exited too quickly\n")
     about = service(port=1)  # where nothing listens
     with pytest.raises(GridError, match="supervisord says of it: pwgrid BACKOFF Exited too quickly"):
-        supervisor.await_ready(Path(record.options["conf"]), about)
+        supervisord.await_ready(Path(record.options["conf"]), about)
 
 
 def test_a_grid_that_starts_is_waited_for(record: Record, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_grid_that_starts_is_waited_for(record: Record, tmp_path: Path) -> Non
     with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
-            supervisor.await_ready(Path(record.options["conf"]), service(port=server.server_port))
+            supervisord.await_ready(Path(record.options["conf"]), service(port=server.server_port))
         finally:
             server.shutdown()
     assert asked == ["/health/ready", "/health/ready"]

@@ -133,7 +133,7 @@ def test_a_worker_that_an_upgrade_has_still_to_replace_is_replaced_by_the_next_m
 def of_other_code(file: Path) -> None:
     """Has the next master believe that the child of this file was forked by other code."""
     state = json.loads(file.read_text())
-    assert state["version"] == code_fingerprint.WhatRuns([]).code
+    assert state["version"] == code_fingerprint.RunningCode([]).code
     file.write_text(json.dumps({**state, "version": "0"}))
 
 
@@ -217,7 +217,7 @@ def test_what_runs_is_installed_until_one_of_its_files_is_another(
 ) -> None:
     first, second, code = (str(executable(tmp_path / name)) for name in ("first", "second", "code"))
     monkeypatch.setattr(code_fingerprint, "_files_of_code", lambda: [code])
-    runs = code_fingerprint.WhatRuns([first])
+    runs = code_fingerprint.RunningCode([first])
     assert runs.is_installed([first])
     assert not runs.is_installed([first, second])  # which has come since
     Path(first).write_text("newer")

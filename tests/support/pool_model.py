@@ -11,7 +11,7 @@ from functools import partial
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
-from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, Wanted, WorkerView, plan
+from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, PlannedWorker, PoolTarget, Serve, Spawn, plan
 
 S = WorkerStatus
 PING_S = 3.0
@@ -44,9 +44,9 @@ class Member:
     active: int = 0
     lifetime: int = 0
 
-    def view(self, *, lingers: bool) -> WorkerView:
+    def view(self, *, lingers: bool) -> PlannedWorker:
         """As the plan sees it."""
-        return WorkerView(
+        return PlannedWorker(
             self.name,
             "chromium",
             self.status,
@@ -156,7 +156,7 @@ class PoolModel:
         start_s = max(self.starts_s, default=UNKNOWN_START_S)
         outlook = Outlook(self.rate.per_s(self.now), start_s, rules.max_lifetime, rules.slots)
         enough = spares(outlook, [each.lifetime for each in live])
-        wanted = Wanted(rules.workers, spares=enough, is_quiet=self.rate.is_quiet(self.now))
+        wanted = PoolTarget(rules.workers, spares=enough, is_quiet=self.rate.is_quiet(self.now))
         views = [each.view(lingers=rules.lingers) for each in self.members]
         for action in plan({"chromium": wanted}, views, self.now, rules.limits):
             if isinstance(action, Spawn):

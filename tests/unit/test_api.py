@@ -16,7 +16,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.histogram import Histogram
 from pwgrid.proxy.api import bounded_bodies
 from pwgrid.proxy.api.app import create_app
-from pwgrid.proxy.connect.connect_metrics import Figures
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
@@ -41,7 +41,7 @@ class Grid:
     roster = Roster()
     registry = Away()
     settings = Settings()
-    gateway = SimpleNamespace(counts=Counts(), figures=Figures())
+    gateway = SimpleNamespace(counts=Counts(), figures=ConnectFigures())
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
 
 

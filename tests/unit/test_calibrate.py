@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from pwgrid.cli.calibrate import load_generator, plot, sizing, write
 from pwgrid.cli.calibrate import main as calibration
-from pwgrid.cli.calibrate.measure import Asked, settings_for
+from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.cli.main import main
 from pwgrid.cli.run_defaults import as_environment
@@ -226,14 +226,14 @@ def test_a_directory_where_no_file_can_be_replaced_is_said_before_anything_is_me
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path / "there")  # root may write anywhere
     monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
     loaded = replace(load_settings(None, {}, {}), config_file=tmp_path / "grid.toml")
-    asked = Asked(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
+    asked = CalibrateOptions(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
     with pytest.raises(GridError, match=r"grid.toml cannot be written: name another file by --config"):
         calibration.main(asked, loaded, [], {})
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
     loaded = replace(load_settings(None, {}, {}), config_file=tmp_path / "none/grid.toml")
-    asked = Asked(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
+    asked = CalibrateOptions(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
     with pytest.raises(GridError, match=r"none/grid.toml cannot be written: name another file by --config"):
         calibration.main(asked, loaded, [], {})
 
@@ -242,7 +242,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Pa
     "variable", ["PWGRID_CHROMIUM_WORKERS", "CHROMIUM_WORKERS", "PWGRID_MAX_WORKER_RSS_MIB", "MAX_WORKER_MEMORY_MIB"]
 )
 def test_no_variable_of_the_user_overrides_what_is_set_for_the_measurement(variable: str) -> None:
-    asked = Asked(None, None, "chromium", 1.0, 9, None, write=False, as_json=False)
+    asked = CalibrateOptions(None, None, "chromium", 1.0, 9, None, write=False, as_json=False)
     settings = load_settings(None, {variable: "4", **as_environment(settings_for(asked))}, {}).settings
     assert (settings.chromium_workers, settings.max_worker_memory_mib) == (1, 0)
 
@@ -260,7 +260,7 @@ def test_what_was_measured_is_told_also_where_a_file_cannot_be_written(
     as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: replace(FOUND, steps=steps(1.0, 1.5)))
-    asked = Asked(None, None, "chromium", 1.0, 2, tmp_path / "none/x.svg", write=False, as_json=as_json)
+    asked = CalibrateOptions(None, None, "chromium", 1.0, 2, tmp_path / "none/x.svg", write=False, as_json=as_json)
     with pytest.raises(GridError, match=r"none/x.svg cannot be written"):
         calibration.main(asked, load_settings(None, {}, {}), [], {})
     assert "chromium_workers" in capsys.readouterr().out
@@ -318,7 +318,7 @@ def test_a_script_that_is_not_there_is_refused_before_a_grid_is_started(
 ) -> None:
     monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
     script = tmp_path / "none.py"
-    asked = Asked(None, script, "chromium", 1.0, 1, None, write=False, as_json=False)
+    asked = CalibrateOptions(None, script, "chromium", 1.0, 1, None, write=False, as_json=False)
     with pytest.raises(GridError, match="there is no such file"):
         calibration.main(asked, load_settings(None, {}, {}), [], {})
     assert capsys.readouterr().out == ""

@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 
 from pwgrid.common.wait_for_tasks import end_task
-from pwgrid.control.silence import LATE_S
+from pwgrid.control.frozen_peer import LATE_S
 from pwgrid.worker.browser.server import CanaryResult
 from pwgrid.worker.health import wait_until_hung, wait_until_sick
 

@@ -14,26 +14,25 @@ import click
 import pytest
 
 from pwgrid.cli.commands.install import _agreed
-from pwgrid.cli.install import apply, host_facts, systemd
-from pwgrid.cli.install.apply import remove_rest
+from pwgrid.cli.install import host_facts, make_and_remove, systemd
 from pwgrid.cli.install.install_steps import (
     Command,
     Directory,
     Handover,
     Present,
     Record,
-    Removal,
+    Requirements,
     TextFile,
     User,
-    Wanted,
     described,
     digest,
     record,
-    removal,
     steps,
 )
-from pwgrid.cli.install.installation import Asked, Places, status_note
+from pwgrid.cli.install.installation import InstallOptions, Places, status_note
+from pwgrid.cli.install.make_and_remove import remove_rest
 from pwgrid.cli.install.service_file_texts import Service, rotation, service_unit, socket_unit, supervisor_program
+from pwgrid.cli.install.uninstall_steps import Removal, removal
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.model import Settings
@@ -43,13 +42,13 @@ ETC, HOME = Path("/etc/grid"), Path("/var/lib/grid")
 UNIT = TextFile(ETC / "unit", "new\n")
 SETTINGS = TextFile(ETC / "toml", "shipped\n", operators=True)
 SECRET = TextFile(ETC / "token", "s3cret\n", 0o600, operators=True, is_secret=True)
-WANTED = Wanted(User("grid", HOME), (Directory(ETC), Directory(HOME)), (SETTINGS, SECRET, UNIT))
+WANTED = Requirements(User("grid", HOME), (Directory(ETC), Directory(HOME)), (SETTINGS, SECRET, UNIT))
 NOTHING = Present({}, (), has_user=False)
 FRESH = Record("systemd", {"port": 1})
 UNITS = ("pwgrid.socket", "pwgrid.service")
 
 
-def after(done: Wanted, **changed: str) -> Present:
+def after(done: Requirements, **changed: str) -> Present:
     """What is there once it was installed, with some files changed (by name)."""
     files = {each.path: changed.get(each.path.name, each.text) for each in done.files}
     return Present(files, {each.path for each in done.directories}, has_user=True)
@@ -115,7 +114,7 @@ def test_what_was_changed_since_is_left_unless_everything_is_to_go() -> None:
 
 def test_a_directory_of_everybody_that_had_to_be_made_goes_only_if_it_is_empty() -> None:
     places = Places.of(user=True)
-    made = record(Wanted(None, places.directories(places.units, places.config), ()), NOTHING, None, FRESH)
+    made = record(Requirements(None, places.directories(places.units, places.config), ()), NOTHING, None, FRESH)
     found = removal(made, {}, places.own, purge=True)
     assert found.directories == (places.units, places.units.parent, places.config, places.config.parent)
     assert found.whole == {places.config}
@@ -304,19 +303,19 @@ def test_a_directory_that_others_may_not_enter_is_found_but_not_above_what_the_s
 
 def test_what_was_asked_for_before_is_asked_for_again() -> None:
     before = Record("systemd", {"host": "0.0.0.0", "port": 9000, "token": True})
-    assert Asked().after(before) == before.options
-    assert Asked(port=1).after(before) == {**before.options, "port": 1}
-    assert Asked(host="localhost").after(None) == {"host": "127.0.0.1", "port": 8080, "token": True}
+    assert InstallOptions().after(before) == before.options
+    assert InstallOptions(port=1).after(before) == {**before.options, "port": 1}
+    assert InstallOptions(host="localhost").after(None) == {"host": "127.0.0.1", "port": 8080, "token": True}
 
 
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        (Asked(host="example.org"), "--host: 'example.org' is no address"),
-        (Asked(host="::", token=False), "--no-token: other hosts can reach ::"),
+        (InstallOptions(host="example.org"), "--host: 'example.org' is no address"),
+        (InstallOptions(host="::", token=False), "--no-token: other hosts can reach ::"),
     ],
 )
-def test_an_address_without_protection_or_that_is_none_is_refused(asked: Asked, sentence: str) -> None:
+def test_an_address_without_protection_or_that_is_none_is_refused(asked: InstallOptions, sentence: str) -> None:
     with pytest.raises(click.UsageError, match=re.escape(sentence)):
         asked.after(None)
 
@@ -346,10 +345,10 @@ def user_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_run_by_sys
 
 def test_a_running_systemd_ends_the_grid_and_forgets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user_units(tmp_path, monkeypatch, is_run_by_systemd=True)
-    assert [each.argv for each in systemd.stop(Asked(user=True))] == [
+    assert [each.argv for each in systemd.stop(InstallOptions(user=True))] == [
         ("systemctl", "--user", "disable", "--now", *UNITS)
     ]
-    assert [each.argv[2] for each in systemd.forget(Asked(user=True))] == ["daemon-reload", "reset-failed"]
+    assert [each.argv[2] for each in systemd.forget(InstallOptions(user=True))] == ["daemon-reload", "reset-failed"]
 
 
 @pytest.mark.skipif(
@@ -359,8 +358,8 @@ def test_on_an_image_an_uninstallation_asks_no_systemd_and_leaves_no_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units = user_units(tmp_path, monkeypatch, is_run_by_systemd=False)
-    apply.run(Command(("systemctl", "--user", "enable", *UNITS)))
+    make_and_remove.run(Command(("systemctl", "--user", "enable", *UNITS)))
     assert sorted(each.name for each in (units / "default.target.wants").iterdir()) == sorted(UNITS)
-    for each in (*systemd.stop(Asked(user=True)), *systemd.forget(Asked(user=True))):
-        apply.run(each)
+    for each in (*systemd.stop(InstallOptions(user=True)), *systemd.forget(InstallOptions(user=True))):
+        make_and_remove.run(each)
     assert not [each for each in units.rglob("*") if each.is_symlink()]

@@ -12,10 +12,10 @@ from pwgrid import __version__
 from pwgrid.common.histogram import Histogram
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.policy import end_reason_classes
-from pwgrid.master.workers.event_counts import Tally
+from pwgrid.master.workers.event_counts import EventCounts
 from pwgrid.proxy.api import metric_families as families
 from pwgrid.proxy.api.metrics import Scrape, exposition
-from pwgrid.proxy.connect.connect_metrics import Figures, Waited
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Waited
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
@@ -35,8 +35,8 @@ WORKERS = {
 }
 
 
-def tally() -> Tally:
-    tally = Tally()
+def tally() -> EventCounts:
+    tally = EventCounts()
     tally.starts = 4
     tally.launch.observe(0.7)
     tally.drain.observe(20.0)
@@ -84,7 +84,7 @@ def roster() -> Roster:
 
 
 def scrape(**changes: Any) -> Scrape:
-    figures = Figures()
+    figures = ConnectFigures()
     for phase in ("queue", "selection", "handoff"):
         getattr(figures.phases[CHROMIUM], phase).observe(0.002)
     figures.waits[CHROMIUM, Waited.ABANDONED].observe(3.0)
@@ -233,7 +233,7 @@ def test_a_worker_has_a_label_only_if_somebody_asks_for_it() -> None:
 
 def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
     nothing = RegistrySnapshot({}, {}, {}, {}, 0)
-    found = read(Scrape(nothing, Roster(), Counts(), Figures(), {}, {}, Histogram((1.0,)), is_ready=False))
+    found = read(Scrape(nothing, Roster(), Counts(), ConnectFigures(), {}, {}, Histogram((1.0,)), is_ready=False))
     assert found["pwgrid_ready",] == 0
     assert found["pwgrid_counter_repairs_total",] == 0
 

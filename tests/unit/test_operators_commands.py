@@ -13,7 +13,7 @@ import pytest
 from pwgrid.cli import exit_codes, reload_scale_upgrade
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.drain import describe_end, is_good, progress
-from pwgrid.cli.reload_scale_upgrade import VersionChange, read_scale, reload_text
+from pwgrid.cli.reload_scale_upgrade import UpgradeRequest, read_scale, reload_text
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 from tests.support.display import Recorded
@@ -114,7 +114,7 @@ def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str
     shown = Recorded()
     monkeypatch.setattr(reload_scale_upgrade, "ask", lambda *_, **__: looks_like(A, B, proxy=10))
     monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter(looks))
-    return VersionChange(GRID, force=True).wait(shown), shown.lines
+    return UpgradeRequest(GRID, force=True).wait(shown), shown.lines
 
 
 LINGERS = {"status": "draining", "active": 3, "drainLeftS": 3581.4}
@@ -160,7 +160,7 @@ def test_a_version_change_waits_for_no_session_and_says_how_many_go_on(monkeypat
 def test_workers_that_lingered_before_the_version_change_are_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reload_scale_upgrade, "ask", lambda *_, **__: looks_like(A, B | LINGERS, proxy=10))
     monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
-    done = VersionChange(GRID, force=True).wait(Recorded())
+    done = UpgradeRequest(GRID, force=True).wait(Recorded())
     assert done == "the master, the proxy and 1 worker run the new code (version 2)"
 
 

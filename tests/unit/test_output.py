@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pwgrid.cli.announce_start import say, say_for_now
+from pwgrid.cli.announce_ready import say, say_for_now
 from pwgrid.cli.output import as_json, compact, one_line, printable
 from pwgrid.cli.watch_and_follow import follow_sessions
 

@@ -4,10 +4,10 @@ import pytest
 
 from pwgrid.common.readiness import why_not_ready
 from pwgrid.common.types import BrowserType
-from pwgrid.master.workers.pool import Figures
+from pwgrid.master.workers.pool import PoolFigures
 
-FULL, PART, NONE = Figures(2, 2, None), Figures(2, 1, None), Figures(2, 0, None)
-BROKEN, UNWANTED = Figures(1, 0, "firefox did not start: no display"), Figures(0, 0, None)
+FULL, PART, NONE = PoolFigures(2, 2, None), PoolFigures(2, 1, None), PoolFigures(2, 0, None)
+BROKEN, UNWANTED = PoolFigures(1, 0, "firefox did not start: no display"), PoolFigures(0, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ BROKEN, UNWANTED = Figures(1, 0, "firefox did not start: no display"), Figures(0
     ],
 )
 def test_the_grid_is_ready_when_each_pool_that_is_wanted_can_take_a_session(
-    chromium: Figures, firefox: Figures, is_started: bool, sentence: str | None
+    chromium: PoolFigures, firefox: PoolFigures, is_started: bool, sentence: str | None
 ) -> None:
-    pools: dict[BrowserType, Figures] = {"chromium": chromium, "firefox": firefox}
+    pools: dict[BrowserType, PoolFigures] = {"chromium": chromium, "firefox": firefox}
     assert why_not_ready(pools, is_started=is_started, is_stopping=False, host_guard=None) == sentence
 
 
 def test_a_grid_that_stops_and_a_host_without_memory_are_not_ready_whatever_the_pools_are() -> None:
-    pools: dict[BrowserType, Figures] = {"chromium": FULL}
+    pools: dict[BrowserType, PoolFigures] = {"chromium": FULL}
     guard = "the host is short of memory"
     assert why_not_ready(pools, is_started=True, is_stopping=False, host_guard=guard) == guard
     stopping = why_not_ready(pools, is_started=True, is_stopping=True, host_guard=guard)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pwgrid.master.shutdown_order import SECOND_SIGNAL_AFTER_S, Phase, Shutdown, Step
+from pwgrid.master.shutdown_order import SECOND_SIGNAL_AFTER_S, Shutdown, ShutdownPhase, Step
 
 
 def test_what_others_use_ends_after_them() -> None:
     shutdown = Shutdown()
     assert shutdown.ask(10.0)
     walk = [shutdown.phase] + [shutdown.step(step) for step in (Step.WORKERS_GONE, Step.PROXY_GONE, Step.REDIS_GONE)]
-    assert walk == [Phase.WORKERS, Phase.PROXY, Phase.REDIS, Phase.DONE]
+    assert walk == [ShutdownPhase.WORKERS, ShutdownPhase.PROXY, ShutdownPhase.REDIS, ShutdownPhase.DONE]
 
 
 @pytest.mark.parametrize("step", [Step.PROXY_GONE, Step.REDIS_GONE])

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.worker_plan import (
-    Action,
     Drain,
     Hurry,
     Limits,
+    PlannedWorker,
+    PlanStep,
+    PoolTarget,
     Serve,
     Spawn,
-    Wanted,
-    WorkerView,
     next_start,
     plan,
 )
@@ -27,15 +27,15 @@ S = WorkerStatus
 MANY = Limits(max_starting=100)
 
 
-def views(*statuses: WorkerStatus) -> list[WorkerView]:
-    return [WorkerView(f"w{n}", "chromium", status, started_at=float(n)) for n, status in enumerate(statuses)]
+def views(*statuses: WorkerStatus) -> list[PlannedWorker]:
+    return [PlannedWorker(f"w{n}", "chromium", status, started_at=float(n)) for n, status in enumerate(statuses)]
 
 
-def decide(workers: int, there: list[WorkerView], limits: Limits = MANY) -> list[Action]:
-    return plan({"chromium": Wanted(workers)}, there, 100.0, limits)
+def decide(workers: int, there: list[PlannedWorker], limits: Limits = MANY) -> list[PlanStep]:
+    return plan({"chromium": PoolTarget(workers)}, there, 100.0, limits)
 
 
-def spawns(actions: list[Action]) -> int:
+def spawns(actions: list[PlanStep]) -> int:
     return sum(isinstance(action, Spawn) for action in actions)
 
 
@@ -60,12 +60,12 @@ def test_no_more_start_in_parallel_than_allowed() -> None:
 
 
 def test_the_parallel_starts_are_shared_between_the_pools() -> None:
-    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(5), "firefox": Wanted(5)}
+    wanted: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(5), "firefox": PoolTarget(5)}
     assert plan(wanted, [], 0.0, Limits(max_starting=2)) == [Spawn("chromium"), Spawn("firefox")]
 
 
 def test_a_pool_in_backoff_waits_and_the_others_go_on() -> None:
-    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(1, not_before=100.5), "firefox": Wanted(1)}
+    wanted: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(1, not_before=100.5), "firefox": PoolTarget(1)}
     assert plan(wanted, [], 100.0, MANY) == [Spawn("firefox")]
     assert next_start(wanted, 100.0) == 100.5
     assert plan(wanted, [], 100.5, MANY) == [Spawn("chromium"), Spawn("firefox")]
@@ -92,10 +92,10 @@ def test_memory_holds_back_no_worker_that_is_not_extra() -> None:
 
 def test_scaling_down_drains_starting_ones_then_idle_ones_then_the_least_busy() -> None:
     there = [
-        WorkerView("busy", "chromium", S.AVAILABLE, active=4, started_at=1.0),
-        WorkerView("idle", "chromium", S.AVAILABLE, active=0, started_at=2.0),
-        WorkerView("half", "chromium", S.AVAILABLE, active=2, started_at=3.0),
-        WorkerView("new", "chromium", S.STARTING, started_at=4.0),
+        PlannedWorker("busy", "chromium", S.AVAILABLE, active=4, started_at=1.0),
+        PlannedWorker("idle", "chromium", S.AVAILABLE, active=0, started_at=2.0),
+        PlannedWorker("half", "chromium", S.AVAILABLE, active=2, started_at=3.0),
+        PlannedWorker("new", "chromium", S.STARTING, started_at=4.0),
     ]
     assert [action.worker_id for action in decide(3, there) if isinstance(action, Drain)] == ["new"]
     assert [action.worker_id for action in decide(1, there) if isinstance(action, Drain)] == ["new", "idle", "half"]
@@ -106,9 +106,9 @@ def test_scaling_down_drains_nothing_twice() -> None:
     assert decide(1, views(S.AVAILABLE, S.DRAINING, S.STOPPED, S.LOST)) == []
 
 
-def recycled(*statuses: WorkerStatus, due: int = 1) -> list[WorkerView]:
+def recycled(*statuses: WorkerStatus, due: int = 1) -> list[PlannedWorker]:
     return [
-        WorkerView(f"w{n}", "chromium", status, started_at=float(n), recycle="memory" if n < due else None)
+        PlannedWorker(f"w{n}", "chromium", status, started_at=float(n), recycle="memory" if n < due else None)
         for n, status in enumerate(statuses)
     ]
 
@@ -139,10 +139,10 @@ def test_a_recycle_that_can_have_no_replacement_drains_first() -> None:
 
 def test_a_pool_in_backoff_recycles_nothing() -> None:
     there = recycled(S.AVAILABLE, S.AVAILABLE)
-    assert plan({"chromium": Wanted(2, not_before=200.0)}, there, 100.0, MANY) == []
+    assert plan({"chromium": PoolTarget(2, not_before=200.0)}, there, 100.0, MANY) == []
 
 
-def as_it_can_be(view: WorkerView) -> WorkerView:
+def as_it_can_be(view: PlannedWorker) -> PlannedWorker:
     if view.status is not S.DRAINING:
         view = replace(view, lingers_until=None)
     if view.status in (S.STARTING, S.SPARE):
@@ -152,7 +152,7 @@ def as_it_can_be(view: WorkerView) -> WorkerView:
 
 VIEWS = st.lists(
     st.builds(
-        WorkerView,
+        PlannedWorker,
         worker_id=st.uuids().map(str),
         pool=st.sampled_from(["chromium", "firefox"]),
         status=st.sampled_from(WorkerStatus),
@@ -166,15 +166,15 @@ VIEWS = st.lists(
 )
 
 
-WISHES = st.builds(Wanted, workers=st.integers(0, 4), spares=st.integers(0, 3), is_quiet=st.booleans())
+WISHES = st.builds(PoolTarget, workers=st.integers(0, 4), spares=st.integers(0, 3), is_quiet=st.booleans())
 
 
 @given(VIEWS, WISHES, WISHES, st.integers(1, 3), st.integers(0, 5), st.integers(1, 4))
 def test_no_plan_breaks_a_bound(
-    there: list[WorkerView], chromium: Wanted, firefox: Wanted, surge: int, memory: int, starting: int
+    there: list[PlannedWorker], chromium: PoolTarget, firefox: PoolTarget, surge: int, memory: int, starting: int
 ) -> None:
     limits = Limits(max_starting=starting, max_surge=surge, memory_for=memory)
-    wanted: dict[BrowserType, Wanted] = {"chromium": chromium, "firefox": firefox}
+    wanted: dict[BrowserType, PoolTarget] = {"chromium": chromium, "firefox": firefox}
     actions = plan(wanted, there, 100.0, limits)
     already = sum(view.status is S.STARTING for view in there)
     assert spawns(actions) <= max(0, starting - already)
@@ -208,13 +208,13 @@ def test_no_plan_breaks_a_bound(
         assert not lost_healthy or len(kept) >= wish.workers or len(healthy) >= wish.workers
 
 
-def _is_settled(view: WorkerView) -> bool:
+def _is_settled(view: PlannedWorker) -> bool:
     return view.status is S.AVAILABLE or (view.status is S.SPARE and view.spare)
 
 
 @given(VIEWS, st.integers(0, 4), st.integers(0, 3))
 def test_following_the_plan_comes_to_rest_with_what_is_wanted(
-    there: list[WorkerView], workers: int, spares: int
+    there: list[PlannedWorker], workers: int, spares: int
 ) -> None:
     limits = Limits(max_starting=2, max_surge=4)
     now = {view.worker_id: view for view in there if view.pool == "chromium"}
@@ -224,7 +224,7 @@ def test_following_the_plan_comes_to_rest_with_what_is_wanted(
             break
         for n, action in enumerate(actions):
             if isinstance(action, Spawn):
-                now[f"{turn}-{n}"] = WorkerView(f"{turn}-{n}", "chromium", S.STARTING, spare=action.spare)
+                now[f"{turn}-{n}"] = PlannedWorker(f"{turn}-{n}", "chromium", S.STARTING, spare=action.spare)
             elif isinstance(action, Hurry):
                 now[action.worker_id] = replace(now[action.worker_id], lingers_until=None)
             elif isinstance(action, Serve):
@@ -244,12 +244,14 @@ def test_following_the_plan_comes_to_rest_with_what_is_wanted(
     assert (max(spares, busy) if workers else 0) <= len(waiting) <= (spares + busy if workers else 0)
 
 
-def spare(name: str, status: WorkerStatus = S.SPARE, started_at: float = 0.0, recycle: str | None = None) -> WorkerView:
-    return WorkerView(name, "chromium", status, started_at=started_at, recycle=recycle, spare=True)
+def spare(
+    name: str, status: WorkerStatus = S.SPARE, started_at: float = 0.0, recycle: str | None = None
+) -> PlannedWorker:
+    return PlannedWorker(name, "chromium", status, started_at=started_at, recycle=recycle, spare=True)
 
 
-def wanting(workers: int, spares: int, *, is_quiet: bool = False) -> dict[BrowserType, Wanted]:
-    return {"chromium": Wanted(workers, spares=spares, is_quiet=is_quiet)}
+def wanting(workers: int, spares: int, *, is_quiet: bool = False) -> dict[BrowserType, PoolTarget]:
+    return {"chromium": PoolTarget(workers, spares=spares, is_quiet=is_quiet)}
 
 
 def test_spares_start_beside_what_serves() -> None:
@@ -299,14 +301,14 @@ def test_a_warm_spare_serves_before_one_that_starts_and_the_oldest_first() -> No
 
 
 def test_one_that_was_told_to_serve_is_told_once() -> None:
-    told = WorkerView("x", "chromium", S.SPARE)
+    told = PlannedWorker("x", "chromium", S.SPARE)
     assert plan(wanting(2, 0), [*views(S.AVAILABLE, S.DRAINING), told], 100.0, MANY) == []
 
 
 def test_a_spare_serves_while_nothing_may_start() -> None:
     there = [*views(S.AVAILABLE, S.DRAINING), spare("x")]
     assert plan(wanting(2, 1), there, 100.0, Limits(no_spawns="memory is short")) == [Serve("x")]
-    backing_off: dict[BrowserType, Wanted] = {"chromium": Wanted(2, not_before=200.0, spares=1)}
+    backing_off: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(2, not_before=200.0, spares=1)}
     assert plan(backing_off, there, 100.0, MANY) == [Serve("x")]
 
 
@@ -349,22 +351,22 @@ def test_a_spare_that_is_to_be_recycled_serves_only_where_there_is_no_other() ->
 
 
 def test_a_recycle_takes_a_spare_for_the_replacement() -> None:
-    due = WorkerView("due", "chromium", S.AVAILABLE, recycle="memory")
+    due = PlannedWorker("due", "chromium", S.AVAILABLE, recycle="memory")
     others = views(S.AVAILABLE)
     assert plan(wanting(2, 0), [due, *others, spare("x")], 100.0, MANY) == [Serve("x")]
-    serving = WorkerView("x", "chromium", S.AVAILABLE)
+    serving = PlannedWorker("x", "chromium", S.AVAILABLE)
     assert plan(wanting(2, 0), [due, *others, serving], 100.0, MANY) == [Drain("due", "memory")]
 
 
 def test_a_recycle_without_memory_for_another_worker_waits_for_the_spare_that_there_is() -> None:
-    due = WorkerView("due", "chromium", S.AVAILABLE, recycle="memory")
+    due = PlannedWorker("due", "chromium", S.AVAILABLE, recycle="memory")
     there = [due, *views(S.AVAILABLE), spare("x")]
     assert plan(wanting(2, 0), there, 100.0, Limits(memory_for=0)) == [Serve("x")]
 
 
-def unasked(name: str, *, active: int = 0) -> WorkerView:
+def unasked(name: str, *, active: int = 0) -> PlannedWorker:
     """A spare that a selection has let serve, before the worker in whose place it does so has left."""
-    return WorkerView(name, "chromium", S.AVAILABLE, active=active, spare=True)
+    return PlannedWorker(name, "chromium", S.AVAILABLE, active=active, spare=True)
 
 
 def test_a_spare_that_serves_unasked_is_not_too_many() -> None:
@@ -382,8 +384,8 @@ def test_a_spare_that_serves_unasked_is_not_dropped_while_it_has_sessions() -> N
     assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x")], 100.0, MANY) == [Drain("x", "spare")]
 
 
-def lingering(name: str, until: float = 4000.0, *, recycle: str | None = None) -> WorkerView:
-    return WorkerView(name, "chromium", S.DRAINING, active=1, recycle=recycle, lingers_until=until)
+def lingering(name: str, until: float = 4000.0, *, recycle: str | None = None) -> PlannedWorker:
+    return PlannedWorker(name, "chromium", S.DRAINING, active=1, recycle=recycle, lingers_until=until)
 
 
 def test_those_that_linger_take_no_place_of_others() -> None:
@@ -398,7 +400,7 @@ def test_those_that_linger_take_no_place_of_others() -> None:
 def test_a_recycle_does_not_wait_for_the_sessions_of_the_one_before() -> None:
     there = [lingering("w9", recycle="upgrade"), *recycled(S.AVAILABLE, S.AVAILABLE)]
     assert decide(2, there, Limits(max_surge=1)) == [Spawn("chromium")]
-    assert decide(2, [*there, WorkerView("new", "chromium", S.AVAILABLE)], Limits(max_surge=1)) == [
+    assert decide(2, [*there, PlannedWorker("new", "chromium", S.AVAILABLE)], Limits(max_surge=1)) == [
         Drain("w0", "memory")
     ]
 
@@ -413,19 +415,19 @@ def test_on_a_host_without_memory_the_one_that_lingers_for_longest_gets_less_tim
 
 
 def test_they_get_less_time_one_after_the_other() -> None:
-    hurried = WorkerView("early", "chromium", S.DRAINING, active=1)
-    elsewhere = WorkerView("fox", "firefox", S.STOPPED)
+    hurried = PlannedWorker("early", "chromium", S.DRAINING, active=1)
+    elsewhere = PlannedWorker("fox", "firefox", S.STOPPED)
     for leaving in (hurried, elsewhere):
         there = [*views(S.AVAILABLE), lingering("late"), leaving]
         for limits in NO_MEMORY:
-            wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(2), "firefox": Wanted(0)}
+            wanted: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(2), "firefox": PoolTarget(0)}
             assert plan(wanted, there, 100.0, limits) == []
 
 
 def test_another_pool_s_worker_makes_room_too() -> None:
-    wanted: dict[BrowserType, Wanted] = {"chromium": Wanted(1), "firefox": Wanted(1)}
-    fox = WorkerView("fox", "firefox", S.DRAINING, active=1, lingers_until=3000.0)
-    there = [fox, WorkerView("vixen", "firefox", S.AVAILABLE), lingering("old")]
+    wanted: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(1), "firefox": PoolTarget(1)}
+    fox = PlannedWorker("fox", "firefox", S.DRAINING, active=1, lingers_until=3000.0)
+    there = [fox, PlannedWorker("vixen", "firefox", S.AVAILABLE), lingering("old")]
     assert plan(wanted, there, 100.0, Limits(memory_for=0)) == [Hurry("fox", "the host is short of memory")]
 
 
@@ -433,7 +435,7 @@ def test_as_long_as_nothing_has_to_start_they_may_linger_on_a_full_host() -> Non
     there = [*views(S.AVAILABLE, S.AVAILABLE), lingering("old")]
     assert decide(2, there, Limits(memory_for=0)) == []
     assert plan(wanting(2, 1), there, 100.0, Limits(max_surge=4, memory_for=0)) == []  # nor has a spare to
-    backing_off: dict[BrowserType, Wanted] = {"chromium": Wanted(3, not_before=200.0)}
+    backing_off: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(3, not_before=200.0)}
     assert plan(backing_off, there, 100.0, Limits(memory_for=0)) == []
 
 

@@ -19,7 +19,7 @@ from pwgrid.master.policy.worker_state_machine import (
     PHASES,
     REPEATED,
     SERVE_GRACE_S,
-    Do,
+    Action,
     Phase,
     PhaseEvent,
     Purpose,
@@ -110,7 +110,7 @@ def test_a_spare_waits_for_as_long_as_nobody_needs_it_and_has_a_deadline_once_it
     worker = WorkerLife.forked(W.SPARE, NOW, TIMES)
     worker.says(E.WAITS, "", NOW + 1, TIMES)
     assert (worker.status, worker.ready_by) == (S.SPARE, math.inf)
-    assert worker.serve(NOW + 2) == [Do.SEND_SERVE]
+    assert worker.serve(NOW + 2) == [Action.SEND_SERVE]
     assert (worker.purpose, worker.ready_by) == (W.SERVE, NOW + 2 + SERVE_GRACE_S)
     worker.says(E.SERVES, "", NOW + 3, TIMES)
     assert (worker.status, worker.ready_by) == (S.AVAILABLE, math.inf)
@@ -126,7 +126,7 @@ def test_one_that_was_told_to_serve_while_it_started_has_a_deadline_to_register(
 
 def test_a_spare_that_a_selection_lets_serve_is_available_before_it_says_so() -> None:
     spare = life(S.SPARE, W.SPARE)
-    assert spare.serves_in_place(NOW) == [Do.SEND_SERVE]
+    assert spare.serves_in_place(NOW) == [Action.SEND_SERVE]
     assert (spare.status, spare.purpose, spare.ready_by) == (S.AVAILABLE, W.SERVE, math.inf)
     assert spare.says(E.SERVES, "", NOW + 1, TIMES) == []
     assert spare.serves_in_place(NOW) == []
@@ -141,7 +141,7 @@ def test_only_a_spare_takes_the_place_of_another_one(worker: WorkerLife) -> None
 
 def test_a_drain_is_told_limited_and_left_in_redis() -> None:
     worker = life(S.AVAILABLE)
-    asked = [Do.LIMIT_DRAIN, Do.SEND_DRAIN, Do.LEAVE_DRAIN]
+    asked = [Action.LIMIT_DRAIN, Action.SEND_DRAIN, Action.LEAVE_DRAIN]
     assert worker.drain(W.END, "shutdown", NOW, TIMES) == asked
     assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "shutdown", NOW + 100.0)
     assert worker.drain_by == NOW + 100.0 + DRAIN_GRACE_S
@@ -160,7 +160,7 @@ def test_one_that_has_ended_is_not_drained(worker: WorkerLife) -> None:
 
 def test_a_planned_recycle_has_more_time_and_is_not_left_in_redis_where_it_would_have_less() -> None:
     worker = life(S.AVAILABLE)
-    assert worker.drain(W.RECYCLE, "memory", NOW, TIMES) == [Do.LIMIT_DRAIN, Do.SEND_DRAIN]
+    assert worker.drain(W.RECYCLE, "memory", NOW, TIMES) == [Action.LIMIT_DRAIN, Action.SEND_DRAIN]
     assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "memory", NOW + 5000.0)
     assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
     assert worker.drain(W.RECYCLE, "age", NOW + 1, TIMES) == []
@@ -170,7 +170,7 @@ def test_a_planned_recycle_has_more_time_and_is_not_left_in_redis_where_it_would
 def test_who_may_not_wait_leaves_a_worker_that_lingers_less_time(wanted: Purpose) -> None:
     worker = life(S.AVAILABLE)
     worker.drain(W.RECYCLE, "memory", NOW, TIMES)
-    asked = [Do.LIMIT_DRAIN, Do.SEND_DRAIN, Do.LEAVE_DRAIN]
+    asked = [Action.LIMIT_DRAIN, Action.SEND_DRAIN, Action.LEAVE_DRAIN]
     assert worker.drain(wanted, "because", NOW + 1, TIMES) == asked
     assert (worker.reason, worker.sessions_until) == ("because", NOW + 101.0)
     assert worker.drain_by == NOW + 101.0 + DRAIN_GRACE_S
@@ -186,7 +186,7 @@ def test_a_drain_that_is_nearly_over_is_not_prolonged_by_another_one() -> None:
 def test_who_wants_the_end_now_is_heard_when_the_time_is_over_already() -> None:
     worker = life(S.AVAILABLE)
     worker.drain(W.END, "shutdown", NOW, TIMES)
-    assert Do.SEND_DRAIN in worker.drain(W.END_NOW, "shutdown", NOW + 101, TIMES)
+    assert Action.SEND_DRAIN in worker.drain(W.END_NOW, "shutdown", NOW + 101, TIMES)
     assert worker.sessions_until == NOW + 100.0
 
 
@@ -204,11 +204,15 @@ def test_a_worker_lingers_while_its_sessions_have_more_time_than_those_of_other_
 @pytest.mark.parametrize(("told", "drain_s"), [(7.0, 7.0), (None, 5000.0)])
 def test_a_worker_that_drains_of_its_own_accord_has_the_time_that_it_says(told: float | None, drain_s: float) -> None:
     worker = life(S.AVAILABLE)
-    assert worker.says(E.DRAINS, "lifetime limit", NOW, TIMES, told) == [Do.LIMIT_DRAIN]
+    assert worker.says(E.DRAINS, "lifetime limit", NOW, TIMES, told) == [Action.LIMIT_DRAIN]
     assert (worker.sessions_until, worker.drain_by) == (NOW + drain_s, NOW + drain_s + DRAIN_GRACE_S)
     assert (worker.purpose, worker.reason) == (W.SERVE, "lifetime limit")
     worker.says(E.STOPS, "", NOW + 1, TIMES)
-    assert worker.exits("", is_clean=True, taken_over=False) == [Do.CUT_LINK, Do.TELL_GONE, Do.CLEAN_UP]
+    assert worker.exits("", is_clean=True, taken_over=False) == [
+        Action.CUT_LINK,
+        Action.TELL_GONE,
+        Action.CLEAN_UP,
+    ]
 
 
 def test_a_drain_that_ends_with_an_error_is_a_death() -> None:
@@ -216,37 +220,44 @@ def test_a_drain_that_ends_with_an_error_is_a_death() -> None:
     worker.says(E.DRAINS, "browser crashed", NOW, TIMES)
     worker.says(E.STOPS, "", NOW + 1, TIMES)
     assert worker.exits("browser crashed", is_clean=False, taken_over=False) == [
-        Do.CUT_LINK,
-        Do.COUNT_DEATH,
-        Do.TELL_LOST,
-        Do.CLEAN_UP,
+        Action.CUT_LINK,
+        Action.COUNT_DEATH,
+        Action.TELL_LOST,
+        Action.CLEAN_UP,
     ]
 
 
 def test_a_failed_start_is_one_death() -> None:
     worker = WorkerLife.forked(W.SERVE, NOW, TIMES)
-    assert worker.says(E.FAILS, "the browser is broken", NOW, TIMES) == [Do.COUNT_DEATH, Do.LIMIT_DRAIN]
+    assert worker.says(E.FAILS, "the browser is broken", NOW, TIMES) == [
+        Action.COUNT_DEATH,
+        Action.LIMIT_DRAIN,
+    ]
     assert worker.drain_by == NOW + DRAIN_GRACE_S
     assert worker.says(E.STOPS, "", NOW, TIMES) == []
     # It is not lost: it has told why it ends, and nobody was ever served.
     assert worker.exits("the browser is broken", is_clean=False, taken_over=False) == [
-        Do.CUT_LINK,
-        Do.TELL_GONE,
-        Do.CLEAN_UP,
+        Action.CUT_LINK,
+        Action.TELL_GONE,
+        Action.CLEAN_UP,
     ]
 
 
 def test_a_successor_that_fails_is_lost_with_its_sessions() -> None:
     worker = life(S.DRAINING, phase=P.RUNNING, purpose=W.END, successors=1)
     worker.says(E.FAILS, "the browser server does not answer its new worker", NOW, TIMES)
-    assert Do.TELL_LOST in worker.exits("failed", is_clean=False, taken_over=False)
+    assert Action.TELL_LOST in worker.exits("failed", is_clean=False, taken_over=False)
 
 
 def test_a_worker_that_was_to_end_may_end_as_it_likes() -> None:
     worker = life(S.AVAILABLE)
     worker.drain(W.END_NOW, "shutdown", NOW, TIMES)
     assert not worker.may_be_taken_over(NOW)
-    assert worker.exits("killed", is_clean=False, taken_over=False) == [Do.CUT_LINK, Do.TELL_LOST, Do.CLEAN_UP]
+    assert worker.exits("killed", is_clean=False, taken_over=False) == [
+        Action.CUT_LINK,
+        Action.TELL_LOST,
+        Action.CLEAN_UP,
+    ]
 
 
 # Deaths
@@ -256,16 +267,20 @@ def test_a_dead_worker_whose_browser_server_lives_is_taken_over() -> None:
     worker = life(S.AVAILABLE)
     assert worker.may_be_taken_over(NOW)
     assert worker.exits("SIGKILL", is_clean=False, taken_over=True) == [
-        Do.CUT_LINK,
-        Do.COUNT_DEATH,
-        Do.TELL_TAKEN_OVER,
-        Do.FORK_SUCCESSOR,
+        Action.CUT_LINK,
+        Action.COUNT_DEATH,
+        Action.TELL_TAKEN_OVER,
+        Action.FORK_SUCCESSOR,
     ]
-    assert worker.gets_successor(NOW, TIMES) == [Do.LIMIT_DRAIN]
+    assert worker.gets_successor(NOW, TIMES) == [Action.LIMIT_DRAIN]
     assert (worker.status, worker.phase, worker.purpose, worker.successors) == (S.DRAINING, P.RUNNING, W.RECYCLE, 1)
     assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
     assert not worker.may_be_taken_over(NOW)
-    assert worker.exits("SIGKILL", is_clean=False, taken_over=False) == [Do.CUT_LINK, Do.TELL_LOST, Do.CLEAN_UP]
+    assert worker.exits("SIGKILL", is_clean=False, taken_over=False) == [
+        Action.CUT_LINK,
+        Action.TELL_LOST,
+        Action.CLEAN_UP,
+    ]
 
 
 def test_the_death_of_a_successor_counts_for_nothing() -> None:
@@ -273,7 +288,7 @@ def test_the_death_of_a_successor_counts_for_nothing() -> None:
     worker.says(E.DRAINS, "lifetime limit", NOW, TIMES)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
     worker.gets_successor(NOW, TIMES)
-    assert Do.COUNT_DEATH not in worker.exits("SIGKILL", is_clean=False, taken_over=False)
+    assert Action.COUNT_DEATH not in worker.exits("SIGKILL", is_clean=False, taken_over=False)
 
 
 def test_a_successor_gets_what_is_left_of_the_drain() -> None:
@@ -294,40 +309,43 @@ def test_a_worker_that_was_killed_at_its_drain_deadline_is_not_taken_over() -> N
 def test_where_no_successor_can_be_forked_the_worker_is_lost_and_its_death_counted_once() -> None:
     worker = life(S.AVAILABLE)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
-    assert worker.gets_no_successor() == [Do.TELL_LOST, Do.CLEAN_UP]
+    assert worker.gets_no_successor() == [Action.TELL_LOST, Action.CLEAN_UP]
     assert (worker.status, worker.reason) == (S.LOST, "SIGKILL")
 
 
 def test_a_silent_worker_is_taken_over_once_its_process_has_ended() -> None:
     worker = life(S.AVAILABLE)
     assert worker.falls_silent("silent for 4 s", taken_over=True) == [
-        Do.CUT_LINK,
-        Do.COUNT_DEATH,
-        Do.TELL_TAKEN_OVER,
-        Do.END_PROCESS,
+        Action.CUT_LINK,
+        Action.COUNT_DEATH,
+        Action.TELL_TAKEN_OVER,
+        Action.END_PROCESS,
     ]
     assert worker.may_be_taken_over(NOW + 3)
-    assert worker.exits("killed", is_clean=False, taken_over=True) == [Do.CUT_LINK, Do.FORK_SUCCESSOR]
+    assert worker.exits("killed", is_clean=False, taken_over=True) == [
+        Action.CUT_LINK,
+        Action.FORK_SUCCESSOR,
+    ]
 
 
 def test_a_silent_worker_without_a_browser_server_is_lost_at_once_and_told_once() -> None:
     worker = WorkerLife.forked(W.SERVE, NOW, TIMES)
     silent = worker.falls_silent("silent for 4 s", taken_over=False)
-    assert silent == [Do.CUT_LINK, Do.COUNT_DEATH, Do.TELL_LOST, Do.END_PROCESS]
+    assert silent == [Action.CUT_LINK, Action.COUNT_DEATH, Action.TELL_LOST, Action.END_PROCESS]
     assert (worker.status, worker.reason, worker.ready_by) == (S.LOST, "silent for 4 s", math.inf)
-    assert worker.exits("killed", is_clean=False, taken_over=False) == [Do.CLEAN_UP]
+    assert worker.exits("killed", is_clean=False, taken_over=False) == [Action.CLEAN_UP]
 
 
 def test_a_worker_over_the_hard_memory_limit_has_no_grace() -> None:
     worker = life(S.AVAILABLE)
     large = worker.takes_too_much_memory("memory limit")
-    assert large == [Do.CUT_LINK, Do.COUNT_DEATH, Do.TELL_LOST, Do.KILL_PROCESS]
+    assert large == [Action.CUT_LINK, Action.COUNT_DEATH, Action.TELL_LOST, Action.KILL_PROCESS]
     assert (worker.status, worker.phase) == (S.LOST, P.GIVEN_UP)
 
 
 def test_the_last_resort_kills_what_runs_and_asks_for_no_successor() -> None:
     worker = life(S.AVAILABLE)
-    assert worker.kill() == [Do.KILL_PROCESS]
+    assert worker.kill() == [Action.KILL_PROCESS]
     assert not worker.may_be_taken_over(NOW)
     assert life(S.LOST, phase=P.EXITED).kill() == []
 
@@ -335,8 +353,8 @@ def test_the_last_resort_kills_what_runs_and_asks_for_no_successor() -> None:
 def test_one_that_has_stopped_and_does_not_end_is_told_once() -> None:
     worker = life(S.DRAINING, W.END)
     worker.says(E.STOPS, "", NOW, TIMES)
-    assert Do.TELL_LOST in worker.falls_silent("silent for 4 s", taken_over=False)
-    assert worker.exits("", is_clean=True, taken_over=False) == [Do.CLEAN_UP]
+    assert Action.TELL_LOST in worker.falls_silent("silent for 4 s", taken_over=False)
+    assert worker.exits("", is_clean=True, taken_over=False) == [Action.CLEAN_UP]
 
 
 # A worker of another master
@@ -398,13 +416,13 @@ def test_one_that_was_on_its_way_out_has_the_time_that_was_written_down_for_it()
 def test_a_drain_that_never_arrived_is_asked_for_again(written: str, told: object, is_asked_again: bool) -> None:
     worker = adopted(written)
     worker.opens()
-    assert (Do.SEND_DRAIN in worker.comes_back(told, NOW, TIMES)) is is_asked_again
+    assert (Action.SEND_DRAIN in worker.comes_back(told, NOW, TIMES)) is is_asked_again
 
 
 def test_a_spare_that_never_heard_that_it_is_to_serve_is_told_again() -> None:
     worker = adopted("spare", W.SERVE)
     worker.opens()
-    assert worker.comes_back("spare", NOW + 1, TIMES) == [Do.SEND_SERVE]
+    assert worker.comes_back("spare", NOW + 1, TIMES) == [Action.SEND_SERVE]
     assert worker.ready_by == NOW + 1 + SERVE_GRACE_S
 
 
@@ -424,7 +442,7 @@ def test_an_adopted_successor_has_no_successor() -> None:
 
 def test_one_that_does_not_come_back_is_given_up_like_any_other() -> None:
     worker = adopted("available")
-    assert Do.TELL_LOST in worker.falls_silent("silent for 4 s", taken_over=False)
+    assert Action.TELL_LOST in worker.falls_silent("silent for 4 s", taken_over=False)
 
 
 # Any order of what can happen
@@ -482,22 +500,22 @@ class World:
     now: float = NOW
     kill_at: float = math.inf
     browser_server_lives: bool = True
-    done: Counter[Do] = field(default_factory=Counter)
+    done: Counter[Action] = field(default_factory=Counter)
 
-    def do(self, todo: list[Do]) -> None:
+    def do(self, todo: list[Action]) -> None:
         for what in todo:
             self.done[what] += 1
-            if what is Do.LIMIT_DRAIN:
+            if what is Action.LIMIT_DRAIN:
                 self.kill_at = min(self.kill_at, self.life.drain_by)
-            elif what is Do.FORK_SUCCESSOR and self.forks_fail:
+            elif what is Action.FORK_SUCCESSOR and self.forks_fail:
                 self.do(self.life.gets_no_successor())
-            elif what is Do.FORK_SUCCESSOR:
+            elif what is Action.FORK_SUCCESSOR:
                 self.kill_at, self.script, self.unheard = math.inf, [E.DRAINS, E.STOPS], 0
                 self.do(self.life.gets_successor(self.now, TIMES))
         self.check()
 
     def ends_told(self) -> int:
-        return self.done[Do.TELL_GONE] + self.done[Do.TELL_LOST]
+        return self.done[Action.TELL_GONE] + self.done[Action.TELL_LOST]
 
     def check(self) -> None:
         """What holds at any time."""
@@ -626,16 +644,16 @@ def test_every_life_ends_cleaned_up_is_told_once_and_dies_at_most_once(world: Wo
     assert world.life.status in (S.STOPPED, S.LOST)
     assert world.life.ready_by == math.inf
     assert world.ends_told() == 1
-    assert world.done[Do.CLEAN_UP] == 1
-    assert world.done[Do.CUT_LINK] >= 1
-    for once in (Do.COUNT_DEATH, Do.FORK_SUCCESSOR, Do.TELL_TAKEN_OVER):
+    assert world.done[Action.CLEAN_UP] == 1
+    assert world.done[Action.CUT_LINK] >= 1
+    for once in (Action.COUNT_DEATH, Action.FORK_SUCCESSOR, Action.TELL_TAKEN_OVER):
         assert world.done[once] <= 1
 
 
 @given(worlds(), st.lists(HAPPENINGS, max_size=30))
 def test_no_end_that_was_wanted_is_counted_as_a_death(world: World, happenings: list[str]) -> None:
     for name in happenings:
-        was, deaths = world.life.purpose, world.done[Do.COUNT_DEATH]
+        was, deaths = world.life.purpose, world.done[Action.COUNT_DEATH]
         world.happens(name)
         assert was <= world.life.purpose
-        assert was < W.RECYCLE or world.done[Do.COUNT_DEATH] == deaths
+        assert was < W.RECYCLE or world.done[Action.COUNT_DEATH] == deaths

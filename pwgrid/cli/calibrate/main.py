@@ -10,12 +10,12 @@ import click
 
 from pwgrid.cli import output
 from pwgrid.cli.calibrate import load_generator, measure, plot, sizing, write
-from pwgrid.cli.calibrate.measure import Asked
+from pwgrid.cli.calibrate.measure import CalibrateOptions
 from pwgrid.common.errors import GridError
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded
 
 
-def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+def main(asked: CalibrateOptions, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Measures, prints, and writes what the options ask for. Raises GridError."""
     file = loaded.config_file or Path(environment.get(FILE_VARIABLE) or DEFAULT_FILE)
     _check(asked, file)
@@ -47,7 +47,7 @@ def main(asked: Asked, loaded: Loaded, arguments: Sequence[str], environment: Ma
     )
 
 
-def _check(asked: Asked, file: Path) -> None:
+def _check(asked: CalibrateOptions, file: Path) -> None:
     """Raises GridError for options with which a grid would be started for nothing."""
     if asked.url is not None and asked.script is not None:
         raise click.UsageError("--url and --script: one of them is what a session does")

@@ -15,7 +15,7 @@ import psutil
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.calibrate import load_generator, plot
 from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
-from pwgrid.cli.run import PrivateGrid, Ready
+from pwgrid.cli.run import PrivateGrid, ReadyReport
 from pwgrid.cli.run_defaults import NEVER, as_environment, usable_cores
 from pwgrid.common.errors import GridError
 from pwgrid.common.plural import counted
@@ -37,7 +37,7 @@ PER_CORE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CalibrateOptions:
     """The options of `pwgrid calibrate`: the page (None: a stand-in) or the script that is a session, how many clients
     at once are tried, for how many `seconds` each number of them, and where the results go."""
 
@@ -56,7 +56,7 @@ class Asked:
         return self.most or max(4, int(usable_cores() * PER_CORE))
 
 
-def settings_for(asked: Asked) -> dict[str, object]:
+def settings_for(asked: CalibrateOptions) -> dict[str, object]:
     """The settings of a grid that recycles no worker, refuses no client and runs no canary while it is measured."""
     return {
         "max_concurrent_sessions": max(asked.most_clients, TOGETHER),
@@ -72,7 +72,7 @@ def settings_for(asked: Asked) -> dict[str, object]:
 
 
 def calibrate(
-    asked: Asked,
+    asked: CalibrateOptions,
     settings: Settings,
     arguments: Sequence[str],
     environment: Mapping[str, str],
@@ -93,7 +93,9 @@ def calibrate(
 
 
 class _Calibration:
-    def __init__(self, asked: Asked, settings: Settings, ready: Ready, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, asked: CalibrateOptions, settings: Settings, ready: ReadyReport, say: Callable[[str], None]
+    ) -> None:
         self._asked = asked
         self._metric = settings.memory_metric
         self._ready = ready

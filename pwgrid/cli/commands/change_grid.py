@@ -129,9 +129,9 @@ def _replace_everything(
 ) -> None:
     from pwgrid.cli.ask_grid import find_grid
     from pwgrid.cli.progress import watching
-    from pwgrid.cli.reload_scale_upgrade import VersionChange
+    from pwgrid.cli.reload_scale_upgrade import UpgradeRequest
 
-    change = VersionChange(find_grid(port, runtime_dir), force=force)
+    change = UpgradeRequest(find_grid(port, runtime_dir), force=force)
     is_through = not change.is_needed
     if not change.is_needed:
         done = "nothing to do: the grid runs with the code, browsers and settings that are here now (see --force)"

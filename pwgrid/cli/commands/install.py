@@ -15,7 +15,7 @@ from pwgrid.common.errors import GridError
 
 if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
     from pwgrid.cli.install.install_steps import Record
-    from pwgrid.cli.install.installation import Asked, Installation
+    from pwgrid.cli.install.installation import Installation, InstallOptions
 
 _MANAGERS: Final = ("systemd", "supervisor")
 
@@ -51,9 +51,9 @@ def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> N
     sudo pwgrid install systemd --host 0.0.0.0 --port 9000
     """
     from pwgrid.cli.install import systemd
-    from pwgrid.cli.install.installation import Asked
+    from pwgrid.cli.install.installation import InstallOptions
 
-    _install(systemd.NAME, systemd.installation, Asked(**asked, start=not no_start), dry_run=dry_run, yes=yes)
+    _install(systemd.NAME, systemd.installation, InstallOptions(**asked, start=not no_start), dry_run=dry_run, yes=yes)
 
 
 @install.command("supervisor")
@@ -63,10 +63,16 @@ def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> N
 )
 def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
     """Makes program, system user, settings, token, log and its rotation for supervisord, and starts the grid."""
-    from pwgrid.cli.install import supervisor
-    from pwgrid.cli.install.installation import Asked
+    from pwgrid.cli.install import supervisord
+    from pwgrid.cli.install.installation import InstallOptions
 
-    _install(supervisor.NAME, supervisor.installation, Asked(**asked, start=not no_start), dry_run=dry_run, yes=yes)
+    _install(
+        supervisord.NAME,
+        supervisord.installation,
+        InstallOptions(**asked, start=not no_start),
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 @click.command()
@@ -78,11 +84,11 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
 
     Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
     """
-    from pwgrid.cli.install import apply, install_steps, supervisor, systemd
-    from pwgrid.cli.install.installation import Asked, Places
+    from pwgrid.cli.install import make_and_remove, supervisord, systemd, uninstall_steps
+    from pwgrid.cli.install.installation import InstallOptions, Places
 
-    asked, places = Asked(user=user), Places.of(user=user)
-    record = apply.read_record(places.config)
+    asked, places = InstallOptions(user=user), Places.of(user=user)
+    record = make_and_remove.read_record(places.config)
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
         if purge and record is None and (there := [str(each) for each in places.own if each.is_dir()]):
@@ -90,9 +96,11 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
                 f"not recorded as installed, so it stays: {', '.join(there)}; if no grid uses it, remove it by hand"
             )
         return
-    removal = install_steps.removal(record, apply.contents(map(Path, record.files)), places.own, purge=purge)
-    ending = systemd.stop(asked) if manager == systemd.NAME else supervisor.stop(asked, record)
-    afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisor.forget(record)
+    removal = uninstall_steps.removal(
+        record, make_and_remove.contents(map(Path, record.files)), places.own, purge=purge
+    )
+    ending = systemd.stop(asked) if manager == systemd.NAME else supervisord.stop(asked, record)
+    afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisord.forget(record)
     lines = [str(each) for each in ending]
     lines += [f"remove {each}" for each in (*removal.files, *removal.trees)]
     lines += [f"remove the user {removal.user}"] if removal.user else []
@@ -103,31 +111,31 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
         return
     for each in ending:
         click.echo(str(each))  # it may take DRAIN_TIMEOUT
-        apply.run(each)
-    apply.remove_files(removal)
+        make_and_remove.run(each)
+    make_and_remove.remove_files(removal)
     for each in afterwards:
-        apply.run(each)
-    (places.config / apply.RECORD).unlink()
-    apply.remove_rest(removal, click.echo)
+        make_and_remove.run(each)
+    (places.config / make_and_remove.RECORD).unlink()
+    make_and_remove.remove_rest(removal, click.echo)
     click.echo("removed")
 
 
 def _install(
     manager: str,
-    installation: "Callable[[Asked, Record | None], Installation]",
-    asked: "Asked",
+    installation: "Callable[[InstallOptions, Record | None], Installation]",
+    asked: "InstallOptions",
     *,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    from pwgrid.cli.install import apply, install_steps
+    from pwgrid.cli.install import install_steps, make_and_remove
     from pwgrid.cli.install.installation import Places
 
-    before = apply.read_record(Places.of(user=asked.user).config)
+    before = make_and_remove.read_record(Places.of(user=asked.user).config)
     if before is not None and before.under != manager:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
     found = installation(asked, before)
-    present = apply.present(found.wanted)
+    present = make_and_remove.present(found.wanted)
     steps = install_steps.steps(found.wanted, present)
     commands = found.start([each.path for each in steps if isinstance(each, install_steps.TextFile)])
     lines = list(install_steps.described([*steps, *commands], present, in_full=dry_run))
@@ -139,16 +147,16 @@ def _install(
     elif not _agreed(f"pwgrid install {manager}", lines, user=asked.user, dry_run=dry_run, yes=yes):
         return
     else:
-        apply.make_all(steps, found.places.config, record)
+        make_and_remove.make_all(steps, found.places.config, record)
         for command in commands:
             click.echo(str(command))
             try:
                 if isinstance(command, install_steps.Wait):
                     command.for_it()
                 else:
-                    apply.run(command)
+                    make_and_remove.run(command)
             except GridError as error:
-                raise GridError(f"{error.sentence}\n{apply.run(found.why_not_running).rstrip()}") from None
+                raise GridError(f"{error.sentence}\n{make_and_remove.run(found.why_not_running).rstrip()}") from None
     for note in found.notes:
         click.echo(note)
 

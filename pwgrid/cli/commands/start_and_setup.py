@@ -156,12 +156,12 @@ def calibrate(config_file: Path | None, **rest: Any) -> None:
     lifetime into the file that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
     """
     from pwgrid.cli.calibrate import main as calibration
-    from pwgrid.cli.calibrate.measure import Asked, settings_for
+    from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
     from pwgrid.cli.external_redis import without_application_redis
     from pwgrid.settings.load import load
 
     names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
-    asked = Asked(**{name: rest.pop(name) for name in names})
+    asked = CalibrateOptions(**{name: rest.pop(name) for name in names})
     environment = without_application_redis()
     loaded = load(config_file, environment, rest | OWN_REDIS)
     # A flag would beat what is set for the measurement, in the grid's environment.

@@ -1,4 +1,4 @@
-"""Decides what an installation has to make, and an uninstallation to remove. Reads and writes nothing."""
+"""Decides what an installation has to make, and what is put on record of it. Reads and writes nothing."""
 
 import difflib
 import hashlib
@@ -87,7 +87,7 @@ Step = User | Directory | TextFile | Handover | Command
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirements:
     """All that has to be there, in the order in which it is made: user, directories, files. `kept` are the files that
     are there perhaps, and whose they have to be then."""
 
@@ -99,8 +99,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What of Wanted is there already: the texts of files, directories, whether the user exists, and which kept files
-    are another user's."""
+    """What of Requirements is there already: the texts of files, directories, whether the user exists, and which kept
+    files are another user's."""
 
     files: Mapping[Path, str]
     directories: Collection[Path]
@@ -130,22 +130,7 @@ class Record:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What an uninstallation removes, the innermost first, and what stays, with the reason."""
-
-    files: tuple[Path, ...]
-    trees: tuple[Path, ...]
-    directories: tuple[Path, ...]
-    whole: Collection[Path]
-    """Those of the directories that go with all that is in them; the others go if they are empty."""
-    own: Collection[Path]
-    """What the user has left in these directories becomes ours, so that no later user of the same uid has it."""
-    user: str
-    kept: Mapping[Path, str]
-
-
-def steps(wanted: Wanted, present: Present) -> list[Step]:
+def steps(wanted: Requirements, present: Present) -> list[Step]:
     """What of `wanted` has still to be made."""
     found: list[Step] = [] if wanted.user is None or present.has_user else [wanted.user]
     found += [each for each in wanted.directories if each.path not in present.directories]
@@ -156,7 +141,7 @@ def steps(wanted: Wanted, present: Present) -> list[Step]:
     return [*found, *(each for each in wanted.kept if each.path in present.others)]
 
 
-def record(wanted: Wanted, present: Present, before: Record | None, fresh: Record) -> Record:
+def record(wanted: Requirements, present: Present, before: Record | None, fresh: Record) -> Record:
     """`fresh` with all that this installation makes and the earlier one made."""
     files = dict(before.files) if before else {}
     directories = list(before.directories) if before else []
@@ -176,27 +161,6 @@ def record(wanted: Wanted, present: Present, before: Record | None, fresh: Recor
         tuple(dict.fromkeys(directories)),
         files,
         tuple(dict.fromkeys([*(before.trees if before else ()), *fresh.trees])),
-    )
-
-
-def removal(made: Record, contents: Mapping[Path, str], own: Collection[Path], *, purge: bool) -> Removal:
-    """What of `made` to remove, where `contents` are the texts of those of its files that exist. `own` are the
-    directories that nobody but the grid uses: a ~/.config that it had to make is everybody's since. A file that was
-    changed since stays, and so does what else is in a directory, unless `purge`."""
-    kept = {
-        Path(path): "it was changed since"
-        for path, was in made.files.items()
-        if not purge and Path(path) in contents and digest(contents[Path(path)]) != was
-    }
-    directories = tuple(sorted(map(Path, made.directories), key=lambda path: len(path.parts), reverse=True))
-    return Removal(
-        files=tuple(Path(path) for path in made.files if Path(path) in contents and Path(path) not in kept),
-        trees=tuple(map(Path, made.trees)),
-        directories=directories,
-        whole={each for each in directories if purge and each in own},
-        own=own,
-        user=made.user,
-        kept=kept,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from pwgrid.cli.install import host_facts
-from pwgrid.cli.install.install_steps import Command, Directory, Handover, Record, TextFile, User, Wait, Wanted
+from pwgrid.cli.install.install_steps import Command, Directory, Handover, Record, Requirements, TextFile, User, Wait
 from pwgrid.cli.install.service_file_texts import Service
 from pwgrid.cli.own_command import by_path, on_path
 from pwgrid.common.errors import GridError
@@ -28,7 +28,7 @@ Commands = Callable[[Collection[Path]], Sequence[Command | Wait]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InstallOptions:
     """The options of the command. None: the option of the earlier installation, else the default."""
 
     user: bool = False
@@ -91,7 +91,7 @@ class Places:
 @dataclass(frozen=True, slots=True)
 class Installation:
     places: Places
-    wanted: Wanted
+    wanted: Requirements
     fresh: Record
     start: Commands
     """Returns the commands to run after the given files were written."""
@@ -104,7 +104,7 @@ class Installation:
 
 
 def service(
-    asked: Asked, options: Mapping[str, Any], places: Places, *, shows_homes: bool
+    asked: InstallOptions, options: Mapping[str, Any], places: Places, *, shows_homes: bool
 ) -> tuple[Service, list[Command]]:
     """What the texts need to know, and the commands that get missing browsers. `shows_homes`: the service manager can
     show a service directories in a home. Raises GridError for an installation that the service's user cannot reach."""
@@ -137,7 +137,7 @@ def service(
     return found, [Command((*found.command, "setup", "--config", str(file)), environment)]
 
 
-def user_of(asked: Asked, places: Places) -> User | None:
+def user_of(asked: InstallOptions, places: Places) -> User | None:
     """The user that the grid runs as; None: the one who installs it."""
     return None if asked.user else User(SERVICE_USER, places.home)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install import host_facts
-from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wanted
+from pwgrid.cli.install.install_steps import Command, Record, Requirements, TextFile
 from pwgrid.cli.install.installation import (
-    Asked,
     Installation,
+    InstallOptions,
     Places,
     kept_files,
     service,
@@ -25,7 +25,7 @@ _SERVICE: Final = "pwgrid.service"
 _SOCKET: Final = "pwgrid.socket"
 
 
-def installation(asked: Asked, before: Record | None) -> Installation:
+def installation(asked: InstallOptions, before: Record | None) -> Installation:
     """What to make and run on this host. Raises GridError if pwgrid is where no service can reach it."""
     systemctl = _systemctl(asked)
     options = asked.after(before)
@@ -40,7 +40,9 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     made = (places.units, places.config) if asked.user else (places.units, places.config, places.home)
     return Installation(
         places=places,
-        wanted=Wanted(user, places.directories(*made), (*settings_files(about), *units), kept_files(user, places)),
+        wanted=Requirements(
+            user, places.directories(*made), (*settings_files(about), *units), kept_files(user, places)
+        ),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(systemctl, places, written, start=asked.start)],
         why_not_running=Command(
@@ -61,7 +63,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     )
 
 
-def stop(asked: Asked) -> list[Command]:
+def stop(asked: InstallOptions) -> list[Command]:
     """The command that ends the grid and its socket, after which systemd starts neither again. Where systemd does not
     run, as while an image is built, it only removes the links that have them started at boot."""
     systemctl = _systemctl(asked)
@@ -72,7 +74,7 @@ def stop(asked: Asked) -> list[Command]:
     return [Command((*systemctl, "disable", *now, _SOCKET, _SERVICE))]
 
 
-def forget(asked: Asked) -> list[Command]:
+def forget(asked: InstallOptions) -> list[Command]:
     """The commands that make a systemd that runs forget the units, after their files were removed."""
     if not host_facts.is_run_by_systemd():
         return []
@@ -110,7 +112,7 @@ def _obstacle(systemctl: tuple[str, ...], about: Service) -> str:
     return "" if _is(systemctl, "active", _SOCKET) else host_facts.port_obstacle(about.host, about.port)
 
 
-def _systemctl(asked: Asked) -> tuple[str, ...]:
+def _systemctl(asked: InstallOptions) -> tuple[str, ...]:
     return ("systemctl", "--user") if asked.user else ("systemctl",)
 
 
@@ -122,7 +124,7 @@ def _is(systemctl: tuple[str, ...], state: str, unit: str) -> bool:
     return done.stdout.strip() == state
 
 
-def _notes(asked: Asked, about: Service) -> list[str]:
+def _notes(asked: InstallOptions, about: Service) -> list[str]:
     ctl = "systemctl --user" if asked.user else "sudo systemctl"
     journal = "journalctl --user -u pwgrid -f" if asked.user else "sudo journalctl -u pwgrid -f"
     found = [f"endpoint   ws://{about.address}"]

@@ -21,7 +21,7 @@ class BackoffPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ChildLife:
     """A child's run until its death: when it started (monotonic seconds), how long it served, and its sessions."""
 
     started_at: float
@@ -39,7 +39,7 @@ class Backoff:
     not_before: float = -math.inf
     reason: str | None = None
 
-    def died(self, now: float, reason: str, run: Run) -> Backoff:
+    def died(self, now: float, reason: str, run: ChildLife) -> Backoff:
         """The tally after a run that ended unplanned. Those that ran already at the last death do not count again."""
         if self.policy.is_healthy(run.served_s, run.sessions):
             return Backoff(self.policy, reason=reason)

@@ -13,7 +13,7 @@ SHORT_OF_MEMORY: Final = "the host is short of memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PoolTarget:
     """What one pool should have. Its backoff allows no start before `not_before` (monotonic seconds).
 
     `spares` is the number of warm workers beside the `workers` that serve. Spares beyond that number stay until they
@@ -27,7 +27,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
+class PlannedWorker:
     """One worker as the plan sees it. `recycle` is the reason why it should be replaced (memory, age, settings).
 
     `spare`: it does not count as one of the wanted workers; it starts, is warm, or serves already in place of a worker
@@ -97,29 +97,29 @@ class Hurry:
     reason: str
 
 
-Action = Spawn | Serve | Drain | Hurry
+PlanStep = Spawn | Serve | Drain | Hurry
 
 
 @dataclass(slots=True)
 class _Pool:
     name: str
-    wanted: Wanted
-    coming: list[WorkerView]
+    wanted: PoolTarget
+    coming: list[PlannedWorker]
     """Those that will serve: they start, or are spares that were told to serve."""
-    available: list[WorkerView]
-    spares: list[WorkerView]
-    leaving: list[WorkerView]
-    lingering: list[WorkerView]
-    expiring: WorkerView | None = None
+    available: list[PlannedWorker]
+    spares: list[PlannedWorker]
+    leaving: list[PlannedWorker]
+    lingering: list[PlannedWorker]
+    expiring: PlannedWorker | None = None
 
-    def kept(self) -> list[WorkerView]:
+    def kept(self) -> list[PlannedWorker]:
         return [view for view in (*self.coming, *self.available) if view is not self.expiring]
 
     def missing(self) -> int:
         """How many serving workers it lacks; negative: how many it has too many."""
         return self.wanted.workers - len(self.kept())
 
-    def all(self) -> list[WorkerView]:
+    def all(self) -> list[PlannedWorker]:
         return [*self.coming, *self.available, *self.spares, *self.leaving, *self.lingering]
 
     def room(self, limits: Limits) -> int:
@@ -127,29 +127,31 @@ class _Pool:
         beyond = max(limits.max_surge, len(self.leaving))
         return self.wanted.workers + beyond - len(self.all()) + len(self.lingering)
 
-    def called(self) -> list[WorkerView]:
+    def called(self) -> list[PlannedWorker]:
         """The spares that have to serve now."""
         return sorted(self.spares, key=_soonest)[: max(0, self.missing())]
 
 
-def plan(wanted: Mapping[str, Wanted], views: Iterable[WorkerView], now: float, limits: Limits) -> list[Action]:
+def plan(
+    wanted: Mapping[str, PoolTarget], views: Iterable[PlannedWorker], now: float, limits: Limits
+) -> list[PlanStep]:
     """The actions that bring the workers there are (`views`) nearer to those wanted; `now` in monotonic seconds."""
     everyone = list(views)
     pools = [_pool(name, goal, everyone) for name, goal in wanted.items()]
     can_wait = any(pool.lingering for pool in pools)
     for pool in pools:
         pool.expiring = _expiring(pool, limits)
-    drains: list[Action] = [action for pool in pools for action in _drains(pool, limits, can_wait=can_wait)]
-    serves: list[Action] = [Serve(view.worker_id) for pool in pools for view in pool.called()]
+    drains: list[PlanStep] = [action for pool in pools for action in _drains(pool, limits, can_wait=can_wait)]
+    serves: list[PlanStep] = [Serve(view.worker_id) for pool in pools for view in pool.called()]
     return drains + serves + _hurries(pools, now, limits) + _spawns(pools, now, limits)
 
 
-def next_start(wanted: Mapping[str, Wanted], now: float) -> float:
+def next_start(wanted: Mapping[str, PoolTarget], now: float) -> float:
     """When the next backoff ends (monotonic seconds), or infinity: `plan` may return other actions from then on."""
     return min((goal.not_before for goal in wanted.values() if goal.not_before > now), default=math.inf)
 
 
-def _pool(name: str, wanted: Wanted, views: list[WorkerView]) -> _Pool:
+def _pool(name: str, wanted: PoolTarget, views: list[PlannedWorker]) -> _Pool:
     pool = _Pool(name, wanted, [], [], [], [], [])
     for view in views:
         if view.pool != name:
@@ -167,7 +169,7 @@ def _pool(name: str, wanted: Wanted, views: list[WorkerView]) -> _Pool:
     return pool
 
 
-def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
+def _expiring(pool: _Pool, limits: Limits) -> PlannedWorker | None:
     """The one worker of the pool to recycle next; None while another recycle is under way. A worker that lingers does
     not count for that: its replacement serves already."""
     due = [view for view in pool.available if view.recycle]
@@ -176,7 +178,7 @@ def _expiring(pool: _Pool, limits: Limits) -> WorkerView | None:
     return min(due, key=lambda view: view.started_at, default=None)
 
 
-def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[Action]:
+def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[PlanStep]:
     """Drain surplus workers, idle ones first, and the expiring one once its replacement serves or has no room to start.
 
     `can_wait`: a worker lingers, and can be hurried to make room for the replacement.
@@ -184,7 +186,7 @@ def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[Action]:
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
         surplus += pool.spares
-    drains: list[Action] = [Drain(view.worker_id, "scaled down") for view in surplus]
+    drains: list[PlanStep] = [Drain(view.worker_id, "scaled down") for view in surplus]
     if pool.wanted.workers > 0:
         drains += _spares_to_drop(pool, limits)
     if pool.expiring is not None:
@@ -195,7 +197,7 @@ def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[Action]:
     return drains
 
 
-def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
+def _spares_to_drop(pool: _Pool, limits: Limits) -> list[PlanStep]:
     """Drain spares once no sessions come, and not before, since each start costs; or if the host is short of memory.
 
     Spares to recycle go when enough others are warm, or there is no room for others.
@@ -205,14 +207,14 @@ def _spares_to_drop(pool: _Pool, limits: Limits) -> list[Action]:
     if limits.no_spawns is not None:
         return [Drain(view.worker_id, SHORT_OF_MEMORY) for view in idle]
     warm = sum(view.recycle is None and view.status is not WorkerStatus.STARTING for view in waiting)
-    outdated: list[Action] = [Drain(view.worker_id, view.recycle) for view in idle if view.recycle]
+    outdated: list[PlanStep] = [Drain(view.worker_id, view.recycle) for view in idle if view.recycle]
     if outdated and (warm >= pool.wanted.spares or min(pool.room(limits), limits.memory_for) <= 0):
         return outdated
     too_many = waiting[pool.wanted.spares :] if pool.wanted.is_quiet else []
     return [Drain(view.worker_id, "spare") for view in too_many if not view.active]
 
 
-def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
+def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
     """Hurry the worker whose lingering ends first, where the host is short of memory, or has none for a worker that has
     to serve. One at a time: the memory that it frees may be enough."""
     lingering = [view for pool in pools for view in pool.lingering]
@@ -225,26 +227,26 @@ def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
     return [Hurry(first.worker_id, SHORT_OF_MEMORY)]
 
 
-def _soonest(view: WorkerView) -> tuple[bool, int, float]:
+def _soonest(view: PlannedWorker) -> tuple[bool, int, float]:
     """Sorts spares in the order in which they serve: those that need no recycling first, then by status (available,
     spare, starting), then the oldest."""
     return (view.recycle is not None, -BEFORE_A_DRAIN.index(view.status), view.started_at)
 
 
-def _least_loss(view: WorkerView) -> tuple[int, int, float]:
+def _least_loss(view: PlannedWorker) -> tuple[int, int, float]:
     """Sorts surplus workers in the order in which they go: by status (starting first), then the fewest sessions, then
     the youngest."""
     return (BEFORE_A_DRAIN.index(view.status), view.active, -view.started_at)
 
 
-def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[Action]:
+def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
     """Starts by turns for all pools, so that no pool waits until another one is complete."""
     if limits.no_spawns is not None:
         return []
     room = limits.max_starting - sum(view.status is WorkerStatus.STARTING for pool in pools for view in pool.all())
     memory = limits.memory_for
     queues = [_starts(pool, limits) for pool in pools if now >= pool.wanted.not_before]
-    spawns: list[Action] = []
+    spawns: list[PlanStep] = []
     while any(queues):
         for queue in queues:
             if not queue:

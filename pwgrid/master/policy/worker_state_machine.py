@@ -101,7 +101,7 @@ class Purpose(IntEnum):
     END_NOW = auto()
 
 
-class Do(Enum):
+class Action(Enum):
     """What the master has to do about a worker. The arguments are in the worker's record."""
 
     COUNT_DEATH = auto()  # its pool backs off
@@ -193,7 +193,9 @@ class WorkerLife:
     def opens(self) -> None:
         self._advance_phase(PhaseEvent.OPENS)
 
-    def says(self, event: WorkerEvent, reason: str, now: float, times: Times, drain_s: float | None = None) -> list[Do]:
+    def says(
+        self, event: WorkerEvent, reason: str, now: float, times: Times, drain_s: float | None = None
+    ) -> list[Action]:
         """The worker reports `event`; `reason` is why it drains or failed, `drain_s` how long its sessions may go on
         (None: it does not say)."""
         was = self.status
@@ -210,10 +212,10 @@ class WorkerLife:
             case WorkerStatus.STOPPED if event is WorkerEvent.FAILS:
                 self.reason, self.has_failed = reason, not self.successors
                 self.drain_by = min(self.drain_by, now + DRAIN_GRACE_S)
-                return [*self._dies(), Do.LIMIT_DRAIN]
+                return [*self._dies(), Action.LIMIT_DRAIN]
         return []
 
-    def comes_back(self, told: object, now: float, times: Times) -> list[Do]:
+    def comes_back(self, told: object, now: float, times: Times) -> list[Action]:
         """A worker that another master forked reports its status for the first time. That status counts. What the other
         master asked of it is asked again, since the worker may not have heard it."""
         event = _LEADS_TO.get(str(told))
@@ -222,22 +224,22 @@ class WorkerLife:
         if self.status is WorkerStatus.DRAINING and told is not None:
             # Also if it drains already: it may not have heard that its sessions have less time by now.
             self.reason = self.reason or "asked"
-            todo.append(Do.SEND_DRAIN)
+            todo.append(Action.SEND_DRAIN)
         elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
             self.ready_by = now + SERVE_GRACE_S
-            todo.append(Do.SEND_SERVE)
+            todo.append(Action.SEND_SERVE)
         return todo
 
     # What is asked of the worker
 
-    def serve(self, now: float) -> list[Do]:
+    def serve(self, now: float) -> list[Action]:
         """The plan lets a spare serve, at once or as soon as it is warm, and counts it as a wanted worker."""
         self.purpose = max(self.purpose, Purpose.SERVE)
         if self.status is WorkerStatus.SPARE:
             self.ready_by = now + SERVE_GRACE_S
-        return [Do.SEND_SERVE]
+        return [Action.SEND_SERVE]
 
-    def serves_in_place(self, now: float) -> list[Do]:
+    def serves_in_place(self, now: float) -> list[Action]:
         """The selection that used another worker up has let this spare serve: it is available in Redis already."""
         if self.purpose is not Purpose.SPARE or not self.is_capacity:
             return []
@@ -247,7 +249,7 @@ class WorkerLife:
             self.ready_by = math.inf
         return todo
 
-    def drain(self, wanted: Purpose, reason: str, now: float, times: Times) -> list[Do]:
+    def drain(self, wanted: Purpose, reason: str, now: float, times: Times) -> list[Action]:
         """The worker has to end. One that drains already is told again only when its sessions get less time."""
         if not self.has_process or self.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
             return []
@@ -265,13 +267,13 @@ class WorkerLife:
         self.ready_by = math.inf
         limit = self._limit_drain(until, DRAIN_NOW_S if is_now else DRAIN_GRACE_S)
         # A recycle waits until the link is up again: the drain command in Redis would leave sessions less time.
-        leave = [] if self.purpose is Purpose.RECYCLE else [Do.LEAVE_DRAIN]
-        return [*limit, Do.SEND_DRAIN, *leave]
+        leave = [] if self.purpose is Purpose.RECYCLE else [Action.LEAVE_DRAIN]
+        return [*limit, Action.SEND_DRAIN, *leave]
 
-    def kill(self) -> list[Do]:
+    def kill(self) -> list[Action]:
         """Its process and its tree are killed at once."""
         self.purpose = Purpose.END_NOW
-        return [Do.KILL_PROCESS] if self.has_process else []
+        return [Action.KILL_PROCESS] if self.has_process else []
 
     # How the worker ends
 
@@ -287,43 +289,43 @@ class WorkerLife:
             and now < self.drain_by
         )
 
-    def falls_silent(self, reason: str, *, taken_over: bool) -> list[Do]:
+    def falls_silent(self, reason: str, *, taken_over: bool) -> list[Action]:
         """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: a successor
         gets its browser server, which lives."""
         self._advance_phase(PhaseEvent.IS_GIVEN_UP)
         news = self._gets_taken_over(reason) if taken_over else self._gets_lost(reason)
-        return [Do.CUT_LINK, *news, Do.END_PROCESS]
+        return [Action.CUT_LINK, *news, Action.END_PROCESS]
 
-    def takes_too_much_memory(self, reason: str) -> list[Do]:
+    def takes_too_much_memory(self, reason: str) -> list[Action]:
         """It takes more memory than any worker may."""
         self._advance_phase(PhaseEvent.IS_GIVEN_UP)
-        return [Do.CUT_LINK, *self._gets_lost(reason), Do.KILL_PROCESS]
+        return [Action.CUT_LINK, *self._gets_lost(reason), Action.KILL_PROCESS]
 
-    def exits(self, reason: str, *, is_clean: bool, taken_over: bool) -> list[Do]:
+    def exits(self, reason: str, *, is_clean: bool, taken_over: bool) -> list[Action]:
         """Its process has ended; `is_clean`: by itself and without a fault. `taken_over`: as in `falls_silent`."""
         was_given_up = self.phase is Phase.GIVEN_UP
         self._advance_phase(PhaseEvent.EXITS)
         self.ready_by = math.inf
         if was_given_up and self.status is not WorkerStatus.DRAINING:
-            return [Do.CLEAN_UP]  # the proxy knows
+            return [Action.CLEAN_UP]  # the proxy knows
         if self.has_failed or (is_clean and self.status in (WorkerStatus.DRAINING, WorkerStatus.STOPPED)):
             self._advance_status(WorkerEvent.STOPS)
-            return [Do.CUT_LINK, Do.TELL_GONE, Do.CLEAN_UP]
+            return [Action.CUT_LINK, Action.TELL_GONE, Action.CLEAN_UP]
         if taken_over:
             news = [] if was_given_up else self._gets_taken_over(reason)
-            return [Do.CUT_LINK, *news, Do.FORK_SUCCESSOR]
-        return [Do.CUT_LINK, *self._gets_lost(reason), Do.CLEAN_UP]
+            return [Action.CUT_LINK, *news, Action.FORK_SUCCESSOR]
+        return [Action.CUT_LINK, *self._gets_lost(reason), Action.CLEAN_UP]
 
-    def gets_successor(self, now: float, times: Times) -> list[Do]:
+    def gets_successor(self, now: float, times: Times) -> list[Action]:
         """Another process has taken its place: it stays until the sessions have ended."""
         self._advance_phase(PhaseEvent.IS_SUCCEEDED)
         self.successors += 1
         self.purpose = max(self.purpose, Purpose.RECYCLE)
         return self._limit_drain(now + times.of(self.purpose))
 
-    def gets_no_successor(self) -> list[Do]:
+    def gets_no_successor(self) -> list[Action]:
         """No successor could be forked: no process or descriptor was free."""
-        return [*self._gets_lost(self.reason or "no successor can be forked"), Do.CLEAN_UP]
+        return [*self._gets_lost(self.reason or "no successor can be forked"), Action.CLEAN_UP]
 
     def gets_cleaned_up(self) -> None:
         self._advance_phase(PhaseEvent.IS_CLEANED_UP)
@@ -339,28 +341,28 @@ class WorkerLife:
         repeated = REPEATED.get((self.status, event)) if self.phase is Phase.REPEATING else None
         self.status = repeated or advance(self.status, event)
 
-    def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> list[Do]:
+    def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> list[Action]:
         self.sessions_until = min(self.sessions_until, until)
         self.drain_by = min(self.drain_by, until + grace_s)
-        return [Do.LIMIT_DRAIN]
+        return [Action.LIMIT_DRAIN]
 
-    def _gets_lost(self, reason: str) -> list[Do]:
+    def _gets_lost(self, reason: str) -> list[Action]:
         """It has ended unannounced, and its sessions with it."""
         self.reason = reason
         self._advance_status(WorkerEvent.VANISHES)
         self.ready_by = math.inf
-        return [*self._dies(), Do.TELL_LOST]
+        return [*self._dies(), Action.TELL_LOST]
 
-    def _gets_taken_over(self, reason: str) -> list[Do]:
+    def _gets_taken_over(self, reason: str) -> list[Action]:
         """Its sessions may go on, but it gets no new ones, and its replacement starts."""
-        death: list[Do] = []
+        death: list[Action] = []
         if self.status is WorkerStatus.AVAILABLE:
             self.reason = reason
             death = self._dies()
         self._advance_status(WorkerEvent.DRAINS)
-        return [*death, Do.TELL_TAKEN_OVER]
+        return [*death, Action.TELL_TAKEN_OVER]
 
-    def _dies(self) -> list[Do]:
+    def _dies(self) -> list[Action]:
         """Count a death, once, unless the worker's end was wanted."""
         was, self.purpose = self.purpose, max(self.purpose, Purpose.RECYCLE)
-        return [Do.COUNT_DEATH] if was < Purpose.RECYCLE else []
+        return [Action.COUNT_DEATH] if was < Purpose.RECYCLE else []

@@ -9,7 +9,7 @@ from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUN
 from pwgrid.master.policy.end_reason_classes import DEATHS, NO_SIGNAL, OTHER, RECYCLES, death_class, recycle_class
 
 
-class Tally:
+class EventCounts:
     """Histograms in seconds: `launch` is the time from the fork until a worker is warm, `drain` how long the sessions
     of a drain went on, `canary` the time to the first page of an idle browser."""
 

@@ -13,7 +13,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.control.master_side import MasterSide
 from pwgrid.master.child import Child
 from pwgrid.master.policy.recycle_reasons import Footprint
-from pwgrid.master.policy.worker_plan import WorkerView
+from pwgrid.master.policy.worker_plan import PlannedWorker
 from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
 from pwgrid.runtime.browser_process_tree import Tree
 
@@ -53,8 +53,8 @@ class ManagedWorker:
     has_told_drain: bool = False
     """Whether `active` was reported after its drain began."""
 
-    def view(self, now: float, times: Times) -> WorkerView:
-        return WorkerView(
+    def view(self, now: float, times: Times) -> PlannedWorker:
+        return PlannedWorker(
             self.worker_id,
             self.pool,
             self.life.status,

@@ -11,10 +11,10 @@ import structlog
 
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.backoff import Backoff, Run
+from pwgrid.master.policy.backoff import Backoff, ChildLife
 from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
-from pwgrid.master.policy.worker_plan import Wanted
-from pwgrid.master.workers.event_counts import Tally
+from pwgrid.master.policy.worker_plan import PoolTarget
+from pwgrid.master.workers.event_counts import EventCounts
 from pwgrid.master.workers.managed_worker import ManagedWorker
 from pwgrid.settings.pools import PoolSettings
 
@@ -24,7 +24,7 @@ GIVEN_UP_AFTER_DEATHS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class PoolFigures:
     """How many workers a pool wants and has, and why it is short of them, without paths and pids."""
 
     wanted: int
@@ -50,7 +50,7 @@ class Pool:
         self.rate = SessionRate(now, expected_rate(workers, settings.slots, settings.lifetime))
         self.starts_s: deque[float] = deque(maxlen=STARTS)
         """How long its last browsers took from the fork of their worker until they were warm."""
-        self.tally = Tally()
+        self.tally = EventCounts()
         self.spares = 0
         """How many spares the pool should have."""
         self.drain_timeouts = 0
@@ -76,8 +76,8 @@ class Pool:
         """How long the next browser may take to get warm."""
         return max(self.starts_s, default=UNKNOWN_START_S)
 
-    def wanted(self, now: float) -> Wanted:
-        return Wanted(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
+    def wanted(self, now: float) -> PoolTarget:
+        return PoolTarget(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
 
     def follow(self, settings: PoolSettings) -> None:
         """Take over these settings. The wanted number of workers stays, unless the pool had been removed."""
@@ -101,9 +101,11 @@ class Pool:
     def failed(self, record: ManagedWorker, now: float) -> None:
         """Count a worker that ended unplanned."""
         served_s = max(0.0, now - record.warm_since)
-        self.died(record.life.reason or "ended without a reason", now, Run(record.forked_at, served_s, record.lifetime))
+        self.died(
+            record.life.reason or "ended without a reason", now, ChildLife(record.forked_at, served_s, record.lifetime)
+        )
 
-    def died(self, reason: str, now: float, run: Run) -> None:
+    def died(self, reason: str, now: float, run: ChildLife) -> None:
         """Count an early death, or a start that failed before there was a process."""
         self.tally.died(reason)
         self.backoff = self.backoff.died(now, reason, run)
@@ -149,10 +151,10 @@ class Pool:
             "reason": self.reason,
         }
 
-    def figures(self, records: Collection[ManagedWorker]) -> Figures:
+    def figures(self, records: Collection[ManagedWorker]) -> PoolFigures:
         """What readiness depends on."""
         available = sum(record.life.status is WorkerStatus.AVAILABLE for record in records)
-        return Figures(self.workers, available, self.reason and without_places(self.reason))
+        return PoolFigures(self.workers, available, self.reason and without_places(self.reason))
 
     def roster_entry(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
         """What the proxy sees of it."""

@@ -22,9 +22,9 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
-from pwgrid.master.policy.backoff import Run
-from pwgrid.master.policy.worker_plan import WorkerView
-from pwgrid.master.policy.worker_state_machine import Do, Phase, Purpose, Times
+from pwgrid.master.policy.backoff import ChildLife
+from pwgrid.master.policy.worker_plan import PlannedWorker
+from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose, Times
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
@@ -104,7 +104,7 @@ class Workers:
             now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"
             if error.errno == errno.EAGAIN:
                 reason += _NO_MORE_PROCESSES
-            pool.died(reason, now, Run(now))
+            pool.died(reason, now, ChildLife(now))
             log.error("worker_not_started", pool=name, reason=reason)
             return
         record.settings = self._files.settings_of_pool(pool.settings)
@@ -154,7 +154,7 @@ class Workers:
         """Let a spare serve, at once or as soon as it is warm; it counts as a wanted worker from now on."""
         self._do(record, record.life.serve(self._loop.now()))
 
-    def views(self) -> list[WorkerView]:
+    def views(self) -> list[PlannedWorker]:
         now, times = self._loop.now(), self._times()
         return [record.view(now, times) for record in self.records.values()]
 
@@ -301,7 +301,7 @@ class Workers:
         # The exit code of an adopted worker is unknown; but the last step of a clean end is to remove its directory.
         is_clean = ended.is_clean or (ended.is_unknown and not record.tree.directory.exists())
         todo = life.exits(reason, is_clean=is_clean, taken_over=self._can_be_taken_over(record))
-        tell = log.info if Do.TELL_GONE in todo else log.error
+        tell = log.info if Action.TELL_GONE in todo else log.error
         figures = {"pid": record.child.pid, "exit": str(ended), "was": was.value, "reason": life.reason}
         tell("worker_exited", worker=record.worker_id, **figures)
         self._do(record, todo)
@@ -350,7 +350,7 @@ class Workers:
 
     # Doing what `life` decides
 
-    def _do(self, record: ManagedWorker, todo: Iterable[Do]) -> None:
+    def _do(self, record: ManagedWorker, todo: Iterable[Action]) -> None:
         for what in todo:
             _DOING[what](self, record)
         record.late.arm(record.life.ready_by)
@@ -413,7 +413,7 @@ class Workers:
         record.late = self._loop.timer(lambda: self._on_late(record))
         self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.memory_check_interval))
         self.records[record.worker_id] = record
-        self._do(record, [Do.LIMIT_DRAIN])
+        self._do(record, [Action.LIMIT_DRAIN])
 
     def _times(self) -> Times:
         return times_of(self._config.settings)
@@ -422,20 +422,20 @@ class Workers:
         self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
 
 
-_DOING: Final[dict[Do, Callable[[Workers, ManagedWorker], object]]] = {
-    Do.COUNT_DEATH: Workers._count_death,
-    Do.SEND_SERVE: Workers._send_serve,
-    Do.SEND_DRAIN: Workers._send_drain,
-    Do.LEAVE_DRAIN: lambda workers, record: workers._tell_proxy(record, "leave_drain"),
-    Do.LIMIT_DRAIN: Workers._limit_drain,
-    Do.END_PROCESS: lambda _workers, record: record.child.end_now(),
-    Do.KILL_PROCESS: Workers._kill_process,
-    Do.CUT_LINK: Workers._cut_link,
-    Do.TELL_TAKEN_OVER: lambda workers, record: workers._tell_proxy(record, "worker_taken_over"),
-    Do.TELL_LOST: Workers._tell_lost,
-    Do.TELL_GONE: lambda workers, record: workers._tell_proxy(record, "worker_gone"),
-    Do.FORK_SUCCESSOR: Workers._fork_successor,
-    Do.CLEAN_UP: lambda workers, record: workers._clean_up.begin(record.worker_id, record.tree),
+_DOING: Final[dict[Action, Callable[[Workers, ManagedWorker], object]]] = {
+    Action.COUNT_DEATH: Workers._count_death,
+    Action.SEND_SERVE: Workers._send_serve,
+    Action.SEND_DRAIN: Workers._send_drain,
+    Action.LEAVE_DRAIN: lambda workers, record: workers._tell_proxy(record, "leave_drain"),
+    Action.LIMIT_DRAIN: Workers._limit_drain,
+    Action.END_PROCESS: lambda _workers, record: record.child.end_now(),
+    Action.KILL_PROCESS: Workers._kill_process,
+    Action.CUT_LINK: Workers._cut_link,
+    Action.TELL_TAKEN_OVER: lambda workers, record: workers._tell_proxy(record, "worker_taken_over"),
+    Action.TELL_LOST: Workers._tell_lost,
+    Action.TELL_GONE: lambda workers, record: workers._tell_proxy(record, "worker_gone"),
+    Action.FORK_SUCCESSOR: Workers._fork_successor,
+    Action.CLEAN_UP: lambda workers, record: workers._clean_up.begin(record.worker_id, record.tree),
 }
 
 

@@ -19,7 +19,7 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import metric_families as families
 from pwgrid.proxy.api.models import LEASE_STATUS
-from pwgrid.proxy.connect.connect_metrics import Figures
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.connect.connecting_client import Counts
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
@@ -43,7 +43,7 @@ class Scrape(Collector):
     found: RegistrySnapshot | None
     roster: Roster
     counts: Counts
-    figures: Figures
+    figures: ConnectFigures
     waiting: Mapping[str, int]
     requests: Mapping[tuple[str, str, int], int]
     redis: Histogram

@@ -40,7 +40,7 @@ Pool = tuple[str, str]
 """Browser type and pool."""
 
 
-class Figures:
+class ConnectFigures:
     """Figures since the proxy started. `waits` are of clients that stood in line; `refused` counts by status and
     reason."""
 

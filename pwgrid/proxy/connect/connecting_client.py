@@ -21,7 +21,7 @@ from websockets.http11 import Request
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces, attempting
 from pwgrid.proxy.connect import make_refusals, parse_head
-from pwgrid.proxy.connect.connect_metrics import Figures, Pool, Waited
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
 from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.accept_or_refuse import (
@@ -94,7 +94,7 @@ class Gateway:
     shortage: Callable[[str], Awaitable[str | None]]
     """Returns why a pool can take no session at all; None when it can once a slot is free."""
     counts: Counts = field(default_factory=Counts)
-    figures: Figures = field(default_factory=Figures)
+    figures: ConnectFigures = field(default_factory=ConnectFigures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
     on_slot_taken: Callable[[], None] = lambda: None
     traces: ClientTraces | None = None

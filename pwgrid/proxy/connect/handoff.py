@@ -61,12 +61,12 @@ class OfferTooLarge(Exception):
     """No worker could read this offer; it was sent to none."""
 
 
-Answer = asyncio.Future[Served | HandoffFailure]
+PendingAnswer = asyncio.Future[Served | HandoffFailure]
 OnOver = Callable[[str, Mapping[str, Any]], None]
 
 
-class Hears(Protocol):
-    """Hears what the links notice of workers, beside the answers to offers."""
+class HandoffListener(Protocol):
+    """Is told what the links notice of workers, beside the answers to offers."""
 
     def freed(self, worker_id: str) -> None:
         """Called when the worker was full and has a slot again."""
@@ -89,7 +89,7 @@ class HandoffLink:
         path: Path,
         loop: asyncio.AbstractEventLoop,
         worker_id: str,
-        hears: Hears,
+        hears: HandoffListener,
         on_over: OnOver,
     ) -> None:
         self._loop = loop
@@ -103,7 +103,7 @@ class HandoffLink:
             self._sock.close()
             raise
         self._unsent: deque[tuple[str, bytes, int]] = deque()
-        self._pending: dict[str, tuple[Answer, float]] = {}
+        self._pending: dict[str, tuple[PendingAnswer, float]] = {}
         self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -113,9 +113,9 @@ class HandoffLink:
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
 
-    def offer(self, session_id: str, packet: bytes, fd: int) -> Answer:
+    def offer(self, session_id: str, packet: bytes, fd: int) -> PendingAnswer:
         """Sends the packet with the socket `fd`, which must stay open until there is an answer."""
-        answer: Answer = self._loop.create_future()
+        answer: PendingAnswer = self._loop.create_future()
         # The worker's deadline is the shorter one, so that it never takes a socket that the proxy has given up on.
         deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
         self._pending[session_id] = answer, deadline
@@ -235,7 +235,7 @@ class HandoffLink:
             _settle(answer, HandoffFailure("the worker does not answer", open_until=0.0 if is_unsent else deadline))
 
 
-def _settle(answer: Answer, outcome: Served | HandoffFailure) -> None:
+def _settle(answer: PendingAnswer, outcome: Served | HandoffFailure) -> None:
     if not answer.done():  # else its caller was cancelled
         answer.set_result(outcome)
 
@@ -246,7 +246,7 @@ class Handoffs:
     Calls `on_session_over` with what a worker tells of a session that has ended and was handed off with a `trace`.
     """
 
-    def __init__(self, runtime: Path, hears: Hears) -> None:
+    def __init__(self, runtime: Path, hears: HandoffListener) -> None:
         self.on_session_over: OnOver = lambda _worker_id, _told: None
         """Set it before the first link is opened."""
         self._runtime = runtime

@@ -98,7 +98,7 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class LaunchedBrowser:
     """What a browser server reports when it is ready."""
 
     browser_pid: int
@@ -106,7 +106,7 @@ class Ready:
     playwright_version: str
 
     @classmethod
-    def of(cls, message: Message) -> Ready:
+    def of(cls, message: Message) -> LaunchedBrowser:
         return cls(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
 
 

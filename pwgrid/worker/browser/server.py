@@ -19,7 +19,7 @@ import psutil
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
 from pwgrid.runtime.browser_process_tree import Tree, process_table
-from pwgrid.worker.browser.launch import LaunchSpec, Ready, spawn
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.policy.admission import Offer
 
@@ -66,7 +66,7 @@ class BrowserServer:
     when the browser or its server ends without `stop`, after `on_closed` for the ends that it still reported.
     """
 
-    ready: Ready
+    ready: LaunchedBrowser
 
     def __init__(
         self, link_socket: socket.socket, pid: int, tmpdir: Path, on_closed: OnClosed, on_gone: OnGone
@@ -310,7 +310,7 @@ class BrowserServer:
                 return self._started.result()
 
     def _set_ready(self, message: Message) -> None:
-        self.ready = Ready.of(message)
+        self.ready = LaunchedBrowser.of(message)
         self._tree.note(process_table())
         untold, self._untold = self._untold or [], None
         for callback in untold:

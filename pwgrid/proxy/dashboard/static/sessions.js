@@ -2,7 +2,7 @@
 
 import { h, keyed, set, since } from './dom.js';
 import { clock } from './format.js';
-import { view } from './viewer.js';
+import { view } from './live_view.js';
 
 const MOST_SHOWN = 200;
 const LIVE = ['pending', 'running'];

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pwgrid.control.silence import LATE_S, Silence
+from pwgrid.control.frozen_peer import LATE_S, Silence
 
 NOW = 1000.0
 

@@ -13,11 +13,11 @@ from typing import Final
 import psutil
 
 from pwgrid.cli.install import host_facts
-from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wait, Wanted
+from pwgrid.cli.install.install_steps import Command, Record, Requirements, TextFile, Wait
 from pwgrid.cli.install.installation import (
     SERVICE_USER,
-    Asked,
     Installation,
+    InstallOptions,
     Places,
     kept_files,
     service,
@@ -40,7 +40,7 @@ _TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 """What names the directory for temporary files, in the order in which Python asks."""
 
 
-def installation(asked: Asked, before: Record | None) -> Installation:
+def installation(asked: InstallOptions, before: Record | None) -> Installation:
     """What to make and run on this host. Raises GridError if there is no supervisord, or it includes no files."""
     conf = _conf(asked, before)
     options = asked.after(before) | {"conf": str(conf)}
@@ -63,7 +63,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     made = [places.config, places.log.parent] if asked.user else [places.config, places.home, places.log.parent]
     return Installation(
         places=places,
-        wanted=Wanted(user, places.directories(*made), tuple(files), kept_files(user, places)),
+        wanted=Requirements(user, places.directories(*made), tuple(files), kept_files(user, places)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(conf, program.path, about, written, start=asked.start)],
         why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),
@@ -72,7 +72,7 @@ def installation(asked: Asked, before: Record | None) -> Installation:
     )
 
 
-def stop(asked: Asked, before: Record) -> list[Command]:
+def stop(asked: InstallOptions, before: Record) -> list[Command]:
     """The command that drains and ends the grid; supervisord does not start it again after that.
     There is none where the user that it runs as is gone."""
     about = before.options
@@ -111,7 +111,7 @@ def _temporary_directory(conf: Path) -> Path:
     return Path(next(filter(None, map(environment.get, _TEMPORARY)), "/tmp"))
 
 
-def _conf(asked: Asked, before: Record | None) -> Path:
+def _conf(asked: InstallOptions, before: Record | None) -> Path:
     named = asked.conf or (before and before.options.get("conf"))
     candidates = [Path(named)] if named else [Path(each) for each in _USUAL]
     for each in candidates:
@@ -175,7 +175,7 @@ def _said(conf: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def _notes(asked: Asked, about: Service, conf: Path) -> list[str]:
+def _notes(asked: InstallOptions, about: Service, conf: Path) -> list[str]:
     ctl = shlex.join(_supervisorctl(conf))
     found = [f"endpoint   ws://{about.address}"]
     if about.token:

@@ -1,4 +1,4 @@
-"""Reads what an installation finds, and makes and removes what install_steps decides. Decides nothing."""
+"""Reads what an installation finds; makes what install_steps, removes what uninstall_steps decides. Decides nothing."""
 
 import errno
 import grp
@@ -19,12 +19,12 @@ from pwgrid.cli.install.install_steps import (
     Handover,
     Present,
     Record,
-    Removal,
+    Requirements,
     Step,
     TextFile,
     User,
-    Wanted,
 )
+from pwgrid.cli.install.uninstall_steps import Removal
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
 
@@ -37,7 +37,7 @@ _NAMES: Final = 5
 Say = Callable[[str], None]
 
 
-def present(wanted: Wanted) -> Present:
+def present(wanted: Requirements) -> Present:
     """What of `wanted` is there already."""
     return Present(
         files=contents(each.path for each in wanted.files),
