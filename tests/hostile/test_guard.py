@@ -489,6 +489,39 @@ async def test_paths_of_the_host_are_refused_over_cdp(watched: Watched, method: 
         await refused(client.cdp(session, method, **params), f"of the host ({GUARDED})")
 
 
+@pytest.mark.parametrize("before", ["/**/", "//\n", "\v"])
+@with_shared(
+    {"max_concurrent_sessions": SHARED},
+    {"max_concurrent_sessions": 1, "client_guard": "off", "block_file_urls": True},
+)
+async def test_a_tunnelled_text_that_only_the_browsers_own_parser_takes_is_refused(
+    watched: Watched, before: str
+) -> None:
+    message = before + tunnel("", "Target.getTargets")["message"]
+    async with protocol_client(watched.endpoint) as client:
+        page = await client.new_page()
+        session = await page_session(client, client.one("BrowserContext"), page)
+        await refused(
+            client.cdp(session, "Target.sendMessageToTarget", sessionId="x", message=message), "a text that is not JSON"
+        )
+
+
+NO_TEXT: dict[str, Any] = {"toString": 1, "valueOf": 1}
+
+
+@with_shared({"max_concurrent_sessions": SHARED})
+async def test_a_text_that_is_none_is_refused_by_playwright(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as client:
+        context = await client.new_context()
+        page = await client.new_page(context)
+        session = await page_session(client, context, page)
+        await refused(client.send(session, "send", method=NO_TEXT), "method: expected string")
+        await refused(client.send(client.frame(page), "goto", url=NO_TEXT), "url: expected string")
+        tracing = client.one("Tracing")
+        await refused(client.send(tracing, "tracingStart", name=NO_TEXT), "name: expected string")
+    assert watched.server.evidence == ""
+
+
 # A browser that is dying
 
 

@@ -26,8 +26,10 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import clear_marks, is_served
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
+from tests.support import stand_in_proxy
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.grid import eventually_async
+from tests.support.protocol_client import protocol_client
 from tests.support.raw import PING, PONG
 from tests.support.stand_in_proxy import (
     BOUND_S,
@@ -404,6 +406,28 @@ async def test_a_canary_sings_only_while_the_browser_works() -> None:
         assert "0.5 s" in sick.error
         os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
         assert (await watched.server.canary(BOUND_S)).ok
+
+
+async def test_the_browser_keeps_nothing_of_a_connection_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_in_proxy, "LAUNCHER", Path(stand_in_proxy.__file__).with_name("counting_launcher.cjs"))
+
+    async def listeners(watched: Watched) -> int:
+        before = watched.server.evidence
+        os.kill(watched.server.pid, signal.SIGUSR2)
+        await eventually_async(lambda: watched.server.evidence != before, "it has told")
+        return int(watched.server.evidence.rpartition("listeners: ")[2])
+
+    async with browser_server() as watched:
+        at_rest = await listeners(watched)
+        for _ in range(3):
+            assert (await watched.server.canary(BOUND_S)).ok
+            async with protocol_client(watched.endpoint) as client:
+                await client.new_page()
+                assert await listeners(watched) > at_rest
+            await watched.all_closed()
+        async with asyncio.timeout(BOUND_S):
+            while await listeners(watched) > at_rest:  # those of the last client are on their way out
+                pass
 
 
 async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:

@@ -277,6 +277,7 @@ class Clients {
     this.running = new AsyncLocalStorage(); // the client whose message is being dispatched
     this.arriving = null;
     this.reusingNow = null;
+    this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
     this.lastDirectory = 0;
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
@@ -304,6 +305,8 @@ class Clients {
         this[kClient].connection = this;
       else if (dispatcher._type === 'Browser' && !clients.browser)
         clients.ownBrowser(dispatcher._object);
+      else if (dispatcher._type === 'Playwright')
+        clients.ownListeners(dispatcher);
       this[kClient]?.made(dispatcher);
       return registerDispatcher.call(this, dispatcher);
     };
@@ -321,6 +324,7 @@ class Clients {
   ownBrowser(browser) {
     this.browser = browser;
     browser.on('disconnected', () => this.browserIsGoing(true));
+    this.listeners = new Set(browser.listeners('disconnected'));
     if (this.options.slots > 1)
       browser.options.browserLogsCollector.recentLogs = () => [];
     const { artifactsDir } = browser.options;
@@ -332,6 +336,20 @@ class Clients {
     const { newContextForReuse, contextForReuse } = browser;
     browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusingNow, args);
     browser.contextForReuse = () => contextForReuse.call(this.reusingNow);
+  }
+
+  // Playwright listens for the browser's end on behalf of each connection, a canary's too, and goes on when the connection is
+  // over: the browser would keep each of them. Called as soon as a connection listens, so that what is new is its own.
+  ownListeners(dispatcher) {
+    const own = this.browser.listeners('disconnected').filter(each => !this.listeners.has(each));
+    own.forEach(each => this.listeners.add(each));
+    override(dispatcher, 'cleanup', cleanup => {
+      for (const each of own) {
+        this.browser.off('disconnected', each);
+        this.listeners.delete(each);
+      }
+      return cleanup();
+    });
   }
 
   // What these make is known as the client's from the first moment, also where its call ends before it is made.

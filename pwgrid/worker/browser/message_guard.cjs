@@ -34,7 +34,7 @@ const RULES = new Map([
   ['newBrowserCDPSession', (_, client) => atMost('compatible', client, 'it sees and ends the sessions of others')],
   ['startTracing', (_, client) => atMost('compatible', client, 'it records the sessions of others')],
   ['stopTracing', (_, client) => client.ownsTracing ? null : ['this session did not start it', 'nothing allows it']],
-  ['send', ({ method, params }, client) => cdp(String(method), objectOf(params), client)],
+  ['send', ({ method, params }, client) => cdp(textOf(method), objectOf(params), client)],
 ]);
 
 // Returns null for a message that may pass, ENDS_THE_SESSION, or the sentence of a refusal.
@@ -60,6 +60,11 @@ function objectOf(value) {
   return typeof value === 'object' && value !== null ? value : {};
 }
 
+// The same for a text.
+function textOf(value) {
+  return typeof value === 'string' ? value : '';
+}
+
 // `allowed` is the strictest guard that lets the message pass; for `compatible`, `strict` also does in an unshared browser.
 function atMost(allowed, client, why) {
   if (client.guard === 'off' || (allowed === 'compatible' && (client.guard === 'compatible' || !client.isShared)))
@@ -68,7 +73,7 @@ function atMost(allowed, client, why) {
 }
 
 function named({ name }, client) {
-  const isInside = name === undefined || !path.normalize(String(name)).split(path.sep).includes('..');
+  const isInside = name === undefined || !path.normalize(textOf(name)).split(path.sep).includes('..');
   return isInside ? null : atMost('off', client, 'its name leads out of the directory of the session');
 }
 
@@ -93,7 +98,7 @@ function navigation(url, client) {
 }
 
 function isFileUrl(url, baseUrl) {
-  let resolved = String(url);
+  let resolved = textOf(url);
   try {
     resolved = new URL(resolved, baseUrl).href;
   } catch {
@@ -114,8 +119,7 @@ const OF_A_PAGE_ALONE = new Set([
 function cdp(method, params, client) {
   if (ENDS_THE_BROWSER.has(method) && client.isShared && client.guard !== 'off')
     return ENDS_THE_SESSION;
-  const why = reachesHost(method, params);
-  return (why && (atMost('off', client, why) ?? (client.blocksFileUrls ? [why, FILE_URLS] : null)))
+  return onHost(reachesHost(method, params), client)
     || ('url' in params ? navigation(params.url, client) : null)
     || reachesOthers(method, params, client)
     || tunnelled(method, params, client);
@@ -129,6 +133,10 @@ function reachesHost(method, { downloadPath, files, data, path: directory }) {
   if (files !== undefined || data?.files?.length || (method.startsWith('Extensions.') && directory !== undefined))
     return `${method} reads files of the host`;
   return '';
+}
+
+function onHost(why, client) {
+  return why && (atMost('off', client, why) ?? (client.blocksFileUrls ? [why, FILE_URLS] : null));
 }
 
 function reachesOthers(method, params, client) {
@@ -146,11 +154,11 @@ function tunnelled(method, { message }, client) {
     return null;
   let inner;
   try {
-    inner = objectOf(JSON.parse(message));
+    inner = objectOf(JSON.parse(textOf(message)));
   } catch {
-    return null; // the browser cannot read it either
+    return onHost(`${method} with a text that is not JSON`, client); // Chromium's own parser takes more, comments for one
   }
-  return cdp(String(inner.method), objectOf(inner.params), client);
+  return cdp(textOf(inner.method), objectOf(inner.params), client);
 }
 
 module.exports = { judge, isWellFormed, ENDS_THE_SESSION, RULES };
