@@ -146,6 +146,7 @@ class Proxy:
                 log_config=None,
                 log_level="error",  # its warnings of requests that are not HTTP: RefusalLog has these
                 access_log=False,
+                proxy_headers=False,  # else any program on this host chooses the address that FailedLogins counts
                 server_header=False,
                 date_header=False,
                 backlog=BACKLOG,

@@ -1,6 +1,7 @@
 """Pools with real browsers: each has its own browser, settings and label keys, and comes and goes with a reload."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -152,7 +153,8 @@ async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_sessio
         (old,) = workers_of(grid, "appa")
         # Not what the master knows alone: its figures are some seconds old.
         (held,) = [each for each in grid.status()["workers"] if each["pool"] == "appb" and each["active"]]
-        file.write_text(APPA.replace("slots = 2", "slots = 3") + FOXES + APPC)
+        key = "AppB:Chromium:UAT"
+        file.write_text(APPA.replace("slots = 2", "slots = 3") + FOXES + APPC + f'labels = ["{key}"]\n')
         assert grid.command("reload").stdout == (
             "changed: pools; pools added: appc; pools removed: appb; recycling 1 worker, one after the other\n"
         )
@@ -173,6 +175,8 @@ async def test_three_pools_with_four_label_keys_and_a_reload_under_a_live_sessio
         (draining,) = [each for each in grid.status()["workers"] if each["pool"] == "appb"]
         assert (draining["id"], draining["status"], draining["active"]) == (held["id"], "draining", 1)
         assert draining["drainLeftS"] > 3000  # not DRAIN_TIMEOUT
+        capacity = json.loads(grid.get("/v1/capacity")[2])
+        assert capacity["labels"][key] == capacity["pools"]["appc"]  # the key has moved
         for browser in (appa, appb, foxes, appc):
             assert len(await seen(browser)) == 2  # all that were live still are
             await browser.close()

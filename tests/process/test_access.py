@@ -139,6 +139,7 @@ def guarded() -> Iterator[Guarded]:
             "PWGRID_TOKEN": OPERATORS,
             "WORKER_SELECT_TIMEOUT": "0.5",
             "LOG_LEVEL": "debug",
+            "FORWARDED_ALLOW_IPS": "*",  # uvicorn's own variable, which is none of this grid's settings
         }
         with running_grid(environment=environment, fake=True) as grid:
             place = tokens.Place(config.with_name("tokens.json"))
@@ -366,6 +367,25 @@ def test_wrong_tokens_of_one_peer_are_limited_and_no_other_peer_is(guarded: Guar
     assert 0 < body["retryAfterS"] <= 60
     assert guarded.answer(WRONG, peer=another)[0] == 401
     assert guarded.answer(guarded.texts[CLIENT], peer=peer)[0] == 101
+
+
+def test_a_peer_does_not_choose_the_address_that_its_wrong_tokens_count_for(guarded: Guarded) -> None:
+    peer = new_peer()
+    asked = [
+        guarded.ask("GET", "/v1/sessions", WRONG, peer=peer, **{"X-Forwarded-For": f"10.0.0.{number}"})[0]
+        for number in range(MOST + 1)
+    ]
+    assert asked == [401] * MOST + [429]
+
+
+def test_a_borrower_behind_a_proxy_that_speaks_tls_gets_an_endpoint_that_does(guarded: Guarded) -> None:
+    for more, begins in (({}, "ws://grid.example/"), ({"X-Forwarded-Proto": "https"}, "wss://grid.example/")):
+        headers = {"Host": "grid.example", "content-type": "application/json", **more}
+        sent = json.dumps({"labelKey": "AppA:Chromium:UAT"})
+        _, _, body = guarded.ask("POST", "/session/borrow", guarded.texts[CLIENT], body=sent, **headers)
+        lease = json.loads(body)
+        assert lease["webSocketEndpoint"].startswith(begins)
+        guarded.json("/session/return", guarded.texts[CLIENT], "POST", lease)
 
 
 def test_no_token_is_in_a_log_a_file_or_a_process_of_the_grid(guarded: Guarded) -> None:

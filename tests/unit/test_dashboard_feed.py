@@ -60,6 +60,8 @@ class Registry:
         return frozenset(live), [*self.records]
 
     async def session_records(self, ids: list[str]) -> dict[str, SessionRecord]:
+        if self.is_away:
+            raise RegistryUnavailable("Redis at /run/redis.sock is away")
         self.read += ids
         return {key: self.records[key] for key in ids if key in self.records}
 
@@ -248,6 +250,14 @@ async def test_a_session_that_is_still_on_its_way_and_one_that_is_touched_are_re
     shown.touch("r")
     await shown.refresh(await registry.activity())
     assert registry.read == ["p", "r", "p", "r"]
+    shown.touch("r")
+    activity = await registry.activity()
+    registry.is_away = True
+    with pytest.raises(RegistryUnavailable):
+        await shown.refresh(activity)
+    registry.is_away = False
+    await shown.refresh(activity)
+    assert registry.read == ["p", "r", "p", "r", "r"]
 
 
 async def test_a_page_that_does_not_read_waits_for_nobody_and_gets_everything_later() -> None:

@@ -45,7 +45,10 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
     requests = Requests()
     app.add_middleware(RequestCounts, counted=requests)
     app.state.access = access
-    takes_token = {"dependencies": [Depends(HTTPBearer(auto_error=False))], "responses": problems(401, 403, 429, 503)}
+    takes_token = {
+        "dependencies": [Depends(HTTPBearer(auto_error=False))],
+        "responses": problems(401, 403, 429, 503, "4XX"),
+    }
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (health_routes(grid), {}),
         (hint_routes(), {}),

@@ -17,8 +17,9 @@ PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=
 Cursor = Annotated[str | None, NoneIfEmpty, Query()]
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that refuses with these statuses."""
+def problems(*statuses: int | str) -> dict[int | str, dict[str, Any]]:
+    """Returns the `responses` of a route that refuses with these statuses. With "4XX" among them FastAPI does not add
+    the 422 that this API never answers."""
     return {status: {"model": models.Problem} for status in statuses}
 
 

@@ -55,9 +55,9 @@ def file_routes() -> APIRouter:
         return _sent(files()["index.html"], request)
 
     @router.api_route("/dashboard/", methods=["GET", "HEAD"])
-    async def page_with_slash() -> Response:
+    async def page_with_slash(request: Request) -> Response:
         """Redirects to the path without the slash, where the page's relative links are right."""
-        return RedirectResponse("../dashboard")
+        return RedirectResponse(f"../dashboard?{request.url.query}" if request.url.query else "../dashboard")
 
     @router.api_route("/dashboard/{name}", methods=["GET", "HEAD"])
     async def file(name: str, request: Request) -> Response:

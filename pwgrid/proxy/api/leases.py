@@ -194,8 +194,9 @@ async def _answered(lender: Lender, lent: Lent, ticket: Ticket, watch: asyncio.T
 
 
 def _base(request: Request, settings: Settings) -> str:
-    """Returns ws://host:port: ADVERTISED_HOST's if it is set, else as the client's Host says."""
+    """Returns ws://host:port: ADVERTISED_HOST's if it is set, else as the client's Host says; wss:// behind a reverse
+    proxy that speaks TLS."""
     host = request.headers.get("host")
     if settings.advertised_host or not host:
         return base_url(settings)
-    return f"{'wss' if request.url.scheme == 'https' else 'ws'}://{host}"
+    return f"{'wss' if request.headers.get('x-forwarded-proto') == 'https' else 'ws'}://{host}"

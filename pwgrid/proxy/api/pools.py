@@ -30,7 +30,8 @@ def pool_routes(grid: "Proxy") -> APIRouter:
         """Slots, busy slots, waiting clients and spare workers: in total, by pool, and by label key."""
         found = await grid.registry.snapshot()
         pools = {name: _room(grid, pool, found) for name, pool in grid.roster.pools.items()}
-        labels = {key: pools[name] for name, pool in grid.roster.pools.items() for key in pool.labels}
+        there = {name: pool for name, pool in grid.roster.pools.items() if not pool.is_removed}
+        labels = {key: pools[name] for name, pool in there.items() for key in pool.labels}
         return models.Capacity(total=_sum(pools.values()), pools=pools, labels=labels)
 
     @router.get("/v1/pools", tags=["pools"])

@@ -41,9 +41,10 @@ class ShownSessions:
         registry = self._registry
         live, newest = await registry.session_ids(activity.fields, newest=NEWEST, at_most=AT_MOST_EACH)
         wanted = dict.fromkeys([*newest, *live])
-        touched, self._touched = self._touched, set()
+        touched = frozenset(self._touched)
         unread = [each for each in wanted if self._is_unread(each, live) or each in touched]
         found = await registry.session_records(unread)
+        self._touched -= touched
         known = {key: each for key, each in self._records.items() if key in wanted and key not in unread}
         self._records = known | found
         made = {key: Session.of(each).model_dump(by_alias=True) for key, each in found.items()}
