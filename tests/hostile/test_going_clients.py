@@ -22,6 +22,7 @@ from tests.hostile.calls import (
     goto,
     left_behind,
     page_session,
+    read_stream,
     targets,
     tracing_of,
 )
@@ -213,6 +214,16 @@ async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too() -
                 await goes(shared, client)
                 await eventually_async(lambda: left_behind(shared.watched) == [], "its end was waited for long enough")
         await shared.once_nothing_is_left()
+
+
+async def test_a_download_is_in_the_directory_of_its_client() -> None:
+    # Stock Firefox gives a file the name that its page wants; those of two clients could be one. (Debian's tells none.)
+    async with shared_browser() as shared, protocol_client(shared.watched.endpoint) as client:
+        await a_download(client)
+        stream = await client.send((await client.event("download"))["artifact"]["guid"], "saveAsStream")
+        assert await read_stream(client, stream["stream"]["guid"]) == b"of the page"
+        files = [path for path in left_behind(shared.watched) if (shared.watched.directory / path).is_file()]
+        assert [Path(path).parent.name for path in files] == ["session-1"]
 
 
 async def test_a_context_of_firefox_that_is_made_after_its_client_has_gone_leaves_no_files() -> None:

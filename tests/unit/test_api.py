@@ -81,7 +81,7 @@ async def get(api: FastAPI, path: str, **how: Any) -> tuple[int, dict[str, Any]]
 @pytest.mark.parametrize("path", ["/v1/status", "/v1/workers", "/v1/sessions", "/v1/sessions/a"])
 async def test_what_needs_the_registry_says_that_it_is_away(path: str) -> None:
     api = create_app(Grid(), Access())  # type: ignore[arg-type]
-    assert await get(api, path) == (503, {"error": "the registry does not answer: Redis is away"})
+    assert await get(api, path) == (503, {"error": "the registry does not answer: Redis is away", "retryAfterS": 5})
 
 
 async def test_metrics_tell_that_redis_does_not_answer() -> None:
@@ -90,7 +90,7 @@ async def test_metrics_tell_that_redis_does_not_answer() -> None:
     assert status == 200
     assert b"\npwgrid_redis_up 0.0\n" in body
     active = await get(api, "/metrics", headers=((b"host", b"grid"), (b"accept", b"application/json")))
-    assert active == (503, {"error": "the registry does not answer: Redis is away"})
+    assert active == (503, {"error": "the registry does not answer: Redis is away", "retryAfterS": 5})
 
 
 async def test_answers_are_counted_by_route_and_never_by_what_a_client_writes() -> None:

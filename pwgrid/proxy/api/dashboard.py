@@ -19,8 +19,9 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.proxy.api.common import address_of
+from pwgrid.proxy.api.errors import away, refused
 from pwgrid.proxy.api.roles import identify, open_to_all
-from pwgrid.proxy.connect.make_refusals import body_of, no_capacity, registry_away
+from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
@@ -143,10 +144,7 @@ async def _open_view(
 
 
 async def _deny(socket: WebSocket, error: Refusal | RegistryUnavailable) -> None:
-    if isinstance(error, RegistryUnavailable):
-        error = no_capacity(registry_away(error))
-    answer = Response(body_of(error), error.status, dict(error.headers), media_type="application/json")
-    await socket.send_denial_response(answer)
+    await socket.send_denial_response(refused(error if isinstance(error, Refusal) else away(error)))
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes) -> None:

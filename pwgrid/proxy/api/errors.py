@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.api.leases import on_client_gone
-from pwgrid.proxy.connect.make_refusals import RETRY_AFTER_S, body_of, registry_away
+from pwgrid.proxy.connect.make_refusals import body_of, no_capacity, registry_away
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone
 
@@ -26,15 +26,18 @@ def refused(refusal: Refusal) -> Response:
     return Response(body_of(refusal), refusal.status, dict(refusal.headers), JSON)
 
 
+def away(error: Exception) -> Refusal:
+    """The refusal while Redis is away."""
+    return no_capacity(registry_away(error))
+
+
 async def _on_refusal(_request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
     return refused(refusal)
 
 
 async def _on_outage(_request: Request, error: Exception) -> Response:
-    """Answers while Redis is away."""
-    headers = (("Retry-After", str(RETRY_AFTER_S)),)
-    return refused(Refusal(503, registry_away(error), headers=headers))
+    return refused(away(error))
 
 
 _NO_BODY: Final = "bad body: send one JSON object, with Content-Type: application/json"

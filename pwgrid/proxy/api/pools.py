@@ -104,9 +104,4 @@ def _room(grid: "Proxy", pool: PoolView, found: RegistrySnapshot) -> models.Room
 
 def _sum(rooms: Iterable[models.Room]) -> models.Room:
     known = list(rooms)
-    return models.Room(
-        slots=sum(each.slots for each in known),
-        busy=sum(each.busy for each in known),
-        waiting=sum(each.waiting for each in known),
-        spare=sum(each.spare for each in known),
-    )
+    return models.Room(**{name: sum(getattr(each, name) for each in known) for name in models.Room.model_fields})

@@ -196,17 +196,12 @@ class Feed:
         changed = changes(self._view, found)
         self._view = found
         before, self._told = self._told, (self.events.last, self.history.last)
-        if changed or before != self._told:
-            message = self._message(changed, *before)
-            for page in self._pages:
-                if page.is_behind or page.messages.full():
-                    self._send_all(page)
-                else:
-                    page.messages.put_nowait(message)
-        else:
-            for page in self._pages:
-                if page.is_behind:
-                    self._send_all(page)
+        message = self._message(changed, *before) if changed or before != self._told else None
+        for page in self._pages:
+            if page.is_behind or (message and page.messages.full()):
+                self._send_all(page)
+            elif message:
+                page.messages.put_nowait(message)
         return bool(changed)
 
     def _send_all(self, page: Page) -> None:

@@ -15,7 +15,7 @@ const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; the
 const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
 const CLOSED_WITH_CLIENT = 'its client has gone';
-const kClient = Symbol('client'); // property of a Playwright connection
+const kClient = Symbol('client'); // property of a Playwright connection, and of a context
 // What a command over CDP makes: how its answer names it, and the command that undoes it.
 const UNDO = new Map([
   ['Target.createBrowserContext', { named: 'browserContextId', by: 'Target.disposeBrowserContext' }],
@@ -48,7 +48,6 @@ class Client {
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
     this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
-    this.files = []; // outside its directory, like downloads
     // what the rules in message_guard.cjs read
     this.guard = clients.options.clientGuard;
     this.isShared = clients.options.slots > 1;
@@ -89,8 +88,6 @@ class Client {
       this.ownBrowser(dispatcher);
     else if (dispatcher._type === 'CDPSession')
       this.ownCdpSession(dispatcher);
-    else if (dispatcher._type === 'Artifact')
-      this.files.push(dispatcher._object.localPath());
     else if (dispatcher._type === 'Stream')
       this.ownStream(dispatcher._object.stream);
     else if (dispatcher._type === 'WritableStream')
@@ -168,6 +165,7 @@ class Client {
   ownContext(making) {
     return this.track(making.then(context => {
       this.contexts.add(context);
+      context[kClient] = this;
       if (this.isGone)
         withoutVideo(context);
       context.once('close', () => {
@@ -259,9 +257,9 @@ class Client {
     this.browserSessions.clear();
     if (undone.length)
       await settledWithin(END_LIMIT_MS, undone);
-    for (const made of [this.directory, ...this.files].filter(Boolean))
-      if (fs.existsSync(made)) // one system call, and most have none; fs.promises.rm takes three turns through Node's threads
-        await fs.promises.rm(made, { recursive: true, force: true }).catch(console.error);
+    // Most have made no file: one system call says so, and fs.promises.rm takes three turns through Node's threads.
+    if (this.directory && fs.existsSync(this.directory))
+      await fs.promises.rm(this.directory, { recursive: true, force: true }).catch(console.error);
     byDirectory.delete(this.directory);
   }
 }
@@ -332,6 +330,12 @@ class Clients {
     Object.defineProperty(browser.options, 'artifactsDir', { get: () => this.directoryOf(client(), artifactsDir) });
     // Each context reads it; Playwright itself makes it when a trace begins.
     Object.defineProperty(browser.options, 'tracesDir', { get: () => this.nameDirectoryOf(client(), artifactsDir) });
+    // Each context reads it, too. Chromium makes it for the first download; and where stock Firefox gives a file the name that its
+    // page wants, it shall meet no file of another client.
+    const downloads = browser.options.browserType === 'chromium' ? 'nameDirectoryOf' : 'directoryOf';
+    Object.defineProperty(browser.options, 'downloadsPath', { get: () => this[downloads](client(), artifactsDir) });
+    override(browser, 'downloadCreated', (made, page, ...rest) => // by an event of the browser
+      this.running.run(page.browserContext[kClient], () => made(page, ...rest)));
     this.ownMakers(browser, artifactsDir);
     const { newContextForReuse, contextForReuse } = browser;
     browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusingNow, args);

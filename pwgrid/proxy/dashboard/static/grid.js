@@ -114,7 +114,6 @@ function makeWorker(id, act) {
 function updateWorker(element, { worker, pool, most, operator }) {
   const badge = element.querySelector('.badge');
   element.dataset.status = worker.status;
-  const left = worker.drainUntil ? Math.max(0, worker.drainUntil - Date.now() / 1000) : null;
   set(badge, { text: worker.status, 'data-level': { available: 'good', draining: 'warn' }[worker.status] ?? 'plain' });
   const isLimited = pool.lifetimeOfWorker > 0 && pool.lifetimeOfWorker < NO_LIMIT;
   const [life, memory] = element.querySelectorAll('.rod');
@@ -127,7 +126,7 @@ function updateWorker(element, { worker, pool, most, operator }) {
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });
   since(element.querySelector('.age'), worker.startedAt);
   drawSlots(element.querySelector('.slots'), worker);
-  const reason = [worker.reason, left === null ? '' : `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
+  const reason = [worker.reason, worker.drainUntil && `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
   const text = reason.filter(Boolean).join('; ');
   set(element.querySelector('.reason'), { text, hidden: !text });
   const button = element.querySelector('button');
