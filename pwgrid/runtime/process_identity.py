@@ -50,9 +50,14 @@ def is_alive(process: psutil.Process) -> bool:
 
 def kill(process: psutil.Process) -> bool:
     """SIGKILL exactly this process; returns False when it had ended before."""
+    return send(process, signal.SIGKILL)
+
+
+def send(process: psutil.Process, signum: int) -> bool:
+    """Send exactly this process a signal; returns False when it had ended before."""
     with opened(process) as pidfd:
         if pidfd is not None:
-            _send(pidfd, signal.SIGKILL)
+            _send(pidfd, signum)
         return pidfd is not None
 
 
