@@ -106,5 +106,6 @@ def _has_ended(pidfd: int, within_s: float) -> bool:
 
 
 def _send(pidfd: int, signum: int) -> None:
-    with suppress(ProcessLookupError):
+    """Another user's process cannot be signalled: to the caller it is one that its signal does not end."""
+    with suppress(ProcessLookupError, PermissionError):
         signal.pidfd_send_signal(pidfd, signum)
