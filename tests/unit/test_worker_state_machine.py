@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, TRANSITIONS, LifecycleError, WorkerEvent, WorkerStatus
+from pwgrid.control.child_side import CLOSE_S
 from pwgrid.master.policy.worker_state_machine import (
     DRAIN_GRACE_S,
     DRAIN_NOW_S,
@@ -26,6 +27,9 @@ from pwgrid.master.policy.worker_state_machine import (
     Times,
     WorkerLife,
 )
+from pwgrid.worker.main import STOP_S
+from pwgrid.worker.registry_sync import SETTLE_S
+from pwgrid.worker.sessions import CLOSE_GRACE_S
 
 S, E, P, PE, W = WorkerStatus, WorkerEvent, Phase, PhaseEvent, Purpose
 TIMES = Times(launch_s=30.0, drain_s=100.0, recycle_s=5000.0)
@@ -426,6 +430,13 @@ def test_a_spare_that_never_heard_that_it_is_to_serve_is_told_again() -> None:
     assert worker.ready_by == NOW + 1 + SERVE_GRACE_S
 
 
+def test_a_spare_that_still_launches_and_never_heard_that_it_is_to_serve_is_told_again() -> None:
+    worker = adopted("starting", W.SERVE)
+    worker.opens()
+    assert worker.comes_back("starting", NOW + 1, TIMES) == [Action.SEND_SERVE]
+    assert worker.ready_by == NOW + TIMES.launch_s + LAUNCH_GRACE_S
+
+
 def test_a_spare_that_waits_still_waits() -> None:
     worker = adopted("spare", W.SPARE)
     worker.opens()
@@ -438,6 +449,13 @@ def test_an_adopted_successor_has_no_successor() -> None:
     assert worker.may_be_taken_over(NOW)
     worker.successors = 1
     assert not worker.may_be_taken_over(NOW)
+
+
+def test_a_worker_has_time_for_its_own_orderly_end() -> None:
+    """Its clients answer their close frame or not, its browser server closes the browser, Redis is told."""
+    browser_s = STOP_S * 0.7  # what the browser server is given of STOP_S, before it is killed
+    assert CLOSE_GRACE_S + browser_s <= DRAIN_NOW_S
+    assert DRAIN_GRACE_S >= CLOSE_GRACE_S + STOP_S + SETTLE_S + CLOSE_S
 
 
 def test_one_that_does_not_come_back_is_given_up_like_any_other() -> None:

@@ -29,7 +29,8 @@ SERVE_GRACE_S: Final = 15.0
 DRAIN_GRACE_S: Final = 20.0
 """Time beyond its drain deadline for a worker to close sessions and its browser."""
 
-DRAIN_NOW_S: Final = 5.0
+DRAIN_NOW_S: Final = 12.0
+"""The same where sessions get no time: for clients that do not answer their close frame, and a browser's own close."""
 
 
 class Phase(StrEnum):
@@ -225,9 +226,8 @@ class WorkerLife:
             # Also if it drains already: it may not have heard that its sessions have less time by now.
             self.reason = self.reason or "asked"
             todo.append(Action.SEND_DRAIN)
-        elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
-            self.ready_by = now + SERVE_GRACE_S
-            todo.append(Action.SEND_SERVE)
+        elif self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE) and self.purpose is Purpose.SERVE:
+            todo += self.serve(now)
         return todo
 
     # What is asked of the worker
