@@ -79,6 +79,8 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         extras = replace(extras, ready_fd=None)
     browsers = _browsers(settings)
     if extras.check_only:
+        if not settings.redis_url:
+            embedded_redis.find_redis_server()  # else the new code would find out when the old one has gone
         say("the code and the configuration load")
         return 0
     runs = RunningCode(_executables(browsers.values()))

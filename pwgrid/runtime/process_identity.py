@@ -50,9 +50,14 @@ def is_alive(process: psutil.Process) -> bool:
 
 def kill(process: psutil.Process) -> bool:
     """SIGKILL exactly this process; returns False when it had ended before."""
+    return send(process, signal.SIGKILL)
+
+
+def send(process: psutil.Process, signum: int) -> bool:
+    """Send exactly this process a signal; returns False when it had ended before."""
     with opened(process) as pidfd:
         if pidfd is not None:
-            _send(pidfd, signal.SIGKILL)
+            _send(pidfd, signum)
         return pidfd is not None
 
 
@@ -101,5 +106,6 @@ def _has_ended(pidfd: int, within_s: float) -> bool:
 
 
 def _send(pidfd: int, signum: int) -> None:
-    with suppress(ProcessLookupError):
+    """Another user's process cannot be signalled: to the caller it is one that its signal does not end."""
+    with suppress(ProcessLookupError, PermissionError):
         signal.pidfd_send_signal(pidfd, signum)

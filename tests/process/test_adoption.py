@@ -18,6 +18,7 @@ import pytest
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.restart import children_to_adopt
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen
@@ -109,6 +110,28 @@ def left_by_a_worker(runtime: RuntimeDir) -> tuple[subprocess.Popen[bytes], subp
     state.write(runtime.directory)
     assert replace(state).process is not None
     return worker, node, state
+
+
+def test_children_of_another_redis_are_ended_all_within_the_same_time(
+    runtime: RuntimeDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_to_adopt, "END_S", 1.0)
+    stubborn = [sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); print(); signal.pause()"]
+    workers = [subprocess.Popen(stubborn, stdout=subprocess.PIPE) for _ in range(4)]
+    for n, worker in enumerate(workers):
+        assert worker.stdout is not None
+        assert worker.stdout.read(1)
+        worker.stdout.close()
+        runtime.make_worker_dir(f"{n}")
+        since = create_time(worker.pid) or 0.0
+        state = ChildState("worker", f"{n}", worker.pid, since, "another", "", "0", time.monotonic(), time.time())
+        state.write(runtime.directory)
+    leftovers, began_at = Leftovers(), time.monotonic()
+    find_leftovers("", leftovers, None, runtime.directory)
+    assert 1.0 <= time.monotonic() - began_at < 2.0
+    assert [worker.wait(PATIENCE_S) for worker in workers] == [-signal.SIGKILL] * 4
+    assert sorted(name for name, _ in leftovers.dead) == ["0", "1", "2", "3"]
+    assert list(runtime.directory.glob("w/*/worker.json")) == []
 
 
 @pytest.mark.parametrize("is_reaped", [True, False])

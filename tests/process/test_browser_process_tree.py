@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -21,6 +22,11 @@ from pwgrid.runtime.process_identity import create_time, end, find_process, is_a
 
 BOUND_S = 20.0
 ASLEEP = "import signal; signal.pause()"
+
+
+def may_not(_pidfd: int, _signum: int) -> None:
+    """As the kernel refuses a signal to another user's process."""
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 @pytest.fixture
@@ -405,3 +411,16 @@ def test_orphans_are_reaped_and_no_child_that_others_wait_for(kernel: str) -> No
     """Also where the kernel does not list a process' children."""
     code = f"from pathlib import Path\n{kernel}\n{REAPS}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=BOUND_S)
+
+
+def test_a_process_that_may_not_be_signalled_is_one_that_lives_on(
+    spawn: Callable[..., subprocess.Popen[bytes]], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = spawn(ASLEEP)
+    tree = Tree(0, directory, {psutil.Process(child.pid)}, anywhere=True)
+    with monkeypatch.context() as as_another_user:
+        as_another_user.setattr(process_identity.signal, "pidfd_send_signal", may_not)
+        assert tree.kill(process_table()) == 1
+        assert child.poll() is None
+    assert tree.kill(process_table()) == 1
+    assert child.wait(BOUND_S) == -signal.SIGKILL

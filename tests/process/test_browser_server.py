@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import clear_marks, is_served
 from pwgrid.worker.browser.launch import LaunchSpec
-from pwgrid.worker.browser.server import BrowserServer, SessionClosed
+from pwgrid.worker.browser.server import BrowserServer, SessionClosed, ending
 from tests.support import stand_in_proxy
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.grid import eventually_async
@@ -515,6 +516,22 @@ async def test_what_the_launcher_says_itself_is_in_the_error(monkeypatch: pytest
     expected = pytest.raises(BrowserLaunchError, match="HEADLESS=true")
     with private_directory() as directory, launching(FAKE_LAUNCHER), expected:
         await start(spec(directory, fake=True))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGRTMIN + 6])
+async def test_its_end_is_known_also_where_the_host_s_processes_cannot_be_listed(
+    monkeypatch: pytest.MonkeyPatch, signum: int
+) -> None:
+    def no_descriptor() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with browser_server(fake=True) as watched:
+        with monkeypatch.context() as shortage:
+            shortage.setattr("pwgrid.worker.browser.server.process_table", no_descriptor)
+            os.kill(watched.server.pid, signum)
+            async with asyncio.timeout(BOUND_S):
+                assert await watched.server.exited == -signum
+                assert ending(-signum) in await watched.gone
 
 
 async def test_a_launcher_that_dies_leaves_its_last_words(tmp_path: Path) -> None:

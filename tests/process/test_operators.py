@@ -17,6 +17,7 @@ import pytest
 
 from pwgrid import __version__
 from pwgrid.cli import code_fingerprint
+from pwgrid.registry import embedded_redis
 from pwgrid.settings.model import NO_POOL
 from tests.support import raw
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, processes_marked, running_grid
@@ -112,6 +113,19 @@ def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(tmp_pat
         assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
         log.rmdir()
         grid.start_again()
+        assert parts(grid) == before
+
+
+def test_an_upgrade_is_refused_where_no_redis_server_is_found_any_more(tmp_path: Path) -> None:
+    server = tmp_path / "redis-server"
+    server.symlink_to(embedded_redis.find_redis_server())
+    environment = {**WITHOUT_SPARES, embedded_redis.SERVER_VARIABLE: str(server)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        before = parts(grid)
+        server.unlink()
+        refused = grid.command("upgrade", "--force")
+        assert refused.returncode == 1
+        assert f"{embedded_redis.SERVER_VARIABLE}={server} is not an executable file" in refused.stderr
         assert parts(grid) == before
 
 

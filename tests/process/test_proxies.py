@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,6 +140,22 @@ def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_is_started_after_it(
     turns.kill()
     turns.until(turns.told, "the next one is told")
     assert turns.told() == [("worker_lost", lost)]
+
+
+def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been_removed(
+    loop: Loop, config: MasterConfig, proxies: Proxies, said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.check_argv = ["/bin/true"]
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    executed: list[bool] = []
+    workers: Any = SimpleNamespace(records={})
+    reload: Any = SimpleNamespace(read=lambda: (None, None))
+    upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True))
+    upgrade.start(reload, force=True)
+    Turns(loop, proxies, said).until(lambda: executed, "it is executed")
 
 
 def test_an_upgrade_while_the_proxy_is_being_replaced_is_refused_for_that_reason(

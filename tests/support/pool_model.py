@@ -6,12 +6,12 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
-from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, PlannedWorker, PoolTarget, Serve, Spawn, plan
+from pwgrid.master.policy.worker_plan import Drain, Limits, PlannedWorker, PoolTarget, Serve, Spawn, plan
 
 S = WorkerStatus
 PING_S = 3.0
@@ -29,6 +29,8 @@ class Rules:
     exit_s: float = 0.3
     lingers: bool = True
     """Whether the sessions of a worker that drains have all the time that they take."""
+    fits: int = 1_000_000
+    """How many workers fit into the host's memory."""
     limits: Limits = field(default_factory=lambda: Limits(max_starting=4, max_surge=8))
 
 
@@ -43,6 +45,8 @@ class Member:
     counted_at: float
     active: int = 0
     lifetime: int = 0
+    recycle: str | None = None
+    is_hurried: bool = False
 
     def view(self, *, lingers: bool) -> PlannedWorker:
         """As the plan sees it."""
@@ -52,8 +56,9 @@ class Member:
             self.status,
             self.active,
             started_at=self.forked_at,
+            recycle=self.recycle,
             spare=self.spare,
-            lingers_until=math.inf if lingers and self.status is S.DRAINING else None,
+            lingers_until=math.inf if lingers and self.status is S.DRAINING and not self.is_hurried else None,
         )
 
 
@@ -93,6 +98,10 @@ class PoolModel:
             self._after(n * PING_S, lambda: None)  # the master's turns
         while self._events and self.now < end:
             self._step()
+
+    def upgrade(self, at: float) -> None:
+        """Have all workers replaced that there are at that time."""
+        self._after(at - self.now, self._mark_all)
 
     def available(self) -> list[Member]:
         """Those that a selection may choose."""
@@ -158,12 +167,12 @@ class PoolModel:
         enough = spares(outlook, [each.lifetime for each in live])
         wanted = PoolTarget(rules.workers, spares=enough, is_quiet=self.rate.is_quiet(self.now))
         views = [each.view(lingers=rules.lingers) for each in self.members]
-        for action in plan({"chromium": wanted}, views, self.now, rules.limits):
+        limits = replace(rules.limits, memory_for=max(0, rules.fits - len(self.members)))
+        for action in plan({"chromium": wanted}, views, self.now, limits):
             if isinstance(action, Spawn):
                 starting = self._join(S.STARTING, spare=action.spare)
                 self._after(rules.start_s(), partial(self._warm, starting))
                 continue
-            assert not isinstance(action, Hurry)  # there is always memory
             (meant,) = [each for each in self.members if each.name == action.worker_id]
             if isinstance(action, Serve):
                 meant.spare = False
@@ -172,6 +181,12 @@ class PoolModel:
             elif isinstance(action, Drain):
                 meant.status = S.DRAINING
                 self._leave_when_idle(meant)
+            else:
+                meant.is_hurried = True
+
+    def _mark_all(self) -> None:
+        for each in self.members:
+            each.recycle = "upgrade"
 
     def _join(self, status: WorkerStatus, *, spare: bool) -> Member:
         self._sequence += 1

@@ -34,12 +34,17 @@ class FakeWorkers:
 
     def __init__(self, *, started_at: float = 0.0) -> None:
         self.killed: list[tuple[str, str]] = []
+        self.marked: list[tuple[str, str]] = []
         self.link = OneLink()
         self.record = memory_record(started_at, self.link)
         self.records: dict[str, Any] = {"w": self.record}
 
     def learn_trees(self) -> Table:
         return process_table()
+
+    def mark(self, record: Any, reason: str) -> None:
+        record.recycle = reason
+        self.marked.append((record.worker_id, reason))
 
     def kill(self, record: Any, reason: str) -> None:
         record.life.status = WorkerStatus.LOST
@@ -155,7 +160,7 @@ def test_age_does_not_wait_for_a_sample() -> None:
     meter = metered(workers, max_worker_age=2.0)
     assert meter.tick(100.0) == 102.0
     assert meter.tick(102.0) == 105.0
-    assert workers.record.recycle == "age: older than 2 s"
+    assert workers.marked == [("w", "age: older than 2 s")]  # so that the next master knows it, too
 
 
 def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
@@ -208,6 +213,18 @@ def test_workers_that_started_since_the_sample_use_up_the_room() -> None:
     room = meter.limits(Limits()).memory_for
     workers.records["new"] = memory_record(101.0, workers.link)
     assert meter.limits(Limits()).memory_for == room - 1
+
+
+def test_workers_that_were_not_measured_yet_do_not_count_as_small_ones() -> None:
+    workers = FakeWorkers()
+    workers.records["gone"] = memory_record(0.0, workers.link)
+    meter = metered(workers)
+    meter.tick(100.0)
+    room = meter.limits(Limits()).memory_for
+    del workers.records["gone"]
+    workers.records |= {name: memory_record(90.0, workers.link) for name in ("new", "newer")}
+    meter.tick(101.0)  # the host is looked at without a sample, since a worker has gone
+    assert meter.limits(Limits()).memory_for == room
 
 
 def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_sampled() -> None:

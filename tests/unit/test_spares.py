@@ -190,6 +190,21 @@ def test_an_idle_pool_goes_back_to_what_is_wanted_and_a_spare_for_the_one_that_i
     assert statuses.total() == 3 + statuses["spare"]
 
 
+@pytest.mark.parametrize(("fits", "least"), [(5, 4), (4, 3)])
+@pytest.mark.parametrize("start_s", [0.1, 3.0])
+def test_an_upgrade_under_load_takes_no_worker_or_one_where_the_host_has_no_memory_for_another(
+    fits: int, least: int, start_s: float
+) -> None:
+    grid = PoolModel(Rules(workers=4, max_lifetime=10_000, start_s=lambda: start_s, fits=fits))
+    old = list(grid.members)
+    grid.upgrade(at=5.0)
+    grid.run(steady(1000, rate=5, duration_s=0.5))
+    assert grid.least == least
+    assert grid.most <= fits
+    assert len(grid.available()) == 4
+    assert not set(old) & set(grid.members)
+
+
 @settings(max_examples=25)
 @given(
     workers=st.integers(2, 6),

@@ -131,15 +131,54 @@ def test_a_recycle_waits_while_the_surge_is_used_up() -> None:
     assert decide(1, there) == []
 
 
+NO_ROOM = Limits(memory_for=0)
+CLOSED = Limits(no_spawns="memory is short")
+NO_MEMORY = (NO_ROOM, CLOSED)
+
+
 def test_a_recycle_that_can_have_no_replacement_drains_first() -> None:
-    there = recycled(S.AVAILABLE, S.AVAILABLE)
-    for limits in (Limits(memory_for=0), Limits(no_spawns="memory is short")):
-        assert decide(2, there, limits) == [Drain("w0", "memory")]
+    assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE), NO_ROOM) == [Drain("w0", "memory")]
+    assert decide(1, recycled(S.AVAILABLE), NO_ROOM) == [Drain("w0", "memory")]
+
+
+def test_a_recycle_waits_for_the_replacement_that_took_the_last_memory() -> None:
+    assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE, S.STARTING), NO_ROOM) == []
+    assert decide(1, recycled(S.AVAILABLE, S.STARTING), NO_ROOM) == []
+
+
+def test_no_recycle_takes_a_second_worker_from_a_pool_without_memory() -> None:
+    assert decide(4, recycled(S.AVAILABLE, S.AVAILABLE, S.AVAILABLE, due=3), NO_ROOM) == [Spawn("chromium")]
+    assert decide(4, recycled(S.AVAILABLE, S.AVAILABLE, S.AVAILABLE, S.STARTING, due=3), NO_ROOM) == []
+    assert decide(3, recycled(S.AVAILABLE, S.AVAILABLE, due=2), CLOSED) == []
+
+
+def test_a_recycle_without_memory_waits_for_what_other_pools_may_give_back() -> None:
+    for status, foxes in ((S.STARTING, 1), (S.DRAINING, 0), (S.STOPPED, 0), (S.LOST, 0)):
+        wanted = {"chromium": PoolTarget(1), "firefox": PoolTarget(foxes)}
+        there = [*recycled(S.AVAILABLE), PlannedWorker("fox", "firefox", status)]
+        assert plan(wanted, there, 100.0, NO_ROOM) == []
+
+
+def test_without_memory_one_pool_after_the_other_recycles_the_oldest_worker_first() -> None:
+    wanted = {"chromium": PoolTarget(1), "firefox": PoolTarget(1)}
+    fox = PlannedWorker("fox", "firefox", S.AVAILABLE, started_at=-1.0, recycle="upgrade")
+    assert plan(wanted, [*recycled(S.AVAILABLE), fox], 100.0, NO_ROOM) == [Drain("fox", "upgrade")]
+
+
+def test_while_the_host_guard_is_closed_only_a_worker_that_takes_too_much_memory_is_recycled() -> None:
+    def there(reason: str) -> list[PlannedWorker]:
+        return [PlannedWorker("w0", "chromium", S.AVAILABLE, recycle=reason), *views(S.AVAILABLE, S.AVAILABLE)[1:]]
+
+    assert decide(2, there("upgrade"), CLOSED) == []
+    assert decide(2, there("memory: 900 MiB, the limit is 800 MiB"), CLOSED) == [
+        Drain("w0", "memory: 900 MiB, the limit is 800 MiB")
+    ]
 
 
 def test_a_pool_in_backoff_recycles_nothing() -> None:
     there = recycled(S.AVAILABLE, S.AVAILABLE)
-    assert plan({"chromium": PoolTarget(2, not_before=200.0)}, there, 100.0, MANY) == []
+    for limits in (MANY, *NO_MEMORY):
+        assert plan({"chromium": PoolTarget(2, not_before=200.0)}, there, 100.0, limits) == []
 
 
 def as_it_can_be(view: PlannedWorker) -> PlannedWorker:
@@ -166,14 +205,27 @@ VIEWS = st.lists(
 )
 
 
-WISHES = st.builds(PoolTarget, workers=st.integers(0, 4), spares=st.integers(0, 3), is_quiet=st.booleans())
+WISHES = st.builds(
+    PoolTarget,
+    workers=st.integers(0, 4),
+    not_before=st.sampled_from([0.0, 0.0, 200.0]),
+    spares=st.integers(0, 3),
+    is_quiet=st.booleans(),
+)
+LIMITS = st.builds(
+    Limits,
+    max_starting=st.integers(1, 4),
+    max_surge=st.integers(1, 3),
+    memory_for=st.sampled_from([0, 0, 1, 2, 5]),
+    no_spawns=st.sampled_from([None, None, "memory is short"]),
+)
 
 
-@given(VIEWS, WISHES, WISHES, st.integers(1, 3), st.integers(0, 5), st.integers(1, 4))
+@given(VIEWS, WISHES, WISHES, LIMITS)
 def test_no_plan_breaks_a_bound(
-    there: list[PlannedWorker], chromium: PoolTarget, firefox: PoolTarget, surge: int, memory: int, starting: int
+    there: list[PlannedWorker], chromium: PoolTarget, firefox: PoolTarget, limits: Limits
 ) -> None:
-    limits = Limits(max_starting=starting, max_surge=surge, memory_for=memory)
+    surge, memory, starting = limits.max_surge, limits.memory_for, limits.max_starting
     wanted: dict[BrowserType, PoolTarget] = {"chromium": chromium, "firefox": firefox}
     actions = plan(wanted, there, 100.0, limits)
     already = sum(view.status is S.STARTING for view in there)
@@ -183,7 +235,7 @@ def test_no_plan_breaks_a_bound(
     hurried = [action.worker_id for action in actions if isinstance(action, Hurry)]
     assert len(drained + served + hurried) == len({*drained, *served, *hurried})
     assert hurried in ([], *([view.worker_id] for view in there if view.lingers_until is not None))
-    assert not hurried or memory == 0
+    assert not hurried or not limits.has_room
     starts = Counter(action.pool for action in actions if isinstance(action, Spawn))
     spares = Counter(action.pool for action in actions if isinstance(action, Spawn) and action.spare)
     for name, wish in wanted.items():
@@ -200,12 +252,23 @@ def test_no_plan_breaks_a_bound(
         assert spares[name] <= wish.spares
         assert not called or serving <= wish.workers + 1
         assert len(mine) + starts[name] <= max(len(mine), wish.workers + lingering + max(surge, gone))
+        if limits.no_spawns or wish.not_before > 100.0:
+            assert not starts[name]
         if memory == 0:
             assert len(mine) + starts[name] <= max(len(mine), wish.workers)
         # What serves without a reason to go is never drained below the wanted number.
         healthy = [view for view in kept if view.recycle is None]
         lost_healthy = [view for view in live if view.recycle is None and view.worker_id in drained]
         assert not lost_healthy or len(kept) >= wish.workers or len(healthy) >= wish.workers
+        # Capacity falls below the wanted number only where a replacement can have no place, and then by one worker.
+        capacity = sum(view.status is S.AVAILABLE for view in live)
+        left = sum(view.status is S.AVAILABLE for view in kept)
+        if left < min(capacity, wish.workers):
+            assert not limits.has_room
+            assert wish.not_before <= 100.0
+            assert (left, capacity) == (wish.workers - 1, wish.workers)
+            assert len(actions) == 1  # so no other pool loses one, and nothing starts
+            assert all(map(_is_settled, there))
 
 
 def _is_settled(view: PlannedWorker) -> bool:
@@ -222,26 +285,65 @@ def test_following_the_plan_comes_to_rest_with_what_is_wanted(
         actions = plan(wanting(workers, spares, is_quiet=True), now.values(), 100.0, limits)
         if not actions and all(_is_settled(view) for view in now.values()):
             break
-        for n, action in enumerate(actions):
-            if isinstance(action, Spawn):
-                now[f"{turn}-{n}"] = PlannedWorker(f"{turn}-{n}", "chromium", S.STARTING, spare=action.spare)
-            elif isinstance(action, Hurry):
-                now[action.worker_id] = replace(now[action.worker_id], lingers_until=None)
-            elif isinstance(action, Serve):
-                now[action.worker_id] = replace(now[action.worker_id], spare=False)
-            else:
-                del now[action.worker_id]
-        for worker_id, view in list(now.items()):
-            if view.spare and view.status is S.STARTING:
-                now[worker_id] = replace(view, status=S.SPARE)
-            elif not view.spare and view.status in (S.STARTING, S.SPARE):
-                now[worker_id] = replace(view, status=S.AVAILABLE)
-            elif view.status not in (S.SPARE, S.AVAILABLE):
-                del now[worker_id]
+        follow(actions, now, turn)
+        let_time_pass(now)
     assert [view.recycle for view in now.values() if not view.spare] == [None] * workers
     waiting = [view for view in now.values() if view.spare]
     busy = sum(view.active > 0 for view in waiting)  # these serve, unasked, and are not cut off
     assert (max(spares, busy) if workers else 0) <= len(waiting) <= (spares + busy if workers else 0)
+
+
+def follow(actions: list[PlanStep], now: dict[str, PlannedWorker], turn: int) -> None:
+    for n, action in enumerate(actions):
+        if isinstance(action, Spawn):
+            now[f"{turn}-{n}"] = PlannedWorker(f"{turn}-{n}", action.pool, S.STARTING, spare=action.spare)
+        elif isinstance(action, Hurry):
+            now[action.worker_id] = replace(now[action.worker_id], lingers_until=None)
+        elif isinstance(action, Serve):
+            now[action.worker_id] = replace(now[action.worker_id], spare=False)
+        else:
+            now[action.worker_id] = replace(now[action.worker_id], status=S.DRAINING)
+
+
+def let_time_pass(now: dict[str, PlannedWorker]) -> None:
+    for worker_id, view in list(now.items()):
+        if view.spare and view.status is S.STARTING:
+            now[worker_id] = replace(view, status=S.SPARE)
+        elif not view.spare and view.status in (S.STARTING, S.SPARE):
+            now[worker_id] = replace(view, status=S.AVAILABLE)
+        elif view.status not in (S.SPARE, S.AVAILABLE):
+            del now[worker_id]
+
+
+@given(
+    chromium=st.integers(1, 4),
+    firefox=st.integers(1, 4),
+    spares=st.integers(0, 2),
+    room=st.integers(0, 2),
+    passes=st.lists(st.booleans(), max_size=30),
+)
+def test_an_upgrade_on_a_full_host_replaces_all_and_capacity_dips_by_one_worker_at_the_most(
+    chromium: int, firefox: int, spares: int, room: int, passes: list[bool]
+) -> None:
+    """`room`: how many more workers fit into memory than serve. `passes`: whether there is time between two turns."""
+    wanted = {"chromium": PoolTarget(chromium, spares=spares, is_quiet=True), "firefox": PoolTarget(firefox)}
+    pools = ["chromium"] * chromium + ["firefox"] * firefox
+    now = {
+        f"old{n}": PlannedWorker(f"old{n}", pool, S.AVAILABLE, started_at=-n, recycle="upgrade")
+        for n, pool in enumerate(pools)
+    }
+    for turn in range(200):
+        limits = Limits(max_starting=2, max_surge=4, memory_for=max(0, len(pools) + room - len(now)))
+        actions = plan(wanted, now.values(), 100.0, limits)
+        if not actions and all(_is_settled(view) for view in now.values()):
+            break
+        follow(actions, now, turn)
+        serving = [view.pool for view in now.values() if view.status is S.AVAILABLE and not view.spare]
+        assert len(serving) >= len(pools) - (room <= spares)  # spares may take all the room
+        if turn >= len(passes) or passes[turn]:
+            let_time_pass(now)
+    assert [view.recycle for view in now.values()] == [None] * len(now)
+    assert sorted(view.pool for view in now.values() if not view.spare) == pools
 
 
 def spare(
@@ -335,7 +437,8 @@ def test_a_spare_that_is_to_be_recycled_goes_when_another_one_is_warm() -> None:
     limits = Limits(max_starting=9, max_surge=4)
     there = [*views(S.AVAILABLE, S.AVAILABLE), spare("old", recycle="upgrade")]
     assert plan(wanting(2, 1), there, 100.0, limits) == [Spawn("chromium", spare=True)]
-    assert plan(wanting(2, 1), [*there, spare("new", S.STARTING)], 100.0, limits) == []
+    for starting in (limits, replace(limits, memory_for=0)):
+        assert plan(wanting(2, 1), [*there, spare("new", S.STARTING)], 100.0, starting) == []
     assert plan(wanting(2, 1), [*there, spare("new")], 100.0, limits) == [Drain("old", "upgrade")]
     assert plan(wanting(2, 0), there, 100.0, limits) == [Drain("old", "upgrade")]
     assert plan(wanting(2, 1), there, 100.0, Limits(max_surge=1)) == [Drain("old", "upgrade")]
@@ -403,9 +506,6 @@ def test_a_recycle_does_not_wait_for_the_sessions_of_the_one_before() -> None:
     assert decide(2, [*there, PlannedWorker("new", "chromium", S.AVAILABLE)], Limits(max_surge=1)) == [
         Drain("w0", "memory")
     ]
-
-
-NO_MEMORY = (Limits(memory_for=0), Limits(no_spawns="memory is short"))
 
 
 def test_on_a_host_without_memory_the_one_that_lingers_for_longest_gets_less_time() -> None:

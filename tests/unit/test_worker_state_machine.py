@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, TRANSITIONS, LifecycleError, WorkerEvent, WorkerStatus
+from pwgrid.control.child_side import CLOSE_S
 from pwgrid.master.policy.worker_state_machine import (
     DRAIN_GRACE_S,
     DRAIN_NOW_S,
@@ -26,6 +27,9 @@ from pwgrid.master.policy.worker_state_machine import (
     Times,
     WorkerLife,
 )
+from pwgrid.worker.main import STOP_S
+from pwgrid.worker.registry_sync import SETTLE_S
+from pwgrid.worker.sessions import CLOSE_GRACE_S
 
 S, E, P, PE, W = WorkerStatus, WorkerEvent, Phase, PhaseEvent, Purpose
 TIMES = Times(launch_s=30.0, drain_s=100.0, recycle_s=5000.0)
@@ -141,7 +145,7 @@ def test_only_a_spare_takes_the_place_of_another_one(worker: WorkerLife) -> None
 
 def test_a_drain_is_told_limited_and_left_in_redis() -> None:
     worker = life(S.AVAILABLE)
-    asked = [Action.LIMIT_DRAIN, Action.SEND_DRAIN, Action.LEAVE_DRAIN]
+    asked = [Action.SEND_DRAIN, Action.LEAVE_DRAIN]
     assert worker.drain(W.END, "shutdown", NOW, TIMES) == asked
     assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "shutdown", NOW + 100.0)
     assert worker.drain_by == NOW + 100.0 + DRAIN_GRACE_S
@@ -160,7 +164,7 @@ def test_one_that_has_ended_is_not_drained(worker: WorkerLife) -> None:
 
 def test_a_planned_recycle_has_more_time_and_is_not_left_in_redis_where_it_would_have_less() -> None:
     worker = life(S.AVAILABLE)
-    assert worker.drain(W.RECYCLE, "memory", NOW, TIMES) == [Action.LIMIT_DRAIN, Action.SEND_DRAIN]
+    assert worker.drain(W.RECYCLE, "memory", NOW, TIMES) == [Action.SEND_DRAIN]
     assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "memory", NOW + 5000.0)
     assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
     assert worker.drain(W.RECYCLE, "age", NOW + 1, TIMES) == []
@@ -170,7 +174,7 @@ def test_a_planned_recycle_has_more_time_and_is_not_left_in_redis_where_it_would
 def test_who_may_not_wait_leaves_a_worker_that_lingers_less_time(wanted: Purpose) -> None:
     worker = life(S.AVAILABLE)
     worker.drain(W.RECYCLE, "memory", NOW, TIMES)
-    asked = [Action.LIMIT_DRAIN, Action.SEND_DRAIN, Action.LEAVE_DRAIN]
+    asked = [Action.SEND_DRAIN, Action.LEAVE_DRAIN]
     assert worker.drain(wanted, "because", NOW + 1, TIMES) == asked
     assert (worker.reason, worker.sessions_until) == ("because", NOW + 101.0)
     assert worker.drain_by == NOW + 101.0 + DRAIN_GRACE_S
@@ -204,7 +208,7 @@ def test_a_worker_lingers_while_its_sessions_have_more_time_than_those_of_other_
 @pytest.mark.parametrize(("told", "drain_s"), [(7.0, 7.0), (None, 5000.0)])
 def test_a_worker_that_drains_of_its_own_accord_has_the_time_that_it_says(told: float | None, drain_s: float) -> None:
     worker = life(S.AVAILABLE)
-    assert worker.says(E.DRAINS, "lifetime limit", NOW, TIMES, told) == [Action.LIMIT_DRAIN]
+    assert worker.says(E.DRAINS, "lifetime limit", NOW, TIMES, told) == []
     assert (worker.sessions_until, worker.drain_by) == (NOW + drain_s, NOW + drain_s + DRAIN_GRACE_S)
     assert (worker.purpose, worker.reason) == (W.SERVE, "lifetime limit")
     worker.says(E.STOPS, "", NOW + 1, TIMES)
@@ -229,10 +233,7 @@ def test_a_drain_that_ends_with_an_error_is_a_death() -> None:
 
 def test_a_failed_start_is_one_death() -> None:
     worker = WorkerLife.forked(W.SERVE, NOW, TIMES)
-    assert worker.says(E.FAILS, "the browser is broken", NOW, TIMES) == [
-        Action.COUNT_DEATH,
-        Action.LIMIT_DRAIN,
-    ]
+    assert worker.says(E.FAILS, "the browser is broken", NOW, TIMES) == [Action.COUNT_DEATH]
     assert worker.drain_by == NOW + DRAIN_GRACE_S
     assert worker.says(E.STOPS, "", NOW, TIMES) == []
     # It is not lost: it has told why it ends, and nobody was ever served.
@@ -272,7 +273,7 @@ def test_a_dead_worker_whose_browser_server_lives_is_taken_over() -> None:
         Action.TELL_TAKEN_OVER,
         Action.FORK_SUCCESSOR,
     ]
-    assert worker.gets_successor(NOW, TIMES) == [Action.LIMIT_DRAIN]
+    worker.gets_successor(NOW, TIMES)
     assert (worker.status, worker.phase, worker.purpose, worker.successors) == (S.DRAINING, P.RUNNING, W.RECYCLE, 1)
     assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
     assert not worker.may_be_taken_over(NOW)
@@ -426,6 +427,13 @@ def test_a_spare_that_never_heard_that_it_is_to_serve_is_told_again() -> None:
     assert worker.ready_by == NOW + 1 + SERVE_GRACE_S
 
 
+def test_a_spare_that_still_launches_and_never_heard_that_it_is_to_serve_is_told_again() -> None:
+    worker = adopted("starting", W.SERVE)
+    worker.opens()
+    assert worker.comes_back("starting", NOW + 1, TIMES) == [Action.SEND_SERVE]
+    assert worker.ready_by == NOW + TIMES.launch_s + LAUNCH_GRACE_S
+
+
 def test_a_spare_that_waits_still_waits() -> None:
     worker = adopted("spare", W.SPARE)
     worker.opens()
@@ -438,6 +446,13 @@ def test_an_adopted_successor_has_no_successor() -> None:
     assert worker.may_be_taken_over(NOW)
     worker.successors = 1
     assert not worker.may_be_taken_over(NOW)
+
+
+def test_a_worker_has_time_for_its_own_orderly_end() -> None:
+    """Its clients answer their close frame or not, its browser server closes the browser, Redis is told."""
+    browser_s = STOP_S * 0.7  # what the browser server is given of STOP_S, before it is killed
+    assert CLOSE_GRACE_S + browser_s <= DRAIN_NOW_S
+    assert DRAIN_GRACE_S >= CLOSE_GRACE_S + STOP_S + SETTLE_S + CLOSE_S
 
 
 def test_one_that_does_not_come_back_is_given_up_like_any_other() -> None:
@@ -498,20 +513,17 @@ class World:
     forks_fail: bool
     itself: str = "starting"
     now: float = NOW
-    kill_at: float = math.inf
     browser_server_lives: bool = True
     done: Counter[Action] = field(default_factory=Counter)
 
     def do(self, todo: list[Action]) -> None:
         for what in todo:
             self.done[what] += 1
-            if what is Action.LIMIT_DRAIN:
-                self.kill_at = min(self.kill_at, self.life.drain_by)
-            elif what is Action.FORK_SUCCESSOR and self.forks_fail:
+            if what is Action.FORK_SUCCESSOR and self.forks_fail:
                 self.do(self.life.gets_no_successor())
             elif what is Action.FORK_SUCCESSOR:
-                self.kill_at, self.script, self.unheard = math.inf, [E.DRAINS, E.STOPS], 0
-                self.do(self.life.gets_successor(self.now, TIMES))
+                self.script, self.unheard = [E.DRAINS, E.STOPS], 0
+                self.life.gets_successor(self.now, TIMES)
         self.check()
 
     def ends_told(self) -> int:
@@ -523,7 +535,7 @@ class World:
         assert life.ready_by == math.inf or (life.has_process and life.status in (S.STARTING, S.SPARE))
         assert life.has_process or life.status in (S.STOPPED, S.LOST)
         assert life.status is not S.LOST or life.phase in (P.GIVEN_UP, P.EXITED)
-        assert life.status is not S.DRAINING or self.kill_at < math.inf or life.phase is P.GIVEN_UP
+        assert life.status is not S.DRAINING or life.drain_by < math.inf or life.phase is P.GIVEN_UP
         assert self.ends_told() <= 1
 
     def happens(self, name: str) -> None:
@@ -605,8 +617,8 @@ class World:
         self._exits(is_clean=True)
 
     def _time_is_over(self) -> None:
-        if self.kill_at < math.inf:
-            self.now = max(self.now, self.kill_at)
+        if self.life.drain_by < math.inf:
+            self.now = max(self.now, self.life.drain_by)
             self._exits()
 
 
@@ -630,7 +642,7 @@ def worlds(draw: st.DrawFn) -> World:
     if draw(st.booleans()):
         life.opens()
     itself = SAYS_OF_ITSELF[script[said - 1]] if said else "starting"
-    return World(life, script[heard:], said - heard, forks_fail, itself, kill_at=life.drain_by)
+    return World(life, script[heard:], said - heard, forks_fail, itself)
 
 
 @settings(max_examples=1500)

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class MemoryMeter:
-    """Keeps `record.memory` and `record.recycle` of every worker, and the host guard, up to date."""
+    """Keeps `record.memory` of every worker, and the host guard, up to date."""
 
     def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:
         self.host_available_mib = 0
@@ -153,18 +153,19 @@ class MemoryMeter:
         self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
 
     def _mark(self, record: ManagedWorker, now: float) -> None:
-        record.recycle = recycle_reason(self._limits_of(record), record.forked_at, record.memory, now)
-        if record.recycle is not None:
-            log.info("worker_to_be_recycled", worker=record.worker_id, reason=record.recycle, **_figures(record))
+        reason = recycle_reason(self._limits_of(record), record.forked_at, record.memory, now)
+        if reason is not None:
+            self._workers.mark(record, reason)
+            log.info("worker_to_be_recycled", worker=record.worker_id, reason=reason, **_figures(record))
 
     def _look_at_host(self, records: Iterable[ManagedWorker]) -> None:
         self.host_available_mib = self._available()
         self._seen = frozenset(self._workers.records)
         sizes = [
-            record.memory.memory_mib or record.memory.rss_mib or 0
+            size
             for record in records
-            if record.life.status in WITH_BROWSER
-        ]
+            if record.life.status in WITH_BROWSER and (size := record.memory.memory_mib or record.memory.rss_mib)
+        ]  # one that was not measured yet would be of no size
         self._room = room_for(self.host_available_mib, self.guard.floor_mib, sizes)
         was = self.guard.reason
         reason = self.guard.observe(self.host_available_mib)

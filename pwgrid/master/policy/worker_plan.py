@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
+from pwgrid.master.policy.end_reason_classes import recycle_class
 
 SHORT_OF_MEMORY: Final = "the host is short of memory"
 
@@ -138,12 +139,12 @@ def plan(
     """The actions that bring the workers there are (`views`) nearer to those wanted; `now` in monotonic seconds."""
     everyone = list(views)
     pools = [_pool(name, goal, everyone) for name, goal in wanted.items()]
-    can_wait = any(pool.lingering for pool in pools)
     for pool in pools:
         pool.expiring = _expiring(pool, limits)
-    drains: list[PlanStep] = [action for pool in pools for action in _drains(pool, limits, can_wait=can_wait)]
+    drains: list[PlanStep] = [action for pool in pools for action in _drains(pool, limits)]
     serves: list[PlanStep] = [Serve(view.worker_id) for pool in pools for view in pool.called()]
-    return drains + serves + _hurries(pools, now, limits) + _spawns(pools, now, limits)
+    steps = drains + serves + _hurries(pools, now, limits) + _spawns(pools, now, limits)
+    return steps or _drain_before_replacement(pools, now, limits)
 
 
 def next_start(wanted: Mapping[str, PoolTarget], now: float) -> float:
@@ -178,37 +179,60 @@ def _expiring(pool: _Pool, limits: Limits) -> PlannedWorker | None:
     return min(due, key=lambda view: view.started_at, default=None)
 
 
-def _drains(pool: _Pool, limits: Limits, *, can_wait: bool) -> list[PlanStep]:
-    """Drain surplus workers, idle ones first, and the expiring one once its replacement serves or has no room to start.
-
-    `can_wait`: a worker lingers, and can be hurried to make room for the replacement.
-    """
+def _drains(pool: _Pool, limits: Limits) -> list[PlanStep]:
+    """Drain surplus workers, idle ones first, and the expiring one once its replacement serves."""
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
         surplus += pool.spares
     drains: list[PlanStep] = [Drain(view.worker_id, "scaled down") for view in surplus]
     if pool.wanted.workers > 0:
         drains += _spares_to_drop(pool, limits)
-    if pool.expiring is not None:
-        serving = sum(1 for view in pool.available if view is not pool.expiring)
-        no_place = not limits.has_room and not can_wait
-        if serving >= pool.wanted.workers or (no_place and not pool.called()):
-            drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
+    if pool.expiring is not None and len(pool.available) > pool.wanted.workers:
+        drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
     return drains
+
+
+def _drain_before_replacement(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
+    """Drain one expiring worker of a complete pool although its replacement has no room to start: capacity dips by one.
+
+    It is the last resort, for when there is no other step and no worker starts or leaves, since that may make room. It
+    waits in a backoff and while the host guard is closed, since nothing could start in the worker's place. Only one
+    that takes too much memory goes also while the guard is closed: no session is admitted meanwhile, and the guard may
+    never open else.
+    """
+    if limits.has_room or not all(_is_settled(view) for pool in pools for view in pool.all()):
+        return []
+    due = [
+        pool.expiring
+        for pool in pools
+        if pool.expiring is not None
+        and len(pool.available) >= pool.wanted.workers
+        and now >= pool.wanted.not_before
+        and (limits.no_spawns is None or recycle_class(pool.expiring.recycle or "") == "memory")
+    ]
+    oldest = sorted(due, key=lambda view: view.started_at)[:1]
+    return [Drain(view.worker_id, view.recycle or "recycle") for view in oldest]
+
+
+def _is_settled(view: PlannedWorker) -> bool:
+    """Whether it serves, or is warm and nothing asks it to serve."""
+    return view.status is WorkerStatus.AVAILABLE or (view.status is WorkerStatus.SPARE and view.spare)
 
 
 def _spares_to_drop(pool: _Pool, limits: Limits) -> list[PlanStep]:
     """Drain spares once no sessions come, and not before, since each start costs; or if the host is short of memory.
 
-    Spares to recycle go when enough others are warm, or there is no room for others.
+    Spares to recycle go when enough others are warm, or there is no room for others and none starts.
     """
     waiting = sorted(pool.spares, key=_soonest)[len(pool.called()) :]
     idle = [view for view in waiting if not view.active]
     if limits.no_spawns is not None:
         return [Drain(view.worker_id, SHORT_OF_MEMORY) for view in idle]
-    warm = sum(view.recycle is None and view.status is not WorkerStatus.STARTING for view in waiting)
+    lasting = [view for view in waiting if view.recycle is None]
+    starting = sum(view.status is WorkerStatus.STARTING for view in lasting)
+    is_full = not starting and min(pool.room(limits), limits.memory_for) <= 0
     outdated: list[PlanStep] = [Drain(view.worker_id, view.recycle) for view in idle if view.recycle]
-    if outdated and (warm >= pool.wanted.spares or min(pool.room(limits), limits.memory_for) <= 0):
+    if outdated and (len(lasting) - starting >= pool.wanted.spares or is_full):
         return outdated
     too_many = waiting[pool.wanted.spares :] if pool.wanted.is_quiet else []
     return [Drain(view.worker_id, "spare") for view in too_many if not view.active]
@@ -255,7 +279,7 @@ def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
             if room <= 0 or (is_extra and memory <= 0):
                 continue
             room -= 1
-            memory -= is_extra
+            memory -= 1
             spawns.append(spawn)
     return spawns
 

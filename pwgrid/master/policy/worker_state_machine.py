@@ -29,7 +29,8 @@ SERVE_GRACE_S: Final = 15.0
 DRAIN_GRACE_S: Final = 20.0
 """Time beyond its drain deadline for a worker to close sessions and its browser."""
 
-DRAIN_NOW_S: Final = 5.0
+DRAIN_NOW_S: Final = 12.0
+"""The same where sessions get no time: for clients that do not answer their close frame, and a browser's own close."""
 
 
 class Phase(StrEnum):
@@ -102,13 +103,13 @@ class Purpose(IntEnum):
 
 
 class Action(Enum):
-    """What the master has to do about a worker. The arguments are in the worker's record."""
+    """What the master has to do about a worker, beside keeping to `ready_by` and `drain_by`. The arguments are in the
+    worker's record."""
 
     COUNT_DEATH = auto()  # its pool backs off
     SEND_SERVE = auto()
     SEND_DRAIN = auto()
     LEAVE_DRAIN = auto()  # the proxy leaves the drain command in Redis, since the worker's link may be down
-    LIMIT_DRAIN = auto()  # its process is killed at `drain_by`
     END_PROCESS = auto()
     KILL_PROCESS = auto()
     CUT_LINK = auto()
@@ -208,11 +209,11 @@ class WorkerLife:
                 self.ready_by = now + SERVE_GRACE_S
             case WorkerStatus.DRAINING:
                 self.reason = self.reason or reason
-                return self._limit_drain(now + (times.recycle_s if drain_s is None else drain_s))
+                self._limit_drain(now + (times.recycle_s if drain_s is None else drain_s))
             case WorkerStatus.STOPPED if event is WorkerEvent.FAILS:
                 self.reason, self.has_failed = reason, not self.successors
                 self.drain_by = min(self.drain_by, now + DRAIN_GRACE_S)
-                return [*self._dies(), Action.LIMIT_DRAIN]
+                return self._dies()
         return []
 
     def comes_back(self, told: object, now: float, times: Times) -> list[Action]:
@@ -225,9 +226,8 @@ class WorkerLife:
             # Also if it drains already: it may not have heard that its sessions have less time by now.
             self.reason = self.reason or "asked"
             todo.append(Action.SEND_DRAIN)
-        elif self.status is WorkerStatus.SPARE and self.purpose is Purpose.SERVE:
-            self.ready_by = now + SERVE_GRACE_S
-            todo.append(Action.SEND_SERVE)
+        elif self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE) and self.purpose is Purpose.SERVE:
+            todo += self.serve(now)
         return todo
 
     # What is asked of the worker
@@ -265,10 +265,10 @@ class WorkerLife:
             return []
         self._advance_status(WorkerEvent.DRAINS)
         self.ready_by = math.inf
-        limit = self._limit_drain(until, DRAIN_NOW_S if is_now else DRAIN_GRACE_S)
+        self._limit_drain(until, DRAIN_NOW_S if is_now else DRAIN_GRACE_S)
         # A recycle waits until the link is up again: the drain command in Redis would leave sessions less time.
         leave = [] if self.purpose is Purpose.RECYCLE else [Action.LEAVE_DRAIN]
-        return [*limit, Action.SEND_DRAIN, *leave]
+        return [Action.SEND_DRAIN, *leave]
 
     def kill(self) -> list[Action]:
         """Its process and its tree are killed at once."""
@@ -316,12 +316,12 @@ class WorkerLife:
             return [Action.CUT_LINK, *news, Action.FORK_SUCCESSOR]
         return [Action.CUT_LINK, *self._gets_lost(reason), Action.CLEAN_UP]
 
-    def gets_successor(self, now: float, times: Times) -> list[Action]:
+    def gets_successor(self, now: float, times: Times) -> None:
         """Another process has taken its place: it stays until the sessions have ended."""
         self._advance_phase(PhaseEvent.IS_SUCCEEDED)
         self.successors += 1
         self.purpose = max(self.purpose, Purpose.RECYCLE)
-        return self._limit_drain(now + times.of(self.purpose))
+        self._limit_drain(now + times.of(self.purpose))
 
     def gets_no_successor(self) -> list[Action]:
         """No successor could be forked: no process or descriptor was free."""
@@ -341,10 +341,9 @@ class WorkerLife:
         repeated = REPEATED.get((self.status, event)) if self.phase is Phase.REPEATING else None
         self.status = repeated or advance(self.status, event)
 
-    def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> list[Action]:
+    def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> None:
         self.sessions_until = min(self.sessions_until, until)
         self.drain_by = min(self.drain_by, until + grace_s)
-        return [Action.LIMIT_DRAIN]
 
     def _gets_lost(self, reason: str) -> list[Action]:
         """It has ended unannounced, and its sessions with it."""

@@ -20,7 +20,7 @@ from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState, read_states, remove_state
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
-from pwgrid.runtime.process_identity import end
+from pwgrid.runtime.process_identity import end, send, wait_ended
 
 log = structlog.get_logger()
 
@@ -54,19 +54,19 @@ def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, r
     found = [
         Found(each.kind, is_alive, each.registry, each.forked_at) for each, is_alive in zip(states, alive, strict=True)
     ]
+    unusable: list[ChildState] = []
     for state, verdict in zip(states, verdicts(found, registry), strict=True):
         if verdict is Verdict.ADOPT:
             _adopt(state, leftovers)
         elif verdict is Verdict.RETIRE:
             leftovers.retiring.append(state)
         else:
-            if verdict is Verdict.END and (process := state.process) is not None:
-                reason = "it uses another Redis than the configuration says now"
-                log.warning("leftover_child_ended", kind=state.kind, pid=state.pid, reason=reason)
-                end(process, time.monotonic() + END_S, signal.SIGTERM)
+            unusable.append(state)
             if state.kind == "worker":
                 leftovers.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
-            remove_state(runtime, state.kind, state.name)
+    _end(unusable)
+    for state in unusable:
+        remove_state(runtime, state.kind, state.name)
     adopted = {state.name for state in leftovers.workers}
     killed = kill_below([path for path in runtime.glob("w/*") if path.name not in adopted])
     if killed:
@@ -84,6 +84,19 @@ def open_child(loop: Loop, state: ChildState) -> Child | None:
         os.close(pidfd)
         return None
     return Child(loop, state.pid, pidfd, state.started_at)
+
+
+def _end(unusable: list[ChildState]) -> None:
+    """End those that still live, all of them within the same END_S: nobody listens meanwhile."""
+    living = [(state, process) for state in unusable if (process := state.process) is not None]
+    reason = "it uses another Redis than the configuration says now"
+    for state, process in living:
+        log.warning("leftover_child_ended", kind=state.kind, pid=state.pid, reason=reason)
+        send(process, signal.SIGTERM)
+    deadline = time.monotonic() + END_S
+    for _, process in living:
+        wait_ended(process, deadline)
+        end(process, deadline)
 
 
 def _adopt(state: ChildState, leftovers: Leftovers) -> None:

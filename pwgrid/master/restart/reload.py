@@ -96,16 +96,16 @@ class Reload:
         found = []
         for record in self._workers.records.values():
             pool = self._pools[record.pool]
-            if pool.is_removed:
+            if pool.is_removed or not record.life.is_capacity:
                 continue
-            wanted = self._files.settings_of_pool(pool.settings)
-            if record.recycle == CONFIGURATION and record.settings == wanted:
-                self._workers.mark(record, None)  # changed back before its turn came
-            elif record.life.is_capacity and record.settings != wanted:
-                self._workers.mark(record, record.recycle or CONFIGURATION)
-                found.append(record.worker_id)
-            elif record.life.is_capacity and record.code != self._config.code:
-                self._workers.mark(record, record.recycle or UPGRADE)
+            reason = None
+            if record.settings != self._files.settings_of_pool(pool.settings):
+                reason = CONFIGURATION
+            elif record.code != self._config.code:
+                reason = UPGRADE
+            if record.recycle in (None, CONFIGURATION):  # the settings may be changed back before its turn comes
+                self._workers.mark(record, reason)
+            if reason is not None:
                 found.append(record.worker_id)
         return found
 

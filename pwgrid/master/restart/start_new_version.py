@@ -62,7 +62,8 @@ class VersionChange:
             return answer
         self._output.unlink(missing_ok=True)
         try:
-            check = fork_command(self._loop, self._config.check_argv, Path.cwd(), self._output)
+            # Path.cwd() would fail where the directory that the grid was started in has been removed.
+            check = fork_command(self._loop, self._config.check_argv, Path(), self._output)
         except OSError as error:
             raise ValueError(f"cannot start the check of the new code: {error.strerror or error}") from None
         deadline = self._loop.now() + CHECK_S

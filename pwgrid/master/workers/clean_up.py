@@ -104,7 +104,8 @@ class CleanUp:
             worker=worker_id,
             pids=worker.pids(),
             after_s=round(now - worker.since, 1),
-            about="SIGKILL does not end them: the kernel waits for something, such as a disk or a network file system",
+            about="SIGKILL does not end them: the kernel waits for something, such as a disk or a network file system, "
+            "or they are another user's",
         )
         worker.tell_at = now + TOLD_AGAIN_S
         if not worker.is_over:

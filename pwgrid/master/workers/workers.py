@@ -328,8 +328,8 @@ class Workers:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
             self._do(record, record.life.gets_no_successor())
             return
+        record.life.gets_successor(self._loop.now(), self._times())
         self._follow(record, control)
-        self._do(record, record.life.gets_successor(self._loop.now(), self._times()))
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
     def _cleaned_up(self, worker_id: str) -> None:
@@ -354,6 +354,7 @@ class Workers:
         for what in todo:
             _DOING[what](self, record)
         record.late.arm(record.life.ready_by)
+        record.child.end_by(math.inf, record.life.drain_by)
         self._files.worker(record)
 
     def _count_death(self, record: ManagedWorker) -> None:
@@ -368,9 +369,6 @@ class Workers:
         is_recycle = record.life.purpose is Purpose.RECYCLE
         how = {"timeoutS": timeout_s, "recycle": is_recycle, "now": is_now}
         self._send(record, "drain", {"reason": record.life.reason, **how})
-
-    def _limit_drain(self, record: ManagedWorker) -> None:
-        record.child.end_by(math.inf, record.life.drain_by)
 
     def _kill_process(self, record: ManagedWorker) -> None:
         now = self._loop.now()
@@ -413,7 +411,7 @@ class Workers:
         record.late = self._loop.timer(lambda: self._on_late(record))
         self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.memory_check_interval))
         self.records[record.worker_id] = record
-        self._do(record, [Action.LIMIT_DRAIN])
+        self._do(record, [])  # for its deadlines and its file
 
     def _times(self) -> Times:
         return times_of(self._config.settings)
@@ -427,7 +425,6 @@ _DOING: Final[dict[Action, Callable[[Workers, ManagedWorker], object]]] = {
     Action.SEND_SERVE: Workers._send_serve,
     Action.SEND_DRAIN: Workers._send_drain,
     Action.LEAVE_DRAIN: lambda workers, record: workers._tell_proxy(record, "leave_drain"),
-    Action.LIMIT_DRAIN: Workers._limit_drain,
     Action.END_PROCESS: lambda _workers, record: record.child.end_now(),
     Action.KILL_PROCESS: Workers._kill_process,
     Action.CUT_LINK: Workers._cut_link,

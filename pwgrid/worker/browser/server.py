@@ -343,18 +343,19 @@ class BrowserServer:
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)
         code = self._popen.wait() if self._popen is not None else None
+        self.exited.set_result(code)
         self._link.drain()
         self._link.close()
         if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
             self._read_stderr()
-        if not self._stopping:
-            self._tree.kill(process_table())  # Firefox, for example, lives on without its Node process
         ended = f"the browser server ended ({ending(code)})"
         if not self._started.done():
             self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
             self._started.exception()  # perhaps nobody waits for it any more
-        self.exited.set_result(code)
         self._when_ready(partial(self._tell_gone, ended))
+        if not self._stopping:
+            with contextlib.suppress(OSError):  # no descriptor is free: `stop` and the master try it again
+                self._tree.kill(process_table())  # Firefox, for example, lives on without its Node process
 
     def _release(self) -> None:
         if self._released:
@@ -370,4 +371,9 @@ def ending(code: int | None) -> str:
     """Describes how the Node process ended, by the result of `exited`."""
     if code is None:
         return "exit status unknown"
-    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+    if code >= 0:
+        return f"exit {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        return f"signal {-code}"

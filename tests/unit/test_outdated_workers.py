@@ -1,0 +1,52 @@
+"""Which workers a reload, or a new master, marks to be replaced, and for what."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
+from pwgrid.master.restart.reload import Reload
+
+
+def marked(settings: str, code: str, recycle: str | None, status: WorkerStatus = WorkerStatus.AVAILABLE) -> str | None:
+    """The mark of a worker that was forked with these settings and this code, where both should be `new`."""
+    life = WorkerLife(Purpose.SERVE, status)
+    record = SimpleNamespace(worker_id="w", pool="p", settings=settings, code=code, recycle=recycle, life=life)
+    stand_in: Any = SimpleNamespace(
+        timer=lambda _callback: None,
+        code="new",
+        settings_of_pool=lambda _settings: "new",
+        records={"w": record},
+        mark=lambda each, reason: setattr(each, "recycle", reason),
+    )
+    pools: Any = {"p": SimpleNamespace(is_removed=False, settings=None)}
+    found = Reload(stand_in, stand_in, stand_in, pools, stand_in, stand_in).recycle_outdated()
+    assert found == (["w"] if life.is_capacity and (settings, code) != ("new", "new") else [])
+    return record.recycle
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "before", "after"),
+    [
+        ("new", "new", None, None),
+        ("old", "new", None, "configuration"),
+        ("new", "old", None, "upgrade"),
+        ("old", "old", None, "configuration"),
+        ("new", "new", "configuration", None),  # changed back before its turn came
+        ("new", "old", "configuration", "upgrade"),  # changed back, but it is of the code before
+        ("old", "new", "memory: 9 MiB, the limit is 8 MiB", "memory: 9 MiB, the limit is 8 MiB"),
+        ("new", "new", "upgrade", "upgrade"),  # by force, or for another browser
+    ],
+)
+def test_a_worker_is_marked_for_what_is_outdated_of_it_now(
+    settings: str, code: str, before: str | None, after: str | None
+) -> None:
+    assert marked(settings, code, before) == after
+
+
+def test_a_worker_that_drains_already_is_not_marked() -> None:
+    assert marked("old", "old", None, WorkerStatus.DRAINING) is None
