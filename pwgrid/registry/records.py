@@ -115,14 +115,6 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """A worker that was chosen, with one of its slots leased."""
-
-    endpoint: str
-    worker_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """`known` is False when Redis has lost the worker, which then registers again. `command` is "shutdown" or "serve"
     from an operator or a selection, or None. `repaired` is by how much the active counter was wrong.

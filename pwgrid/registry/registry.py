@@ -26,7 +26,6 @@ from pwgrid.registry.records import (
     HeartbeatReply,
     Reaped,
     RegistrySnapshot,
-    Selection,
     SessionPage,
     SessionRecord,
     WorkerRecord,
@@ -164,9 +163,9 @@ class Registry:
         pool: str | None = None,
         fields: Mapping[str, str] | None = None,
         caps: Mapping[str, int] | None = None,
-    ) -> Selection | None:
-        """Chooses a worker and leases one of its slots for `lease_s`. Returns None when no worker is eligible, a cap is
-        reached, or the session has run already.
+    ) -> str | None:
+        """Chooses a worker, leases one of its slots for `lease_s`, and returns its id. Returns None when no worker is
+        eligible, a cap is reached, or the session has run already.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor. With `worker_id` only that worker is
         eligible, with `pool` only that pool's. `fields` go into the session's record. `caps` maps a name like
@@ -195,7 +194,7 @@ class Registry:
             *extra,
         )
         endpoint: str | None = await self._run("selector", *arguments)
-        return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
+        return None if endpoint is None else _worker_id(endpoint)
 
     async def reached(self, caps: Mapping[str, int]) -> list[str]:
         """Returns which of the caps are full, as the last selection with these caps left them."""
