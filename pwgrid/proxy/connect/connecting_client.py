@@ -324,6 +324,7 @@ class ConnectingClient(asyncio.Protocol):
             self._attempt.asks_of(gateway.roster.workers.get(lease.worker_id))
             request["trace"] = self._attempt.traceparent()
         until = self._loop.time() + SUCCESSOR_S
+        reason = ""
         while True:
             if self._is_gone or self._transport.is_closing():
                 raise ClientGone
@@ -335,8 +336,12 @@ class ConnectingClient(asyncio.Protocol):
                 break
             log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
             self._transport.resume_reading()
+            if (
+                not reason or outcome.reason != make_refusals.IN_USE
+            ):  # else by this very client, whose last try was left unanswered
+                reason = outcome.reason
             if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
-                raise make_refusals.lease_not_served(outcome.reason, is_known=lease.worker_id in gateway.roster.workers)
+                raise make_refusals.lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
         self._let_go(lease.worker_id, session_id, outcome)
 
     def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:
