@@ -454,3 +454,17 @@ async def test_a_question_fails_with_its_worker_or_after_a_while(
     monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.0)
     with pytest.raises(NoAnswer, match="does not answer"):
         await worker.handoffs.ask(WORKER, {"do": "return", "id": "l1"})
+
+
+async def test_a_worker_that_does_not_answer_a_question_is_silent_until_it_does(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    with pytest.raises(NoAnswer):
+        await worker.handoffs.ask(WORKER, {"do": "take", "id": "l1"})
+    assert worker.heard.said == [f"{WORKER} silent"]
+    worker.say(asked=(await worker.question())["ask"], refused="late")
+    async with asyncio.timeout(BOUND_S):
+        while worker.heard.said[1:] != [f"{WORKER} awake"]:
+            await asyncio.sleep(0)

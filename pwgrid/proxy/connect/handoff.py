@@ -75,10 +75,10 @@ class HandoffListener(Protocol):
         """Called when the worker was full and has a slot again, or can say so no more as its link is closed."""
 
     def silent(self, worker_id: str) -> None:
-        """Called when the worker leaves an offer unanswered."""
+        """Called when the worker leaves an offer or a question unanswered."""
 
     def awake(self, worker_id: str) -> None:
-        """Called when the worker answers such an offer after all."""
+        """Called when the worker answers such a one after all."""
 
 
 class HandoffLink:
@@ -141,6 +141,7 @@ class HandoffLink:
             async with asyncio.timeout(HANDOFF_TIMEOUT_S + _LATE_ANSWER_S):
                 return await answer
         except TimeoutError:
+            self._hears.silent(self._worker_id)
             raise NoAnswer(SILENT) from None
         finally:
             self._asked.pop(number, None)
@@ -208,7 +209,9 @@ class HandoffLink:
             self._on_over(self._worker_id, message["over"])
             return
         if "asked" in message:
-            if (asked := self._asked.get(message["asked"])) is not None and not asked.done():
+            if (asked := self._asked.get(message["asked"])) is None:
+                self._hears.awake(self._worker_id)
+            elif not asked.done():
                 asked.set_result(message)
             return
         answer, deadline = self._pending.pop(message["session"], (None, 0.0))

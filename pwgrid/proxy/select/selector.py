@@ -24,7 +24,7 @@ LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 """How long a pending session keeps its slot if its proxy dies: longer than any handoff takes."""
 
 SILENT_S: Final = 10.0
-"""How long a worker that did not answer a handoff is excluded."""
+"""How long a worker that did not answer is excluded."""
 
 
 class Selector:
@@ -126,7 +126,7 @@ class Selector:
         self.queue.wake()
 
     def silent(self, worker_id: str) -> None:
-        """Excludes a worker that left a handoff unanswered for SILENT_S, so that not every client waits for it."""
+        """Excludes a worker that left an offer or a question unanswered for SILENT_S: not every client waits for it."""
         log.warning("worker_silent", worker=worker_id)
         if (timer := self._silent.pop(worker_id, None)) is not None:
             timer.cancel()
