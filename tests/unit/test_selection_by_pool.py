@@ -46,6 +46,17 @@ def test_without_redis_a_client_gets_a_worker_of_its_pool() -> None:
     assert local.choose(ticket("chromium"), ()) is None
 
 
+def test_without_redis_the_workers_of_each_pool_take_turns_whatever_clients_of_others_come_between() -> None:
+    made = Roster()
+    more = [{**each, "id": each["id"] + "2"} for each in WORKERS]
+    made.replace({"pools": POOLS, "workers": [*WORKERS, *more]})
+    local = LocalSelection(made)
+    chosen = [local.choose(ticket(pool), ()) for pool in ("appa", "appb") * 4]
+    assert chosen == ["a", "b", "a2", "b2"] * 2
+    made.replace({"pools": POOLS, "workers": more})
+    assert [local.choose(ticket("appa"), ()) for _ in range(2)] == ["a2", "a2"]
+
+
 async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() -> None:
     asked: list[tuple[Any, Any, Any]] = []
 

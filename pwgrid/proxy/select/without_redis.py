@@ -2,7 +2,6 @@
 
 A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was told."""
 
-from collections import deque
 from collections.abc import Collection
 
 from pwgrid.proxy.roster import Roster
@@ -14,7 +13,8 @@ class LocalSelection:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._turn: deque[str] = deque()
+        self._turn: list[str] = []
+        """Workers of all pools, those whose turn it is first; the one that was chosen last is at the end."""
 
     def choose(self, ticket: Ticket, not_to_choose: Collection[str]) -> str | None:
         """Returns the id of the next worker that may have a slot, or None. Gives the ticket another session id."""
@@ -30,9 +30,11 @@ class LocalSelection:
         }
         if not fit:
             return None
-        self._turn = deque([*(each for each in self._turn if each in fit), *sorted(fit - set(self._turn))])
-        chosen = self._turn[0]
-        self._turn.rotate(-1)
+        known = [each for each in self._turn if each in self._roster.workers]
+        order = [*known, *sorted(fit - set(known))]
+        chosen = next(each for each in order if each in fit)
+        order.remove(chosen)
+        self._turn = [*order, chosen]
         # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
         ticket.take_another_id()
         ticket.chosen_locally, ticket.selection_s = True, 0.0
