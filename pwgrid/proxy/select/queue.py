@@ -219,11 +219,11 @@ class Queue:
             async with asyncio.timeout_at(ticket.deadline):
                 return await granted
         except TimeoutError:
-            if granted.done() and not granted.cancelled() and granted.exception() is None:
-                return granted.result()  # granted in the very turn of the deadline
+            if not granted.cancelled():
+                return granted.result()  # granted, or refused, in the very turn of the deadline
             if (line := self._lines[ticket.pool]) and ticket in line:
                 raise WaitedTooLong(len(line), line.position(ticket)) from None
-            raise self._refusal or ClientGone from None  # refused or abandoned in this very turn
+            raise self._refusal or ClientGone from None  # refused or abandoned right behind it
         finally:
             self._leave(ticket)
 
