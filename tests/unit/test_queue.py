@@ -419,6 +419,23 @@ async def test_while_paused_even_free_slots_wait() -> None:
     assert await tasks[0] == "w"
 
 
+async def test_a_pause_stops_a_line_that_is_being_served() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
+    await until_all_are_served(queue)
+    slots.free = 2
+    slots.gate.clear()
+    queue.wake("chromium")
+    await asyncio.sleep(0)  # the registry is asked for the first one
+    queue.pause(True)
+    slots.gate.set()
+    await until_all_are_served(queue)
+    assert slots.given == ["a"]
+    queue.pause(False)
+    assert await asyncio.gather(*tasks) == ["w", "w"]
+
+
 async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:
     slots = Slots(0)
     queue = Queue(slots.select, slots.give_back, 10)

@@ -269,7 +269,7 @@ class Queue:
 
     async def _serve_once(self, line: FairLine[Ticket]) -> None:
         hopeless: set[Hashable] = set()
-        while (ticket := line.first(hopeless)) is not None:
+        while not self._paused and (ticket := line.first(hopeless)) is not None:
             if (refusal := ticket.refusal()) is not None:
                 self._end_wait(ticket, refusal)
                 continue
