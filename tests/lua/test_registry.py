@@ -104,6 +104,16 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert (activity.active, activity.lifetime) == (found.active, found.lifetime)
 
 
+async def test_a_lease_that_was_taken_for_ended_and_lives_is_in_the_snapshot(registry: Registry) -> None:
+    await registry.register(WORKER)
+    await select(registry, "lease:l1")
+    await registry.write(SessionUpdate("lease:l1", registry.now()))
+    await registry.heartbeat(WORKER, sessions=[])
+    await registry.heartbeat(WORKER, sessions=[SessionUpdate("lease:l1")])
+    found = await registry.snapshot()
+    assert (found.leases, found.leases_taken_back) == ({"failed": 1}, {"failed": 1})
+
+
 async def test_an_empty_registry_has_an_empty_snapshot(registry: Registry) -> None:
     found = await registry.snapshot()
     assert (found.active, found.workers, found.counter_repairs) == ({}, {}, 0)
