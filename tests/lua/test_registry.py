@@ -160,7 +160,7 @@ async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Regist
     assert (reply.known, reply.command, reply.repaired) == (True, "shutdown", 0)
     assert await registry.mark_draining("chromium", "aabbccdd")
     assert await select(registry, "s1") is None
-    assert await registry.unregister("chromium", "aabbccdd", "worker stopped") == 0
+    assert await registry.reap_worker("chromium", "aabbccdd", "worker stopped") == {"chromium:aabbccdd": ()}
     assert not await registry.mark_draining("chromium", "aabbccdd")
 
 
@@ -282,7 +282,7 @@ async def test_a_drain_that_comes_after_the_worker_has_left_leaves_nothing(
 ) -> None:
     await registry.register(WORKER)
     assert await registry.send_drain("chromium", "aabbccdd")
-    await registry.unregister("chromium", "aabbccdd", "worker stopped")
+    await registry.reap_worker("chromium", "aabbccdd", "worker stopped")
     assert not await registry.send_drain("chromium", "aabbccdd")
     assert [key for key in redis.command("KEYS", "*") if "cmd" in key] == []
 
