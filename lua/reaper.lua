@@ -4,13 +4,15 @@
 -- ARGV  1 now, Unix seconds    2 stale threshold, seconds
 --       All others are optional; "" stands for the default.
 --       3 key prefix ("")    4 how long records of ended sessions are kept, seconds (3600)    5 reason ("worker lost")
---       6 one worker, "{type}:{id}": only it is reaped, whatever its heartbeat (the caller knows that it is dead)
+--       6 one worker, "{type}:{id}": only it is reaped, with its command, whatever its heartbeat (the caller knows that it is
+--       dead, or is this worker, and ends)
 --       7 owner and 8 seconds of a lock: while another owner holds it, nothing is done (one reaper at a time)
 --       9 "names": return which workers were reaped instead of how many
 -- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", session id …}, or nil if locked out.
 -- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped
---       worker; its live sessions: session:{id} failed with the reason, sessions:outcomes, sessions:ends, sessions:of:{…};
---       publishes slots:{pool} if a client waits for one of their caps; sessions:index loses vanished records.
+--       worker, worker:cmd:{type}:{id} of the one that is named; its live sessions: session:{id} failed with the reason,
+--       sessions:outcomes, sessions:ends, sessions:of:{…}; publishes slots:{pool} if a client waits for one of their caps;
+--       sessions:index loses vanished records.
 --
 -- A worker has a counter, or a hash worker:{type}:{id} with a heartbeat or an endpoint. It is stale when its last heartbeat
 -- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
@@ -216,7 +218,9 @@ for field in pairs(fields) do
   if known > 0 or #entry > 1 then reaped[#reaped + 1] = entry end
 end
 
-if not only then
+if only then
+  redis.call('DEL', prefix .. 'worker:cmd:' .. only)
+else
   for _, index in ipairs({prefix .. 'sessions:index', prefix .. 'leases:index'}) do
     for _, id in ipairs(redis.call('ZRANGE', index, 0, 999)) do
       if redis.call('EXISTS', (record_of(prefix, id))) == 0 then redis.call('ZREM', index, id) end

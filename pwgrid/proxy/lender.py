@@ -76,23 +76,22 @@ class Lender:
             raise closed
         while True:
             ticket.fields = {**ticket.fields, EXPIRES_AT: f"{time.time() + ttl_s:.3f}"}
-            selection = await gateway.slot(ticket, attempt)
+            worker_id = await gateway.slot(ticket, attempt)
             # The time in line does not count. Its worker's next heartbeat tells Redis.
             since, expires_at = time.monotonic(), time.time() + ttl_s
-            lease_id = LeaseId(selection.worker_id, ticket.session_id.removeprefix(LEASE))
+            lease_id = LeaseId(worker_id, ticket.session_id.removeprefix(LEASE))
             secret = secrets.token_urlsafe(24)
             answer = await self._take(lease_id, secret, expires_at, ticket)
             refused = answer["refused"]
             if attempt is not None:
-                attempt.offered("keep", since, time.monotonic(), selection.worker_id, refused)
+                attempt.offered("keep", since, time.monotonic(), worker_id, refused)
             if refused is None:
                 if attempt is not None:
-                    attempt.served(selection.worker_id, ticket.session_id)
+                    attempt.served(worker_id, ticket.session_id)
                 path = f"/lease/{ticket.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
                 return Lent(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
-            log.info("lease_not_taken", worker=selection.worker_id, lease=lease_id.own, reason=refused)
-            if not selector.local.refused(selection, refused):
-                ticket.excluded.add(selection.worker_id)
+            log.info("lease_not_taken", worker=worker_id, lease=lease_id.own, reason=refused)
+            selector.not_taken(ticket, worker_id, refused)
             await selector.give_back(ticket)
             if ticket.abandoned:
                 raise ClientGone

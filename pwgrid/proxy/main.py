@@ -199,6 +199,8 @@ class Proxy:
 
     async def _keep_registry(self) -> None:
         self.registry.subscribe_slots(self._on_slots)
+        # Nobody tells of a slot now: who waits is asked once by the selection without Redis, and heard of from then on.
+        self.registry.client.on_lost(self.queue.wake)
         await keep_reaping(self.registry, self.settings.reaper_run_interval)
 
     def _on_slots(self, pool: str | None) -> None:

@@ -40,16 +40,19 @@ class DeadWorkers:
         """Workers that Redis may still know, by id: browser type, and the reason for which their sessions end."""
 
     async def clear(self) -> None:
-        """Writes the spool files, then removes the workers. If Redis is away, or a file cannot be
-        removed, a later call does it."""
+        """Writes the spool files, then removes the workers. What Redis or the disk refuses of one worker keeps no other
+        one; a later call tries it again, or all if Redis is away."""
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:
                 for spooled in spool_files.read_all(self._runtime):
-                    await self._write(spooled)
+                    try:
+                        await self._write(spooled)
+                    except (RegistryError, OSError) as error:  # the latter: the file cannot be removed
+                        self._put_off(spooled.worker_id, error)
                 for worker_id, (browser_type, reason) in list(self.lost.items()):
                     await self._reap(worker_id, browser_type, reason)
-            except (RegistryUnavailable, OSError) as error:  # the latter is of a spool file
+            except (RegistryUnavailable, OSError) as error:  # the latter: a broken file cannot be removed
                 log.warning("dead_workers_not_cleared", workers=len(self.lost), error=str(error))
                 self._is_refused.set()
                 return
@@ -59,11 +62,15 @@ class DeadWorkers:
     async def _reap(self, worker_id: str, browser_type: BrowserType, reason: str) -> None:
         try:
             report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
-        except RegistryError as error:  # of this worker alone, such as a key of another type
-            log.error("dead_worker_not_cleared", worker=worker_id, error=str(error))
-            self._is_refused.set()
+        except RegistryError as error:
+            self._put_off(worker_id, error)
             return
         self.lost.pop(worker_id, None)
+
+    def _put_off(self, worker_id: str, error: Exception) -> None:
+        """Called for what is wrong with this worker alone, such as a key of another type."""
+        log.error("dead_worker_not_cleared", worker=worker_id, error=str(error))
+        self._is_refused.set()
 
     async def keep_trying(self) -> None:
         """Tries again after AGAIN_S whenever Redis has refused: while it stays connected, no event tells that it works

@@ -16,6 +16,7 @@ REPAIRS = "cluster:counter_repairs"
 OUTCOMES = "sessions:outcomes"
 TAKEN_BACK = "sessions:taken_back"
 LEASE_OUTCOMES = "leases:outcomes"
+LEASES_TAKEN_BACK = "leases:taken_back"
 ENDS = "sessions:ends"
 LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
@@ -112,14 +113,6 @@ class WorkerRecord:
             labels=_labels(values.get("labels", "")),
             last_heartbeat=number(values.get("lastHeartbeat")),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """A worker that was chosen, with one of its slots leased."""
-
-    endpoint: str
-    worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +250,8 @@ class RegistrySnapshot:
     those whose hash exists.
 
     The rest are totals, which only rise: `outcomes` and `leases` are ends of sessions and of leases by status, `ends`
-    those of sessions in detail. `taken_back` are ends in `outcomes` that were presumed wrongly. `lengths` are of
-    sessions, in seconds, by browser type and pool."""
+    those of sessions in detail. `taken_back` are ends in `outcomes` that were presumed wrongly, `leases_taken_back`
+    those in `leases`. `lengths` are of sessions, in seconds, by browser type and pool."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -269,6 +262,7 @@ class RegistrySnapshot:
     ends: Mapping[Ends, int] = field(default_factory=dict)
     lengths: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
     leases: Mapping[str, int] = field(default_factory=dict)
+    leases_taken_back: Mapping[str, int] = field(default_factory=dict)
 
 
 def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
@@ -282,6 +276,7 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
         ("HGETALL", prefix + ENDS),
         ("HGETALL", prefix + LENGTHS),
         ("HGETALL", prefix + LEASE_OUTCOMES),
+        ("HGETALL", prefix + LEASES_TAKEN_BACK),
     ]
 
 
@@ -303,6 +298,7 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         ends={Ends(*name.split(":")): count for name, count in counts(replies[5]).items() if name.count(":") == 3},
         lengths=_lengths(counts(replies[6])),
         leases=counts(replies[7]),
+        leases_taken_back=counts(replies[8]),
     )
 
 

@@ -66,6 +66,7 @@ class RedisClient:
         self._tried = asyncio.Event()
         self._connected = asyncio.Event()
         self._on_connect: list[Callable[[], None]] = []
+        self._on_lost: list[Callable[[], None]] = []
         self._task = asyncio.create_task(keep_connected(self._live), name="redis connection")
 
     def __repr__(self) -> str:
@@ -78,6 +79,10 @@ class RedisClient:
     def on_connect(self, callback: Callable[[], None]) -> None:
         """`callback` is called after each later (re)connect."""
         self._on_connect.append(callback)
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """`callback` is called after each later loss of the connection."""
+        self._on_lost.append(callback)
 
     async def wait_connected(self) -> None:
         """Returns once connected. Has no timeout of its own."""
@@ -160,7 +165,8 @@ class RedisClient:
                 await self._pool.release(connection)
 
     def _lost(self, reason: str) -> None:
-        if self.connected:
+        was_connected = self.connected
+        if was_connected:
             log.warning("redis_connection_lost", redis=self._name, reason=reason)
         self.reason = reason
         self._connected.clear()
@@ -170,6 +176,9 @@ class RedisClient:
         for each in unanswered:
             if not each.all_replies.done():
                 each.all_replies.set_exception(RegistryUnavailable(f"Redis did not answer: {reason}"))
+        if was_connected:
+            for callback in self._on_lost:
+                callback()
 
     async def _serve(self, pipelines: PipelinedConnection) -> NoReturn:
         # A Redis that still loads its data refuses the scripts: it counts as away.

@@ -26,7 +26,6 @@ from pwgrid.registry.records import (
     HeartbeatReply,
     Reaped,
     RegistrySnapshot,
-    Selection,
     SessionPage,
     SessionRecord,
     WorkerRecord,
@@ -50,7 +49,6 @@ SCRIPTS: Final = {
         "mark_draining",
         "note_view",
         "shutdown_command",
-        "unregister",
         "reaper",
     )
 }
@@ -164,9 +162,9 @@ class Registry:
         pool: str | None = None,
         fields: Mapping[str, str] | None = None,
         caps: Mapping[str, int] | None = None,
-    ) -> Selection | None:
-        """Chooses a worker and leases one of its slots for `lease_s`. Returns None when no worker is eligible, a cap is
-        reached, or the session has run already.
+    ) -> str | None:
+        """Chooses a worker, leases one of its slots for `lease_s`, and returns its id. Returns None when no worker is
+        eligible, a cap is reached, or the session has run already.
 
         `exclude` are worker ids, `version` is the client's Playwright major.minor. With `worker_id` only that worker is
         eligible, with `pool` only that pool's. `fields` go into the session's record. `caps` maps a name like
@@ -195,7 +193,7 @@ class Registry:
             *extra,
         )
         endpoint: str | None = await self._run("selector", *arguments)
-        return None if endpoint is None else Selection(endpoint, _worker_id(endpoint))
+        return None if endpoint is None else _worker_id(endpoint)
 
     async def reached(self, caps: Mapping[str, int]) -> list[str]:
         """Returns which of the caps are full, as the last selection with these caps left them."""
@@ -372,18 +370,13 @@ class Registry:
         keys = (f"{self._prefix}worker:{worker}", f"{self._prefix}worker:cmd:{worker}")
         return bool(await self.client.run(SCRIPTS["shutdown_command"], keys, (self._retention.command_ttl_s,)))
 
-    async def unregister(self, browser_type: BrowserType, worker_id: str, reason: str) -> int:
-        """Removes the worker; sessions that it still has fail for `reason`. Returns their number."""
-        arguments = (browser_type, worker_id, self._time(), self._prefix, reason, self._retention.history_ttl_s)
-        return int(await self._run("unregister", *arguments))
-
     async def reap(self, *, lock_s: float = 0.0) -> Reaped:
         """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only the registry that did so
         last may do so again before `lock_s` seconds are over."""
         return await self._reap(self._retention.stale_threshold_s, "", "", lock_s)
 
     async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: str) -> Reaped:
-        """Removes one worker that is known to be gone; its sessions fail for `reason`."""
+        """Removes one worker that ends, or is known to be gone; its sessions fail for `reason`."""
         return await self._reap(0, reason, f"{browser_type}:{worker_id}", 0)
 
     async def snapshot(self) -> RegistrySnapshot:

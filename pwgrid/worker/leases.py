@@ -40,6 +40,9 @@ UNANSWERED_S: Final = 5.0
 """How long a lease waits for its borrower when its proxy ends without having reported the answer: the borrower may have
 got it all the same. A worker's successor waits as long."""
 
+NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
+"""So end clients that the browser server got and did not take: too late, or of another Playwright version."""
+
 NO_LEASE: Final[LeaseRefusal] = "no such lease"
 
 Waiting = tuple[Offer, socket.socket, Answer, asyncio.TimerHandle]
@@ -252,18 +255,15 @@ class Leases:
             timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, "in use")
             lease.waiting = offer, sock, answer, timer
 
-    def not_served(self, session: LiveSession) -> None:
-        """Called when the browser server did not get this client, which was never connected: the lease lasts as if it
-        had not come."""
-        if (lease := self.by_id.get(session.lease_id)) is not None and lease.session_id == session.session_id:
-            lease.session_id = ""
-            self._without_client(lease)
-
-    def disconnected(self, session_id: str, end: End) -> None:
-        """Called when a session is over. Does nothing for one that came without a lease, or is unknown here."""
+    def disconnected(self, session_id: str, end: End | None) -> None:
+        """Called when a session is over; `end` is None if the browser server did not get its client. The lease lasts as
+        if a client that was never connected had not come. Does nothing for a session that came without a lease, or is
+        unknown here."""
         lease = self.by_id.get(lease_of(session_id))
         if lease is not None and lease.session_id in ("", session_id):
-            lease.session_id, lease.last = "", end
+            lease.session_id = ""
+            if end is not None and end.reason not in NEVER_CONNECTED:
+                lease.last = end
             self._without_client(lease)
 
     def _admit(self, lease: Lease, offer: Offer, sock: socket.socket, answer: Answer) -> None:

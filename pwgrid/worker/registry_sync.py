@@ -167,7 +167,7 @@ class RegistrySync:
         return reply
 
     async def leave(self) -> None:
-        """Writes what is kept, and unregisters. If Redis is away, leaves both to a proxy."""
+        """Writes what is kept, and removes the worker from Redis. If Redis is away, leaves both to a proxy."""
         if not self._is_known:
             return
         registry, boot = self._registry, self._boot
@@ -177,7 +177,7 @@ class RegistrySync:
                     await registry.client.wait_connected()
                     # Connected, but Redis refuses for now: no event tells when it will serve.
                     await asyncio.sleep(_AGAIN_S)
-                await registry.unregister(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
+                await registry.reap_worker(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()
             log.warning("stopped_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))

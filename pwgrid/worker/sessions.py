@@ -181,7 +181,7 @@ class Sessions:
         session = self._slots.live.get(session_id)
         self._slots.take_back(session_id)
         if session is not None:
-            self.leases.not_served(session)
+            self.leases.disconnected(session_id, None)
 
     def _record_taken(self) -> None:
         """Answers the proxies of sessions that the browser server has, and records these sessions."""

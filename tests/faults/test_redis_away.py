@@ -240,6 +240,25 @@ def test_who_waits_in_line_is_served_by_a_worker_that_starts_while_redis_is_away
         assert "registration_put_off" in grid.output()
 
 
+def test_who_waits_in_line_as_redis_goes_away_is_served_by_a_worker_that_starts_then(own_redis: RedisServer) -> None:
+    """Nobody else comes, who would find out that Redis is away."""
+    environment = {
+        **WITHOUT_SPARES,
+        "REDIS_URL": own_redis.url,
+        "MAX_CONCURRENT_SESSIONS": "1",
+        "WORKER_SELECT_TIMEOUT": "60",
+    }
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        with session(grid.port), connect(grid.port) as second:
+            second.sendall(head())
+            eventually(lambda: b'"waiting":1' in grid.get("/v1/status")[2], "the second one waits")
+            own_redis.kill()
+            grid.command("scale", "chromium=2")
+            assert second.recv(4096).startswith(b"HTTP/1.1 101")
+        own_redis.start()
+        eventually(lambda: grid.active() == 0, "the counters are true again")
+
+
 def test_a_worker_that_dies_while_redis_is_away_is_succeeded(own_redis: RedisServer) -> None:
     environment = {**WITHOUT_SPARES, "REDIS_URL": own_redis.url, "HEARTBEAT_INTERVAL": "1"}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:

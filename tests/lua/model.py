@@ -154,7 +154,9 @@ class LuaGrid:
         return int(self.eval("mark_draining", [f"{self.prefix}worker:{browser}:{worker}"]))
 
     def unregister(self, worker: str = "w1", reason: str = "worker stopped", *, now: float = NOW) -> int:
-        return int(self.eval("unregister", self.counters, "chromium", worker, now, self.prefix, reason, HISTORY_TTL_S))
+        """As the worker itself does. Returns how many sessions failed."""
+        reaped = self.reap(now=now, only=f"chromium:{worker}", reason=reason, mode="names")
+        return len(reaped[0]) - 1 if reaped else 0
 
     def reap(self, *, now: float = NOW, only: str = "", reason: str = "", owner: str = "", mode: str = "") -> Any:
         return self.eval(

@@ -112,6 +112,24 @@ async def test_a_worker_that_redis_refuses_to_remove_keeps_no_other_one(registry
     assert (clearing.lost, cleared) == ({}, [True])
 
 
+async def test_what_redis_refuses_of_a_worker_that_left_a_file_keeps_no_other_one(
+    registry: Registry, tmp_path: Path
+) -> None:
+    await registry.register(WORKER)
+    await registry.client.call("SET", "sessions:live:chromium:00000000", "of another program")
+    spool_files.write(tmp_path, "chromium", "00000000", [SessionUpdate("s1", AT, "c:1")])
+    cleared: list[bool] = []
+    clearing = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
+    clearing.lost[WORKER.worker_id] = ("chromium", "memory limit")
+    await clearing.clear()
+    assert (clearing.lost, cleared) == ({}, [])
+    assert (await registry.snapshot()).workers == {}
+    await registry.client.call("DEL", "sessions:live:chromium:00000000")
+    await clearing.clear()
+    assert cleared == [True]
+    assert list(tmp_path.glob("unwritten/*")) == []
+
+
 async def test_what_was_put_off_is_tried_again(
     registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -362,10 +362,13 @@ async def test_after_a_restart_of_redis_calls_succeed_again(own_redis: RedisServ
 async def test_a_loss_is_noticed_although_nobody_asks_anything(own_redis: RedisServer, connect: Connect) -> None:
     client = connect(own_redis)
     returned = asyncio.Event()
+    was_connected: list[bool] = []
     await client.call("PING")
     client.on_connect(returned.set)
+    client.on_lost(lambda: was_connected.append(client.connected))
     own_redis.kill()
     await lost(client)
+    assert was_connected == [False]
     own_redis.start()
     async with asyncio.timeout(BOUND_S):
         await returned.wait()

@@ -11,7 +11,7 @@ from pwgrid.common import shipped_files
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
-from pwgrid.registry.records import Selection, WorkerRecord
+from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry, Retention
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from tests.support.redis import RedisServer
@@ -57,7 +57,7 @@ async def registry(own_redis: RedisServer, clock: Clock) -> AsyncIterator[Regist
     await registry.close()
 
 
-async def select(registry: Registry, session_id: str, **wish: Any) -> Selection | None:
+async def select(registry: Registry, session_id: str, **wish: Any) -> str | None:
     return await registry.select("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
 
 
@@ -71,8 +71,8 @@ async def end(registry: Registry, session_id: str, status: str, reason: str = ""
 
 async def test_a_session_from_selection_to_end(registry: Registry, clock: Clock) -> None:
     await registry.register(WORKER)
-    selection = await select(registry, "s1", client="1.2.3.4:5", version="1.65", fields={"run": "nightly"})
-    assert selection == Selection(ENDPOINT, "aabbccdd")
+    worker_id = await select(registry, "s1", client="1.2.3.4:5", version="1.65", fields={"run": "nightly"})
+    assert worker_id == "aabbccdd"
     clock.now += 1
     assert await start(registry, "s1")
     clock.now += 2
@@ -102,6 +102,16 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert (found.outcomes, found.counter_repairs) == ({}, 0)
     activity = await registry.activity()
     assert (activity.active, activity.lifetime) == (found.active, found.lifetime)
+
+
+async def test_a_lease_that_was_taken_for_ended_and_lives_is_in_the_snapshot(registry: Registry) -> None:
+    await registry.register(WORKER)
+    await select(registry, "lease:l1")
+    await registry.write(SessionUpdate("lease:l1", registry.now()))
+    await registry.heartbeat(WORKER, sessions=[])
+    await registry.heartbeat(WORKER, sessions=[SessionUpdate("lease:l1")])
+    found = await registry.snapshot()
+    assert (found.leases, found.leases_taken_back) == ({"failed": 1}, {"failed": 1})
 
 
 async def test_an_empty_registry_has_an_empty_snapshot(registry: Registry) -> None:
@@ -150,7 +160,7 @@ async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Regist
     assert (reply.known, reply.command, reply.repaired) == (True, "shutdown", 0)
     assert await registry.mark_draining("chromium", "aabbccdd")
     assert await select(registry, "s1") is None
-    assert await registry.unregister("chromium", "aabbccdd", "worker stopped") == 0
+    assert await registry.reap_worker("chromium", "aabbccdd", "worker stopped") == {"chromium:aabbccdd": ()}
     assert not await registry.mark_draining("chromium", "aabbccdd")
 
 
@@ -160,7 +170,7 @@ async def test_a_rollback_makes_room_and_the_next_selection_goes_elsewhere(regis
     assert await registry.rollback("s1")
     assert not await registry.rollback("s1")
     assert await select(registry, "s1", exclude={"aabbccdd"}) is None
-    assert await select(registry, "s1", worker_id="aabbccdd") == Selection(ENDPOINT, "aabbccdd")
+    assert await select(registry, "s1", worker_id="aabbccdd") == "aabbccdd"
 
 
 async def test_reaping_names_workers_and_sessions(registry: Registry, clock: Clock) -> None:
@@ -272,7 +282,7 @@ async def test_a_drain_that_comes_after_the_worker_has_left_leaves_nothing(
 ) -> None:
     await registry.register(WORKER)
     assert await registry.send_drain("chromium", "aabbccdd")
-    await registry.unregister("chromium", "aabbccdd", "worker stopped")
+    await registry.reap_worker("chromium", "aabbccdd", "worker stopped")
     assert not await registry.send_drain("chromium", "aabbccdd")
     assert [key for key in redis.command("KEYS", "*") if "cmd" in key] == []
 

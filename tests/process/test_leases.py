@@ -211,6 +211,22 @@ def test_without_a_grace_a_disconnect_returns_the_lease_and_names_stay_out_of_th
         assert "secret name" not in grid.output()
 
 
+def test_a_lease_outlives_a_client_that_came_while_its_browser_server_stood_still() -> None:
+    with running_grid(environment={**TWO_POOLS, **WITHOUT_SPARES}, fake=True) as grid:
+        lease = borrow(grid)
+        (worker,) = (each for each in grid.status()["workers"] if lease["browserId"].startswith(each["id"]))
+        os.kill(worker["nodePid"], signal.SIGSTOP)
+        try:
+            status, _, body = answer(grid.port, head(target=lease["target"]))
+        finally:
+            os.kill(worker["nodePid"], signal.SIGCONT)
+        assert (status, "does not answer" in body["error"]) == (503, True), body
+        eventually(lambda: [each["reason"] for each in sessions_of(grid, lease)] == ["too late"], "it is on record")
+        with session(grid.port, lease["target"]) as sock:
+            assert goes_on(sock)
+        eventually(lambda: lease_now(grid, lease)["status"] == "returned", "it ends with its client")
+
+
 def test_a_lease_whose_borrower_was_not_answered_comes_back_and_one_whose_was_stays(grid: Grid) -> None:
     """The proxy is killed right behind the answer, and between the lease that the worker keeps and its answer."""
     (worker,) = (each for each in grid.status()["workers"] if each["pool"].startswith("appb"))

@@ -290,6 +290,20 @@ async def test_who_was_refused_hears_of_it_before_it_is_said_that_a_slot_is_free
     assert worker.heard.said == ["refused", f"{WORKER} freed"]
 
 
+async def test_a_worker_that_was_full_is_so_no_more_when_its_link_is_closed(
+    worker: Worker, sock: socket.socket
+) -> None:
+    """What it says when a slot comes free could not be heard any more."""
+    refused = worker.offer("s1", sock)
+    await worker.packet()
+    worker.say(session="s1", refused="full")
+    await refused
+    worker.end()
+    async with asyncio.timeout(BOUND_S):
+        while worker.heard.said != [f"{WORKER} freed"]:
+            await asyncio.sleep(0)
+
+
 async def test_what_a_silent_worker_was_never_sent_can_be_with_nobody(
     worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,3 +454,17 @@ async def test_a_question_fails_with_its_worker_or_after_a_while(
     monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.0)
     with pytest.raises(NoAnswer, match="does not answer"):
         await worker.handoffs.ask(WORKER, {"do": "return", "id": "l1"})
+
+
+async def test_a_worker_that_does_not_answer_a_question_is_silent_until_it_does(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    with pytest.raises(NoAnswer):
+        await worker.handoffs.ask(WORKER, {"do": "take", "id": "l1"})
+    assert worker.heard.said == [f"{WORKER} silent"]
+    worker.say(asked=(await worker.question())["ask"], refused="late")
+    async with asyncio.timeout(BOUND_S):
+        while worker.heard.said[1:] != [f"{WORKER} awake"]:
+            await asyncio.sleep(0)

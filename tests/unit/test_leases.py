@@ -101,9 +101,8 @@ class Worker:
 
     def not_served(self, session_id: str) -> None:
         """The browser server did not get this client."""
-        session = self.slots.live[session_id]
         self.slots.take_back(session_id)
-        self.leases.not_served(session)
+        self.leases.disconnected(session_id, None)
 
 
 @pytest.fixture
@@ -352,6 +351,18 @@ async def test_a_lease_does_not_end_with_a_client_that_the_browser_server_did_no
     assert (worker.slots.taken, worker.slots.lifetime) == (1, 1)
     worker.leases.cut(End("browser", "browser crashed"))
     assert [each for each in worker.done if each[0] == "ended"] == [("ended", "l1", "browser", "browser crashed")]
+
+
+@pytest.mark.parametrize("reason", ["too late", "handshake refused"])
+async def test_a_lease_does_not_end_with_a_client_that_the_browser_server_did_not_take(
+    worker: Worker, reason: str
+) -> None:
+    worker.borrow()
+    worker.connect("l1~1")
+    worker.leave("l1~1", End("grid", reason))
+    assert worker.connect("l1~2") == [None]
+    worker.leave("l1~2")
+    assert worker.done[-1] == ("ended", "l1", "client", "client disconnected")
 
 
 async def test_a_grace_goes_on_after_a_client_that_the_browser_server_did_not_get(tmp_path: Path) -> None:

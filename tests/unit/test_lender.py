@@ -11,7 +11,6 @@ from pwgrid.proxy import lender as lender_module
 from pwgrid.proxy.api.leases import _answered, _lent
 from pwgrid.proxy.lender import LeaseId, Lender, Lent
 from pwgrid.proxy.select.queue import Ticket
-from pwgrid.proxy.select.selector import Selection
 
 
 class Handoffs:
@@ -73,9 +72,9 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
     gateway, handoffs = mock.Mock(), Handoffs()
     gateway.closed.return_value = None
 
-    async def a_slot_after_half_a_minute(_ticket: Ticket, _attempt: object) -> Selection:
+    async def a_slot_after_half_a_minute(_ticket: Ticket, _attempt: object) -> str:
         now[0] += 30.0
-        return Selection("ws://x/playwright/chromium/aa.s", "aa")
+        return "aa"
 
     gateway.slot = a_slot_after_half_a_minute
     ticket = Ticket("lease:bb", "chromium", None, "1.2.3.4:5", deadline=0.0, pool="chromium")

@@ -1,6 +1,7 @@
 """The queue before the registry: order, wake-ups, deadlines, clients that go. The registry is a counter here."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -254,14 +255,30 @@ async def test_a_slot_that_is_granted_in_the_turn_of_the_deadline_is_taken() -> 
     late = ticket("a", deadline=loop.time() + 0.02)
     (task,) = await stand_in_line(queue, late)
     assert late.granted is not None
-    loop.call_at(late.deadline - 0.001, late.granted.set_result, "w")
+    in_the_turn_of_its_deadline(late, late.granted.set_result, "w")
+    assert await task == "w"
 
-    def block_the_loop() -> None:  # past the deadline, so that grant and deadline come up in one turn
+
+async def test_who_is_refused_in_the_turn_of_the_deadline_is_told_why() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    late = ticket("a", deadline=asyncio.get_running_loop().time() + 0.02)
+    (task,) = await stand_in_line(queue, late)
+    in_the_turn_of_its_deadline(late, queue.refuse, "chromium", RuntimeError("no such pool"))
+    with pytest.raises(RuntimeError, match="no such pool"):
+        await task
+
+
+def in_the_turn_of_its_deadline(late: Ticket, callback: Callable[..., object], *arguments: object) -> None:
+    """Has the callback run right before the deadline, in one turn of the loop."""
+    loop = asyncio.get_running_loop()
+    loop.call_at(late.deadline - 0.001, callback, *arguments)
+
+    def block_the_loop() -> None:
         while loop.time() < late.deadline + 0.005:
             pass
 
     loop.call_at(late.deadline - 0.01, block_the_loop)
-    assert await task == "w"
 
 
 async def test_a_queue_that_was_closed_may_open_again() -> None:
@@ -400,6 +417,23 @@ async def test_while_paused_even_free_slots_wait() -> None:
     assert slots.given == []
     queue.pause(False)
     assert await tasks[0] == "w"
+
+
+async def test_a_pause_stops_a_line_that_is_being_served() -> None:
+    slots = Slots(0)
+    queue = Queue(slots.select, slots.give_back, 10)
+    tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
+    await until_all_are_served(queue)
+    slots.free = 2
+    slots.gate.clear()
+    queue.wake("chromium")
+    await asyncio.sleep(0)  # the registry is asked for the first one
+    queue.pause(True)
+    slots.gate.set()
+    await until_all_are_served(queue)
+    assert slots.given == ["a"]
+    queue.pause(False)
+    assert await asyncio.gather(*tasks) == ["w", "w"]
 
 
 async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:

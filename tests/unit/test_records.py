@@ -20,12 +20,13 @@ def test_what_is_no_figure_is_0_and_can_be_answered(value: str) -> None:
     assert [session.created_at, session.started_at, session.ended_at, session.bytes_in, session.bytes_out] == [0] * 5
     hashes = [{"chromium:a": value}] * 3
     ends, lengths = {"a:b:failed:other": value, "no end": "1"}, {"a:b:5": value, "a:b:ms": value, "no length": value}
-    totals = ({"failed": value}, ends, lengths, {"failed": value})
+    totals = ({"failed": value}, ends, lengths, *[{"failed": value}] * 2)
     found = records.read_snapshot([*hashes, value, *totals], [dict.fromkeys(WORKER, value)])
     assert found.ends == {("a", "b", "failed", "other"): 0}
     assert (sum(found.lengths["a", "b"].counts), found.lengths["a", "b"].total) == (0, 0)
     assert found.active == found.lifetime == found.outcomes == {"chromium:a": 0}
     assert (found.counter_repairs, found.taken_back, found.leases) == (0, {"failed": 0}, {"failed": 0})
+    assert found.leases_taken_back == {"failed": 0}
     for answer in (models.Workers.of(found, with_endpoints=True), models.Session.of(session)):
         assert type(answer).model_validate_json(answer.model_dump_json()) == answer
 

@@ -13,7 +13,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.select.without_redis import LocalSelection
-from pwgrid.registry.records import RegistrySnapshot, Selection, WorkerRecord
+from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 from tests.support.state_frames import told_of_pool
@@ -41,9 +41,20 @@ def ticket(pool: str) -> Ticket:
 def test_without_redis_a_client_gets_a_worker_of_its_pool() -> None:
     local = LocalSelection(roster())
     for pool, worker in (("appa", "a"), ("appb", "b"), ("appa", "a")):
-        assert local.choose(ticket(pool), ()) == Selection("", worker)
+        assert local.choose(ticket(pool), ()) == worker
     assert local.choose(ticket("appb"), ("b",)) is None
     assert local.choose(ticket("chromium"), ()) is None
+
+
+def test_without_redis_the_workers_of_each_pool_take_turns_whatever_clients_of_others_come_between() -> None:
+    made = Roster()
+    more = [{**each, "id": each["id"] + "2"} for each in WORKERS]
+    made.replace({"pools": POOLS, "workers": [*WORKERS, *more]})
+    local = LocalSelection(made)
+    chosen = [local.choose(ticket(pool), ()) for pool in ("appa", "appb") * 4]
+    assert chosen == ["a", "b", "a2", "b2"] * 2
+    made.replace({"pools": POOLS, "workers": more})
+    assert [local.choose(ticket("appa"), ()) for _ in range(2)] == ["a2", "a2"]
 
 
 async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() -> None:
@@ -62,11 +73,11 @@ async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() 
 class Leases:
     """Stands in for the registry: what it answers to selections, and the ids that are given back to it."""
 
-    def __init__(self, *answers: Selection | RegistryUnavailable | None) -> None:
+    def __init__(self, *answers: str | RegistryUnavailable | None) -> None:
         self.answers = [*answers]
         self.given_back: list[str] = []
 
-    async def select(self, _browser_type: str, **_wish: Any) -> Selection | None:
+    async def select(self, _browser_type: str, **_wish: Any) -> str | None:
         answer = self.answers.pop(0)
         if isinstance(answer, RegistryUnavailable):
             raise answer
@@ -77,18 +88,18 @@ class Leases:
 
 
 async def test_a_slot_that_redis_has_not_leased_is_not_given_back_to_it() -> None:
-    leases = Leases(RegistryUnavailable("Redis is away"), Selection("ws://x", "a"))
+    leases = Leases(RegistryUnavailable("Redis is away"), "a")
     selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), ticket("appa")
-    assert await selector.queue.acquire(asks) == Selection("", "a")
+    assert await selector.queue.acquire(asks) == "a"
     await selector.give_back(asks)
     assert leases.given_back == []
-    assert await selector.queue.acquire(asks) == Selection("ws://x", "a")  # Redis is back
+    assert await selector.queue.acquire(asks) == "a"  # Redis is back
     await selector.give_back(asks)
     assert leases.given_back == [asks.session_id]
 
 
 async def test_a_client_that_is_tried_again_counts_once_among_those_that_stood_in_line() -> None:
-    chosen = Selection("ws://x", "a")
+    chosen = "a"
     leases = Leases(None, chosen, chosen, RegistryUnavailable("Redis is away"))
     selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), ticket("appa")
     readiness = Readiness(Settings(), roster(), cast(Registry, leases))
@@ -100,7 +111,7 @@ async def test_a_client_that_is_tried_again_counts_once_among_those_that_stood_i
     assert await waits == chosen
     assert asks.selection_s > 0
     assert await gateway.slot(asks) == chosen
-    assert await gateway.slot(asks) == Selection("", "a")
+    assert await gateway.slot(asks) == "a"
     assert asks.selection_s == 0  # Redis has not chosen it
     await asyncio.sleep(0)
     pool = ("chromium", "appa")

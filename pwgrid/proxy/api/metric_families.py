@@ -109,6 +109,9 @@ DURATION: Final = Buckets(
 LEASES: Final = Counter(
     "pwgrid_leases", _R, "Leases that have ended, by status: returned, expired, ended or failed", ("status",)
 )
+LEASES_TAKEN_BACK: Final = Counter(
+    "pwgrid_leases_taken_back", _R, "Of these, ends that were presumed wrongly", ("status",)
+)
 REPAIRS: Final = Counter("pwgrid_counter_repairs", _R, "Counters in Redis that a heartbeat had to correct")
 
 WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that are wanted", POOL)
@@ -198,7 +201,7 @@ ONLY_BY_WORKER: Final = (WORKER_ACTIVE, WORKER_SLOTS, WORKER_LIFETIME, WORKER_ME
 Family = Gauge | Counter | Buckets
 ALL: Final[tuple[Family, ...]] = (
     *(READY, SLOTS_WANTED, SLOTS, ACTIVE, LIFETIME, WAITING),
-    *(SESSIONS, TAKEN_BACK, DURATION, LEASES, REPAIRS),
+    *(SESSIONS, TAKEN_BACK, DURATION, LEASES, LEASES_TAKEN_BACK, REPAIRS),
     *(
         WORKERS_WANTED,
         WORKERS,

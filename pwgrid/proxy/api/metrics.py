@@ -89,6 +89,9 @@ def _of_registry(scrape: Scrape) -> Iterator[Metric]:
     yield families.TAKEN_BACK.of(((status,), count) for status, count in found.taken_back.items())
     yield families.DURATION.of(found.lengths.items())
     yield families.LEASES.of(((LEASE_STATUS[status],), found.leases.get(status, 0)) for status in _LEASE_ENDS)
+    yield families.LEASES_TAKEN_BACK.of(
+        ((LEASE_STATUS[status],), found.leases_taken_back.get(status, 0)) for status in _LEASE_ENDS
+    )
     yield families.REPAIRS.of([((), found.counter_repairs)])
     if scrape.by_worker:
         yield from _by_worker(found)

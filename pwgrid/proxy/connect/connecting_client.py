@@ -41,7 +41,6 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry import records
-from pwgrid.registry.records import Selection
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
@@ -126,13 +125,14 @@ class Gateway:
             )
         return self._policy
 
-    async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> Selection:
-        """Waits for a slot for this ticket, and tells `attempt` of the wait. Raises Refusal or ClientGone."""
+    async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> str:
+        """Waits for a slot for this ticket, and tells `attempt` of the wait. Returns its worker's id. Raises Refusal
+        or ClientGone."""
         since, waited = time.monotonic(), Waited.REFUSED
         try:
-            selection = await self.selector.queue.acquire(ticket)
+            worker_id = await self.selector.queue.acquire(ticket)
             waited = Waited.SERVED
-            return selection
+            return worker_id
         except ClientGone:
             waited = Waited.ABANDONED
             raise
@@ -293,20 +293,20 @@ class ConnectingClient(asyncio.Protocol):
             self._attempt.asks(ticket)
             passed_on["trace"] = self._attempt.traceparent()
         while True:
-            selection = await gateway.slot(ticket, self._attempt)
+            worker_id = await gateway.slot(ticket, self._attempt)
             since = time.monotonic()
-            outcome = await self._hand_over(ticket, selection, passed_on)
-            self._trace_handoff(since, selection.worker_id, outcome)
+            outcome = await self._hand_over(ticket, worker_id, passed_on)
+            self._trace_handoff(since, worker_id, outcome)
             if isinstance(outcome, Served):
                 gateway.figures.phases[_pool(ticket)].handoff.observe(max(0.0, outcome.at - since))
                 log.debug("handed_off", session=ticket.session_id)
                 break
-            if await self._is_served_all_the_same(ticket, selection, outcome):
-                log.warning("handed_off_unconfirmed", worker=selection.worker_id, session=ticket.session_id)
+            if await self._is_served_all_the_same(ticket, worker_id, outcome):
+                log.warning("handed_off_unconfirmed", worker=worker_id, session=ticket.session_id)
                 break
             gateway.counts.retried += 1
             self._transport.resume_reading()
-        self._let_go(selection.worker_id, ticket.session_id, outcome)
+        self._let_go(worker_id, ticket.session_id, outcome)
         if wanted.not_heeded:
             gateway.counts.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
@@ -324,6 +324,7 @@ class ConnectingClient(asyncio.Protocol):
             self._attempt.asks_of(gateway.roster.workers.get(lease.worker_id))
             request["trace"] = self._attempt.traceparent()
         until = self._loop.time() + SUCCESSOR_S
+        reason = ""
         while True:
             if self._is_gone or self._transport.is_closing():
                 raise ClientGone
@@ -335,8 +336,12 @@ class ConnectingClient(asyncio.Protocol):
                 break
             log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
             self._transport.resume_reading()
+            if (
+                not reason or outcome.reason != make_refusals.IN_USE
+            ):  # else by this very client, whose last try was left unanswered
+                reason = outcome.reason
             if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
-                raise make_refusals.lease_not_served(outcome.reason, is_known=lease.worker_id in gateway.roster.workers)
+                raise make_refusals.lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
         self._let_go(lease.worker_id, session_id, outcome)
 
     def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:
@@ -359,14 +364,14 @@ class ConnectingClient(asyncio.Protocol):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
 
     async def _hand_over(
-        self, ticket: Ticket, selection: Selection, passed_on: Mapping[str, object]
+        self, ticket: Ticket, worker_id: str, passed_on: Mapping[str, object]
     ) -> Served | HandoffFailure:
         """Offers the client to the worker. Returns once that has it, or why it has not."""
         if self._is_gone or self._transport.is_closing():
             await self._gateway.selector.give_back(ticket)
             raise ClientGone
         try:
-            return await self._offer(selection.worker_id, ticket.session_id, passed_on)
+            return await self._offer(worker_id, ticket.session_id, passed_on)
         except Refusal:
             await self._gateway.selector.give_back(ticket)
             raise
@@ -383,13 +388,12 @@ class ConnectingClient(asyncio.Protocol):
         except OfferTooLarge:
             raise make_refusals.too_much_before_the_answer() from None
 
-    async def _is_served_all_the_same(self, ticket: Ticket, selection: Selection, failure: HandoffFailure) -> bool:
+    async def _is_served_all_the_same(self, ticket: Ticket, worker_id: str, failure: HandoffFailure) -> bool:
         """Returns whether the client of a failed handoff is served nevertheless. If not, gives the slot back, so that
         another worker can be tried."""
         selector = self._gateway.selector
-        log.info("handoff_failed", worker=selection.worker_id, session=ticket.session_id, reason=failure.reason)
-        if not selector.local.refused(selection, failure.reason):
-            ticket.excluded.add(selection.worker_id)
+        log.info("handoff_failed", worker=worker_id, session=ticket.session_id, reason=failure.reason)
+        selector.not_taken(ticket, worker_id, failure.reason)
         if await may_be_served(self._sock, failure):
             return True
         await selector.give_back(ticket)

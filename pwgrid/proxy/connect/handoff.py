@@ -20,6 +20,9 @@ from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 HANDOFF_TIMEOUT_S: Final = 2.0
 """After this the worker refuses the offer as late, and the proxy tries another worker."""
 
+SILENT: Final = "the worker does not answer"
+"""The reason of a HandoffFailure or a NoAnswer."""
+
 _ANSWER_BYTES: Final = 4096
 _NO_FD: Final = -1
 _LATE_ANSWER_S: Final = 0.25
@@ -69,13 +72,13 @@ class HandoffListener(Protocol):
     """Is told what the links notice of workers, beside the answers to offers."""
 
     def freed(self, worker_id: str) -> None:
-        """Called when the worker was full and has a slot again."""
+        """Called when the worker was full and has a slot again, or can say so no more as its link is closed."""
 
     def silent(self, worker_id: str) -> None:
-        """Called when the worker leaves an offer unanswered."""
+        """Called when the worker leaves an offer or a question unanswered."""
 
     def awake(self, worker_id: str) -> None:
-        """Called when the worker answers such an offer after all."""
+        """Called when the worker answers such a one after all."""
 
 
 class HandoffLink:
@@ -138,7 +141,8 @@ class HandoffLink:
             async with asyncio.timeout(HANDOFF_TIMEOUT_S + _LATE_ANSWER_S):
                 return await answer
         except TimeoutError:
-            raise NoAnswer("the worker does not answer") from None
+            self._hears.silent(self._worker_id)
+            raise NoAnswer(SILENT) from None
         finally:
             self._asked.pop(number, None)
 
@@ -160,6 +164,7 @@ class HandoffLink:
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(NoAnswer(reason))
+        self._tell_freed()
 
     def _write(self) -> None:
         while self._unsent:
@@ -198,14 +203,15 @@ class HandoffLink:
 
     def _take(self, message: dict[str, Any]) -> None:
         if "freed" in message:
-            # After those whom the worker refused before: their tasks note only then that it is full.
-            self._loop.call_soon(self._hears.freed, self._worker_id)
+            self._tell_freed()
             return
         if "over" in message:
             self._on_over(self._worker_id, message["over"])
             return
         if "asked" in message:
-            if (asked := self._asked.get(message["asked"])) is not None and not asked.done():
+            if (asked := self._asked.get(message["asked"])) is None:
+                self._hears.awake(self._worker_id)
+            elif not asked.done():
                 asked.set_result(message)
             return
         answer, deadline = self._pending.pop(message["session"], (None, 0.0))
@@ -218,6 +224,10 @@ class HandoffLink:
             _settle(answer, served if is_in_time else HandoffFailure("it answered late", open_until=deadline))
         else:
             _settle(answer, HandoffFailure(message["refused"], is_refusal=True))
+
+    def _tell_freed(self) -> None:
+        # After those whom the worker refused before: their tasks note only then that it is full.
+        self._loop.call_soon(self._hears.freed, self._worker_id)
 
     def _check_deadline(self) -> None:
         # All offers have the same timeout, so the oldest is late first: one timer serves all of them.
@@ -232,7 +242,7 @@ class HandoffLink:
             sent = deque(each for each in self._unsent if each[0] != session_id)
             is_unsent, self._unsent = len(sent) < len(self._unsent), sent
             self._hears.silent(self._worker_id)
-            _settle(answer, HandoffFailure("the worker does not answer", open_until=0.0 if is_unsent else deadline))
+            _settle(answer, HandoffFailure(SILENT, open_until=0.0 if is_unsent else deadline))
 
 
 def _settle(answer: PendingAnswer, outcome: Served | HandoffFailure) -> None:

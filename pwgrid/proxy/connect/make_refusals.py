@@ -19,6 +19,10 @@ RETRY_AFTER_QUEUE_S: Final = 30
 """For clients that the line was too long for, or that waited in vain."""
 
 
+IN_USE: Final = "in use"
+"""What a worker answers to a client with a lease that has one already."""
+
+
 def body_of(refusal: Refusal) -> bytes:
     return orjson.dumps({"error": refusal.error, **refusal.details})
 
@@ -69,7 +73,7 @@ def token_used_up(token: str, most: int) -> Refusal:
 def lease_not_served(reason: str, *, is_known: bool) -> Refusal:
     """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
     link; `is_known`: the master lists the worker."""
-    if reason == "in use":
+    if reason == IN_USE:
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == "no such lease" or not is_known:
         return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
-from pwgrid.registry.records import CAPS, LEASE, Selection
+from pwgrid.registry.records import CAPS, LEASE
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -45,7 +45,8 @@ class ClientGone(Exception):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One client's request for a slot. `excluded` are the ids of workers that have refused or lost it."""
+    """One client's request for a slot. `excluded` are the ids of workers that have refused or lost it
+    for good."""
 
     session_id: str
     browser_type: BrowserType
@@ -69,7 +70,7 @@ class Ticket:
     """How many sessions may live at once, like {"run:nightly": 5}; while a cap is reached, the client waits."""
     refusal: Callable[[], Exception | None] = lambda: None
     """Returns why the client may not have a slot any more. The queue asks when it is the client's turn."""
-    granted: asyncio.Future[Selection] | None = None
+    granted: asyncio.Future[str] | None = None
     abandoned: bool = False
     selection_s: float = 0.0
     """How long the registry took for its last answer; 0 where the worker was chosen without it."""
@@ -98,14 +99,15 @@ class Ticket:
 class Queue:
     """A line for each pool.
 
-    `select` leases a slot for a ticket or returns None; `give_back` takes back the lease of a client that has left.
-    `max_waiting` bounds all lines together; `max_borrowing` bounds clients that borrow in one line, and
-    `max_borrowing_of_run` those of the same run there. Calls `on_change` whenever a client joins or leaves a line.
+    `select` leases a slot for a ticket and returns its worker's id, or None; `give_back` takes back the lease of a
+    client that has left. `max_waiting` bounds all lines together; `max_borrowing` bounds clients that borrow in one
+    line, and `max_borrowing_of_run` those of the same run there. Calls `on_change` whenever a client joins or leaves a
+    line.
     """
 
     def __init__(
         self,
-        select: Callable[[Ticket], Awaitable[Selection | None]],
+        select: Callable[[Ticket], Awaitable[str | None]],
         give_back: Callable[[Ticket], Awaitable[None]],
         max_waiting: int,
         *,
@@ -150,8 +152,9 @@ class Queue:
         """Returns the pools for which clients wait."""
         return [pool for pool, line in self._lines.items() if line]
 
-    async def acquire(self, ticket: Ticket) -> Selection:
-        """Waits for a slot. Raises QueueFull, WaitedTooLong, ClientGone, or what the queue was closed with."""
+    async def acquire(self, ticket: Ticket) -> str:
+        """Waits for a slot, and returns its worker's id. Raises QueueFull, WaitedTooLong, ClientGone, or what the
+        queue was closed with."""
         ticket.granted, ticket.selection_s, ticket.chosen_locally = None, 0.0, False  # it may be its second try
         has_asked = False
         if self._refusal is None and not self._paused and not self._lines.get(ticket.pool):
@@ -200,13 +203,13 @@ class Queue:
         """Undoes `close`."""
         self._refusal = None
 
-    async def _wait(self, ticket: Ticket, *, has_asked: bool) -> Selection:
+    async def _wait(self, ticket: Ticket, *, has_asked: bool) -> str:
         if self._refusal is not None:
             raise self._refusal
         if ticket.abandoned:  # while the registry was asked
             raise ClientGone
         self._join(ticket)
-        granted: asyncio.Future[Selection] = asyncio.get_running_loop().create_future()
+        granted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         ticket.granted = granted
         if not has_asked:
             # Redis tells of a free slot only after a selection that found none: ask once for this ticket, too, although
@@ -216,11 +219,11 @@ class Queue:
             async with asyncio.timeout_at(ticket.deadline):
                 return await granted
         except TimeoutError:
-            if granted.done() and not granted.cancelled() and granted.exception() is None:
-                return granted.result()  # granted in the very turn of the deadline
+            if not granted.cancelled():
+                return granted.result()  # granted, or refused, in the very turn of the deadline
             if (line := self._lines[ticket.pool]) and ticket in line:
                 raise WaitedTooLong(len(line), line.position(ticket)) from None
-            raise self._refusal or ClientGone from None  # refused or abandoned in this very turn
+            raise self._refusal or ClientGone from None  # refused or abandoned right behind it
         finally:
             self._leave(ticket)
 
@@ -266,7 +269,7 @@ class Queue:
 
     async def _serve_once(self, line: FairLine[Ticket]) -> None:
         hopeless: set[Hashable] = set()
-        while (ticket := line.first(hopeless)) is not None:
+        while not self._paused and (ticket := line.first(hopeless)) is not None:
             if (refusal := ticket.refusal()) is not None:
                 self._end_wait(ticket, refusal)
                 continue

@@ -10,12 +10,11 @@ import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S
+from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, SILENT
 from pwgrid.proxy.connect.make_refusals import no_capacity, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.proxy.select.without_redis import LocalSelection
-from pwgrid.registry.records import Selection
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -25,7 +24,7 @@ LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 """How long a pending session keeps its slot if its proxy dies: longer than any handoff takes."""
 
 SILENT_S: Final = 10.0
-"""How long a worker that did not answer a handoff is excluded."""
+"""How long a worker that did not answer is excluded."""
 
 
 class Selector:
@@ -40,7 +39,7 @@ class Selector:
             max_borrowing=settings.borrow_queue_max,
             max_borrowing_of_run=settings.borrow_queue_max_per_run,
         )
-        self.local = LocalSelection(roster)
+        self._local = LocalSelection(roster)
         self._settings = settings
         self._registry = registry
         self._roster = roster
@@ -48,14 +47,16 @@ class Selector:
         self._loop = asyncio.get_running_loop()
         self._without_redis = False
         self._without_process: set[str] = set()
+        self._full: set[str] = set()
+        """Workers that have refused a client as full, until they say that a slot came free."""
         self._silent: dict[str, asyncio.TimerHandle] = {}
 
-    async def select(self, ticket: Ticket) -> Selection | None:
-        """Leases a slot for the ticket. Returns None when no worker has one."""
+    async def select(self, ticket: Ticket) -> str | None:
+        """Leases a slot for the ticket, and returns its worker's id. Returns None when no worker has one."""
         settings, pool = self._settings, self._roster.pools.get(ticket.pool)
         since = time.monotonic()
         try:
-            selection = await self._registry.select(
+            worker_id = await self._registry.select(
                 ticket.browser_type,
                 max_concurrent=pool.slots if pool else settings.max_concurrent_sessions,
                 max_lifetime=pool.lifetime if pool else settings.max_lifetime_sessions,
@@ -73,10 +74,10 @@ class Selector:
             if not self._without_redis:
                 self._without_redis = True
                 log.warning("selecting_without_redis", error=str(error))
-            return self.local.choose(ticket, self._not_to_choose())
+            return self._local.choose(ticket, self._not_to_choose())
         self._without_redis = False
         ticket.selection_s = time.monotonic() - since
-        return selection
+        return worker_id
 
     async def caps_reached(self, ticket: Ticket) -> list[str]:
         """Returns which of the ticket's caps are full."""
@@ -110,20 +111,29 @@ class Selector:
         """Excludes a worker whose process died; its sessions live on."""
         self._without_process.add(worker_id)
 
+    def not_taken(self, ticket: Ticket, worker_id: str, reason: str) -> None:
+        """Called when a worker has not taken the ticket's client: it is not chosen for that again. One that is full or
+        silent may take the client later: it is chosen for nobody until it has a slot again, or is `awake`."""
+        if reason == "full":
+            self._full.add(worker_id)
+        elif reason != SILENT:
+            ticket.excluded.add(worker_id)
+
     def freed(self, worker_id: str) -> None:
-        """Called when a worker has a slot again that it has refused a client, or of which it could not tell Redis."""
-        self.local.freed(worker_id)
+        """Called when a worker has a slot again that it has refused a client, or of which it could not tell Redis; also
+        when the link is closed over which it would say so."""
+        self._full.discard(worker_id)
         self.queue.wake()
 
     def silent(self, worker_id: str) -> None:
-        """Excludes a worker that left a handoff unanswered for SILENT_S, so that not every client waits for it."""
+        """Excludes a worker that left an offer or a question unanswered for SILENT_S: not every client waits for it."""
         log.warning("worker_silent", worker=worker_id)
         if (timer := self._silent.pop(worker_id, None)) is not None:
             timer.cancel()
         self._silent[worker_id] = self._loop.call_later(SILENT_S, self._choose_again, worker_id)
 
     def _not_to_choose(self) -> set[str]:
-        return {*self._lost, *self._without_process, *self._silent}
+        return {*self._lost, *self._without_process, *self._full, *self._silent}
 
     def awake(self, worker_id: str) -> None:
         """Called when a silent worker has answered after all: it may be chosen again."""

@@ -2,60 +2,40 @@
 
 A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was told."""
 
-from collections import deque
 from collections.abc import Collection
-from typing import Final
 
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
-from pwgrid.registry.records import Selection
-
-CHOSEN_LOCALLY: Final = ""
-"""The endpoint of a selection that Redis knows nothing of."""
 
 
 class LocalSelection:
-    """Chooses workers in turn; each admits by its own slots, as always.
-
-    A worker that refused as full is not chosen until it reports a free slot.
-    """
+    """Chooses workers in turn; each admits by its own slots, as always."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._full: set[str] = set()
-        """Ids of full workers; `choose` removes those that are gone."""
-        self._turn: deque[str] = deque()
+        self._turn: list[str] = []
+        """Workers of all pools, those whose turn it is first; the one that was chosen last is at the end."""
 
-    def choose(self, ticket: Ticket, lost: Collection[str]) -> Selection | None:
-        """Returns the next worker that may have a slot, or None. Gives the ticket another session id."""
-        self._full &= self._roster.workers.keys()
+    def choose(self, ticket: Ticket, not_to_choose: Collection[str]) -> str | None:
+        """Returns the id of the next worker that may have a slot, or None. Gives the ticket another session id."""
         fit = {
             worker.worker_id
             for worker in self._roster.workers.values()
             if (worker.pool, worker.browser_type) == (ticket.pool, ticket.browser_type)
             and worker.status == "available"
-            and worker.worker_id not in self._full
             and worker.worker_id not in ticket.excluded
-            and worker.worker_id not in lost
+            and worker.worker_id not in not_to_choose
             and ticket.worker_id in (None, worker.worker_id)
             and ticket.playwright_version in (None, worker.playwright_version)
         }
         if not fit:
             return None
-        self._turn = deque([*(each for each in self._turn if each in fit), *sorted(fit - set(self._turn))])
-        chosen = self._turn[0]
-        self._turn.rotate(-1)
+        known = [each for each in self._turn if each in self._roster.workers]
+        order = [*known, *sorted(fit - set(known))]
+        chosen = next(each for each in order if each in fit)
+        order.remove(chosen)
+        self._turn = [*order, chosen]
         # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
         ticket.take_another_id()
         ticket.chosen_locally, ticket.selection_s = True, 0.0
-        return Selection(CHOSEN_LOCALLY, chosen)
-
-    def refused(self, selection: Selection, reason: str) -> bool:
-        """Notes that a worker is full. Returns False if it refused for another reason, or Redis had chosen it."""
-        if reason != "full" or selection.endpoint != CHOSEN_LOCALLY:
-            return False
-        self._full.add(selection.worker_id)
-        return True
-
-    def freed(self, worker_id: str) -> None:
-        self._full.discard(worker_id)
+        return chosen

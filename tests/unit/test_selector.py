@@ -1,0 +1,72 @@
+"""Which workers are chosen by nobody for now, and when their clients are asked again. Redis is one worker with room."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from pwgrid.proxy.connect.handoff import SILENT
+from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.select.selector import Selector
+from pwgrid.registry.registry import Registry
+from pwgrid.settings.model import Settings
+
+
+class OneWorker:
+    """Stands in for a Redis that chooses the worker "w" for everyone who does not exclude it."""
+
+    async def select(self, _browser_type: str, *, exclude: set[str], **_wish: Any) -> str | None:
+        return None if "w" in exclude else "w"
+
+
+@pytest.fixture
+async def selector() -> Selector:
+    return Selector(Settings(), cast(Registry, OneWorker()), Roster(), ())
+
+
+def ticket(session_id: str) -> Ticket:
+    return Ticket(session_id, "chromium", None, "client", deadline=float("inf"))
+
+
+async def waits(selector: Selector, asks: Ticket) -> asyncio.Task[str]:
+    """Returns its wait, once the line has been served in vain."""
+    before = selector.queue.waiting()
+    task = asyncio.create_task(selector.queue.acquire(asks))
+    while selector.queue.waiting() == before or selector.queue._serving:
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_who_was_refused_by_a_full_worker_gets_its_next_slot_and_nobody_is_offered_to_it_before(
+    selector: Selector,
+) -> None:
+    """Redis does not know for a moment that the worker is full, as after an outage."""
+    first, second = ticket("s1"), ticket("s2")
+    assert await selector.queue.acquire(first) == "w"
+    selector.not_taken(first, "w", "full")
+    tasks = [await waits(selector, each) for each in (first, second)]
+    selector.freed("w")
+    async with asyncio.timeout(30):
+        assert await asyncio.gather(*tasks) == ["w", "w"]
+
+
+async def test_who_was_not_answered_by_a_worker_gets_it_once_it_answers_again(selector: Selector) -> None:
+    asks = ticket("s1")
+    selector.silent("w")
+    selector.not_taken(asks, "w", SILENT)
+    task = await waits(selector, asks)
+    selector.awake("w")
+    async with asyncio.timeout(30):
+        assert await task == "w"
+
+
+async def test_a_worker_that_drains_is_not_chosen_again_for_whom_it_refused(selector: Selector) -> None:
+    asks = ticket("s1")
+    selector.not_taken(asks, "w", "draining")
+    task = await waits(selector, asks)
+    selector.freed("w")
+    while selector.queue._serving:
+        await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
