@@ -7,7 +7,6 @@ import os
 import resource
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pwgrid.master.memory.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, 
 from pwgrid.master.proxy.listener import why_no_listening
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
-from pwgrid.runtime.directory import base_dir
+from pwgrid.runtime.directory import base_dir, temporary_dir
 from pwgrid.runtime.find_grids import find_left
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -234,7 +233,7 @@ def _leftovers(settings: Settings) -> Iterator[Finding]:
             "leftovers", "warn", found, f"pwgrid serve --port {grid.port} takes them over; else they end soon"
         )
     # Not below the runtime directory, where the grid's own browsers keep theirs: those go with their worker.
-    place = tempfile.gettempdir()
+    place = str(temporary_dir())
     old = list(_old_directories(place))
     if old:
         found = f"{len(old)} directories of browsers, older than a day, in {place}"

@@ -7,9 +7,11 @@ import errno
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +147,36 @@ def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
 
 
 # Surroundings
+
+
+def test_on_a_full_disk_a_command_still_looks_for_grids(tmp_path: Path) -> None:
+    """This one can write into no file (EFBIG): Python finds no directory for temporary files, as on a full disk."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pwgrid", "status", "--port", "1"],
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == exit_codes.NONE_RUNNING, done
+    assert done.stderr.startswith("pwgrid: no grid"), done
+    assert str(tmp_path / f"pwgrid-{os.getuid()}") in done.stderr
+
+
+def test_on_a_full_disk_what_needs_a_temporary_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def needs_one() -> None:
+        tempfile.mkdtemp()
+
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setitem(main.commands, "status", needs_one)
+    with nothing_can_be_written():
+        done = CliRunner().invoke(main, ["status"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("pwgrid: No usable temporary directory found in ['/tmp', "), done.stderr
+    assert done.stderr.endswith(": make room in one of them\n")
 
 
 def in_removed_directory(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
