@@ -21,10 +21,10 @@ from pwgrid.common.errors import GridError
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
     """What an installation has noted down, for a supervisord with a TMPDIR of its own."""
     environment = {"TMPDIR": "/srv/supervisord/tmp"}
-    with subprocess.Popen(["/bin/sleep", "1000"], env=environment) as supervisord:
+    with subprocess.Popen(["/bin/sleep", "1000"], env=environment) as its_process:
         command = tmp_path / "bin/supervisorctl"
         command.parent.mkdir()
-        command.write_text(f"#!/bin/sh\necho {supervisord.pid}\n")
+        command.write_text(f"#!/bin/sh\necho {its_process.pid}\n")
         command.chmod(0o755)
         monkeypatch.setenv("PATH", str(command.parent))
         monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -36,7 +36,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
         try:
             yield Record(supervisord.NAME, {"conf": str(conf), "port": 9000})
         finally:
-            supervisord.kill()
+            its_process.kill()
 
 
 def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
@@ -68,6 +68,25 @@ def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatc
     has_user(monkeypatch, None)
     (command,) = supervisord.stop(InstallOptions(user=True), record)
     assert command.argv[-3:] == ("stop", "--port", "9000")
+
+
+@pytest.mark.parametrize("state", ["EXITED", "FATAL", "STOPPED"])
+def test_a_program_that_is_there_and_does_not_run_is_started(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """As after an installation that failed for want of a browser, and is repeated once there is one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = InstallOptions(user=True, conf=Path(record.options["conf"]), port=9000)
+
+    def commands() -> list[str]:
+        return [str(each) for each in supervisord.installation(asked, None).start([])]
+
+    (tmp_path / "bin/supervisorctl").write_text(f"#!/bin/sh\necho pwgrid {state}\n")
+    start, wait = commands()[-2:]
+    assert start.endswith("supervisord.conf start pwgrid")
+    assert "ready" in wait
+    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho pwgrid RUNNING pid 1\n")
+    assert not any("supervisord.conf" in each for each in commands())
 
 
 def test_a_program_that_ends_at_once_is_not_waited_for(record: Record, tmp_path: Path) -> None:

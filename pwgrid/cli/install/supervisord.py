@@ -140,10 +140,16 @@ def _supervisorctl(conf: Path) -> tuple[str, ...]:
 def _start(
     conf: Path, program: Path, about: Service, written: Collection[Path], *, start: bool
 ) -> Sequence[Command | Wait]:
-    if not start or (program not in written and "no such" not in _said(conf, "status", _PROGRAM)[1]):
+    if not start:
         return []
-    # That returns before supervisord has started anything.
-    return [Command((*_supervisorctl(conf), "update", _PROGRAM)), Wait(lambda: await_ready(conf, about))]
+    state = _said(conf, "status", _PROGRAM)[1]
+    if program in written or "no such" in state:
+        do = "update"  # returns before supervisord has started anything
+    elif "RUNNING" in state or "STARTING" in state:
+        return []
+    else:
+        do = "start"
+    return [Command((*_supervisorctl(conf), do, _PROGRAM)), Wait(lambda: await_ready(conf, about))]
 
 
 def await_ready(conf: Path, about: Service) -> None:
