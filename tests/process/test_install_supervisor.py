@@ -70,6 +70,46 @@ def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatc
     assert command.argv[-3:] == ("stop", "--port", "9000")
 
 
+def test_where_supervisord_was_removed_there_is_nothing_to_end(record: Record) -> None:
+    Path(record.options["conf"]).unlink()
+    assert supervisord.stop(InstallOptions(user=True), record) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "file"),
+    [
+        ("conf.d/*.conf", "conf.d/pwgrid.conf"),
+        ("%(here)s/conf.d/*.ini", "conf.d/pwgrid.ini"),
+        ("programs.conf conf.d/*.conf", "conf.d/pwgrid.conf"),
+        ("*/supervisor.conf [a-z]*.conf */*.conf conf.d/*.conf", "conf.d/pwgrid.conf"),
+        ("programs.conf", None),
+        ("", None),
+    ],
+)
+def test_the_program_gets_a_file_of_its_own(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str, file: str | None
+) -> None:
+    """Not one that the operator has named, which has other programs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    conf = Path(record.options["conf"])
+    conf.write_text(f"[include]\nfiles = {files}\n")
+    asked = InstallOptions(user=True, conf=conf, port=9000)
+    if file is None:
+        with pytest.raises(GridError, match=r"has no \[include\] with files like"):
+            supervisord.installation(asked, None)
+    else:
+        assert tmp_path / file in {each.path for each in supervisord.installation(asked, None).wanted.files}
+
+
+def test_why_supervisord_does_not_answer_is_said_also_where_there_is_no_supervisorctl(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho No module named supervisor >&2; exit 1\n")
+    asked = InstallOptions(user=True, conf=Path(record.options["conf"]), port=9000)
+    assert "does not answer (No module named supervisor): start it" in supervisord.installation(asked, None).obstacle
+
+
 @pytest.mark.parametrize("state", ["EXITED", "FATAL", "STOPPED"])
 def test_a_program_that_is_there_and_does_not_run_is_started(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str

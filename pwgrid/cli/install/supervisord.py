@@ -1,6 +1,7 @@
 """`pwgrid install supervisor`: what a grid under supervisord needs, and the commands of supervisorctl for it."""
 
 import configparser
+import glob
 import shlex
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ def stop(asked: InstallOptions, before: Record) -> list[Command]:
     There is none where the user that it runs as is gone."""
     about = before.options
     conf = Path(about["conf"])
-    if not _program_file(conf).exists():
+    if not conf.is_file() or not _program_file(conf).exists():  # without its configuration supervisord was removed
         return []
     command = (*by_path(), "stop", "--port", str(about["port"]))
     if not asked.user:
@@ -121,15 +122,20 @@ def _conf(asked: InstallOptions, before: Record | None) -> Path:
 
 
 def _program_file(conf: Path) -> Path:
-    """A file where supervisord looks for programs, by the first pattern of its [include]."""
+    """A new file where supervisord looks for programs, by the first pattern of its [include] that leaves the name open:
+    a file that is named in full may have programs of the operator."""
     parser = configparser.RawConfigParser(strict=False, inline_comment_prefixes=(";",))
     try:
         parser.read(conf)
-        pattern = parser.get("include", "files").split()[0]
-    except (configparser.Error, IndexError, OSError):
-        raise GridError(f"{conf} has no [include] with files: add one, like files = conf.d/*.conf") from None
-    place = (conf.parent / pattern.replace("%(here)s", str(conf.parent))).absolute()
-    return place.with_name(place.name.replace("*", _PROGRAM, 1))
+        patterns = parser.get("include", "files").split()
+    except (configparser.Error, OSError):
+        patterns = []
+    for pattern in patterns:
+        place = (conf.parent / pattern.replace("%(here)s", str(conf.parent))).absolute()
+        file = place.with_name(place.name.replace("*", _PROGRAM, 1))
+        if file != place and not glob.has_magic(str(file)):
+            return file
+    raise GridError(f"{conf} has no [include] with files like conf.d/*.conf: add files = conf.d/*.conf")
 
 
 def _supervisorctl(conf: Path) -> tuple[str, ...]:
@@ -178,7 +184,7 @@ def _said(conf: Path, *arguments: str) -> tuple[int, str]:
         done = subprocess.run([*_supervisorctl(conf), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         return 1, f"{error.filename} is not there"
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout or done.stderr
 
 
 def _notes(asked: InstallOptions, about: Service, conf: Path) -> list[str]:
