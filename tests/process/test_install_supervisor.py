@@ -1,9 +1,7 @@
-"""What `pwgrid install` and `uninstall` ask of a grid under supervisord; a process and a script stand for that."""
+"""What `pwgrid install` and `uninstall` ask of a grid under supervisord; a script stands for supervisorctl."""
 
 import pwd
-import subprocess
 import threading
-from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,25 +16,20 @@ from pwgrid.common.errors import GridError
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
-    """What an installation has noted down, for a supervisord with a TMPDIR of its own."""
-    environment = {"TMPDIR": "/srv/supervisord/tmp"}
-    with subprocess.Popen(["/bin/sleep", "1000"], env=environment) as its_process:
-        command = tmp_path / "bin/supervisorctl"
-        command.parent.mkdir()
-        command.write_text(f"#!/bin/sh\necho {its_process.pid}\n")
-        command.chmod(0o755)
-        monkeypatch.setenv("PATH", str(command.parent))
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        conf = tmp_path / "supervisord.conf"
-        conf.write_text("[include]\nfiles = conf.d/*.conf\n")
-        program = tmp_path / "conf.d/pwgrid.conf"
-        program.parent.mkdir()
-        program.touch()
-        try:
-            yield Record(supervisord.NAME, {"conf": str(conf), "port": 9000})
-        finally:
-            its_process.kill()
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """What an installation has noted down."""
+    command = tmp_path / "bin/supervisorctl"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\necho 1\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    conf = tmp_path / "supervisord.conf"
+    conf.write_text("[include]\nfiles = conf.d/*.conf\n")
+    program = tmp_path / "conf.d/pwgrid.conf"
+    program.parent.mkdir()
+    program.touch()
+    return Record(supervisord.NAME, {"conf": str(conf), "port": 9000})
 
 
 def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
@@ -44,19 +37,10 @@ def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
     monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
 
 
-def test_the_grid_is_looked_for_where_its_supervisord_has_it(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_names_the_directory_of_the_service_s_grid(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, 4711)
     (command,) = supervisord.stop(InstallOptions(), record)
-    assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/srv/supervisord/tmp/pwgrid-4711")
-
-
-def test_where_supervisord_does_not_answer_it_is_looked_for_in_the_usual_place(
-    record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    has_user(monkeypatch, 4711)
-    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho refused; exit 2\n")
-    (command,) = supervisord.stop(InstallOptions(), record)
-    assert command.argv[-1] == "/tmp/pwgrid-4711"
+    assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/tmp/pwgrid-4711")
 
 
 def test_a_user_who_was_removed_by_hand_is_no_obstacle(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,6 +261,7 @@ def test_supervisord_s_program_has_the_true_paths_its_user_and_the_token_s_file(
     assert environment["LOG_FILE"] == '"/var/log/pwgrid/grid.log"'
     assert environment["HOME"] == '"/srv/100%%"'
     assert environment["PWGRID_PORT"] == '"9000"'
+    assert environment["TMPDIR"] == '"/tmp"'  # so that root finds the grid, whatever supervisord's own is
     own = program(OWN)
     assert "user" not in own
     assert "USER=" not in own["environment"]

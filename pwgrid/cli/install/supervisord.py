@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Record, Requirements, TextFile, Wait
 from pwgrid.cli.install.installation import (
@@ -26,7 +24,7 @@ from pwgrid.cli.install.installation import (
     status_note,
     user_of,
 )
-from pwgrid.cli.install.service_file_texts import Service, rotation, supervisor_program
+from pwgrid.cli.install.service_file_texts import TEMPORARY_DIR, Service, rotation, supervisor_program
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
@@ -37,8 +35,6 @@ _ROTATION: Final = Path("/etc/logrotate.d/pwgrid")
 _PROGRAM: Final = "pwgrid"
 _STARTS_WITHIN_S: Final = 120.0
 _LOOK_EVERY_S: Final = 0.5
-_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
-"""What names the directory for temporary files, in the order in which Python asks."""
 
 
 def installation(asked: InstallOptions, before: Record | None) -> Installation:
@@ -82,10 +78,11 @@ def stop(asked: InstallOptions, before: Record) -> list[Command]:
         return []
     command = (*by_path(), "stop", "--port", str(about["port"]))
     if not asked.user:
-        directory = _runtime_dir(conf)
-        if directory is None:
+        uid = host_facts.uid_of(SERVICE_USER)
+        if uid is None:
             return []  # supervisord alone can end what may still run
-        command += ("--runtime-dir", str(directory))
+        # Root asks no other user's grid without naming it.
+        command += ("--runtime-dir", f"{TEMPORARY_DIR}/pwgrid-{uid}")
     return [Command(command, accepted=range(256))]
 
 
@@ -93,23 +90,6 @@ def forget(before: Record) -> list[Command]:
     """The command that makes supervisord forget the program, once its file is removed. Its failure does not matter:
     supervisord may not run, or not know the program."""
     return [Command((*_supervisorctl(Path(before.options["conf"])), "update", _PROGRAM), accepted=range(256))]
-
-
-def _runtime_dir(conf: Path) -> Path | None:
-    """Where the service has its runtime directories: root asks no other user's grid without naming it. None if the user
-    is gone."""
-    uid = host_facts.uid_of(SERVICE_USER)
-    return None if uid is None else _temporary_directory(conf) / f"pwgrid-{uid}"
-
-
-def _temporary_directory(conf: Path) -> Path:
-    """The one of supervisord's programs, which have its environment; ours may be another."""
-    code, said = _said(conf, "pid")
-    try:
-        environment = psutil.Process(int(said)).environ() if code == 0 else {}
-    except (psutil.Error, ValueError):  # it has ended, or another program than supervisorctl answers
-        environment = {}
-    return Path(next(filter(None, map(environment.get, _TEMPORARY)), "/tmp"))
 
 
 def _conf(asked: InstallOptions, before: Record | None) -> Path:
