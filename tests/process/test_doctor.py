@@ -123,6 +123,10 @@ def test_each_switch_that_keeps_chromium_from_its_sandbox_is_named(
     assert (sandbox_of(on, tmp_path).level, sandbox_of(Settings(), tmp_path).level) == ("bad", "warn")
     assert what in sandbox_of(on, tmp_path).found
     assert sandbox_of(on, tmp_path).to_do
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # root, who asks in place of the service's user, is told, too
+    found = sandbox_of(on, tmp_path)
+    assert found.found.startswith(what), found
+    assert "and the grid runs as root, so Chromium" in found.found
 
 
 def test_only_old_directories_of_browsers_are_named_and_the_command_removes_exactly_those(
