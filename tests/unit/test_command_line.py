@@ -138,6 +138,12 @@ def test_a_port_of_the_environment_that_is_none_is_one_sentence(tmp_path: Path) 
     assert (done.exit_code, done.output) == (exit_codes.FAILED, "pwgrid: PWGRID_PORT: 'http' is no port\n")
 
 
+def test_a_link_of_kubernetes_names_no_grid_of_redis_cli(tmp_path: Path) -> None:
+    environment = {"PWGRID_RUNTIME_DIR": str(tmp_path), "PWGRID_PORT": "tcp://10.0.0.1:8080"}
+    done = CliRunner(env=environment).invoke(main, ["redis-cli", "ping"])
+    assert done.output.startswith("pwgrid: no grid is running here"), done.output
+
+
 def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
     done = CliRunner().invoke(main, ["config", "check", "--json", "--chromium", "-1", "--slots", "0"])
     found = json.loads(done.stdout)
@@ -252,6 +258,15 @@ def test_help_shows_what_the_option_shows(name: str, command: click.Command) -> 
 
 def test_a_page_is_shown_as_it_is_written_in_a_pipe() -> None:
     assert CliRunner().invoke(main, ["help", "glossary"]).stdout.strip() == pages()["glossary"].read_text().strip()
+
+
+def test_a_command_and_a_page_of_the_same_name_are_both_shown() -> None:
+    shared = sorted(main.commands.keys() & pages().keys())
+    assert shared == ["setup", "upgrade"]
+    for name in shared:
+        shown = CliRunner().invoke(main, ["help", name]).stdout
+        assert shown.startswith(f"Usage: main {name} ")
+        assert shown.strip().endswith(pages()[name].read_text().strip())
 
 
 # Completion
