@@ -25,7 +25,7 @@ set-up-dev:
 
 up: set-up  ## sets everything up, then runs the grid in the foreground (make up ARGS="--port 9000 --chromium 2")
 	@$(BIN)/pwgrid setup $(ARGS)
-	@$(BIN)/python tools/link_command.py $(LINK)
+	@$(BIN)/python tools/link_command.py $(LINK) || true
 	@exec $(BIN)/pwgrid serve $(ARGS)
 
 link: set-up  ## puts a link to the command into ~/.local/bin or ~/bin, or where you say (make link LINK=/usr/local/bin)
@@ -81,6 +81,6 @@ faults: set-up-dev  ## the kill table of docs/faults.md in figures (make faults 
 container-check: set-up-dev  ## builds Containerfile with podman or docker and runs it as docs/container.md says
 	@$(BIN)/python -m pytest --timeout 1500 tests/container $(ARGS)
 
-clean:  ## removes .venv, the link to its command, and the caches of the tools
-	@$(PYTHON) tools/link_command.py --remove
+clean:  ## removes .venv, the link to its command (make clean LINK=/usr/local/bin), and the caches of the tools
+	@$(PYTHON) tools/link_command.py --remove $(LINK)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -35,7 +35,7 @@ def is_ours(link: Path) -> bool:
 
 
 def put(link: Path) -> str:
-    """Makes the link; returns a sentence for the user, empty when the link was there already."""
+    """Makes the link; returns a sentence for the user, empty when the link was there already. Exits where it cannot."""
     if link.is_symlink() and os.readlink(link) == str(COMMAND):
         return ""
     if os.path.lexists(link) and not is_ours(link):
@@ -46,8 +46,16 @@ def put(link: Path) -> str:
         link.unlink(missing_ok=True)
         link.symlink_to(COMMAND)
     except OSError as error:
-        return f"cannot put a link to the command into {link.parent}: {error.strerror}"
+        sys.exit(f"pwgrid set-up: cannot put a link to the command into {link.parent}: {error.strerror}")
     return f"the command is {link}, a link to {COMMAND}{before}"
+
+
+def remove(link: Path) -> None:
+    """Removes the link. Exits where it cannot."""
+    try:
+        link.unlink()
+    except OSError as error:
+        sys.exit(f"pwgrid set-up: cannot remove {link}: {error.strerror}")
 
 
 def main() -> None:
@@ -62,7 +70,7 @@ def main() -> None:
     if arguments.remove:
         for link in (place / "pwgrid" for place in chosen):
             if link.is_symlink() and os.readlink(link) == str(COMMAND):
-                link.unlink()
+                remove(link)
     elif not chosen:
         say(f"the command is {COMMAND}; `make link LINK=DIRECTORY` puts a link to it into a directory of your PATH")
     elif said := put(chosen[0] / "pwgrid"):

@@ -19,17 +19,19 @@ def pages() -> dict[str, Path]:
 
 
 def show(context: click.Context, group: click.Group, topic: tuple[str, ...]) -> None:
-    """Prints the help of that command, or that page; without a topic, a list of both. Raises GridError."""
+    """Prints the help of that command, that page, or both where both have the name; without a topic, a list of all.
+    Raises GridError."""
     if not topic:
         click.echo(_list(group))
         return
     command, inner = _command(context, group, topic)
+    page = pages().get(" ".join(topic))
+    if command is None and page is None:
+        raise GridError(f"there is no topic {' '.join(topic)!r}: pwgrid help lists them")
     if command is not None:
         click.echo(command.get_help(inner))
-    elif len(topic) == 1 and topic[0] in pages():
-        _page(pages()[topic[0]].read_text())
-    else:
-        raise GridError(f"there is no topic {' '.join(topic)!r}: pwgrid help lists them")
+    if page is not None:
+        _page(("\n" if command else "") + page.read_text())
 
 
 def _list(group: click.Group) -> str:

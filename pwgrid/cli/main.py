@@ -58,6 +58,8 @@ def _surroundings(error: OSError) -> str | None:
             os.getcwd()
         except FileNotFoundError:
             return "the current directory was removed: go to another one"
+        if "temporary directory" in str(error.strerror):  # of the module tempfile, which has tried to write
+            return f"{error.strerror}: make room in one of them"
     return None
 
 

@@ -134,8 +134,10 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
 
     grid: PrivateGrid | None = None
     closing = ""
+    # What nohup has us ignore, the command ignores, too, unless we handle it.
+    heard = [signal.SIGINT, *(each for each in _FORWARDED if signal.getsignal(each) is not signal.SIG_IGN)]
     try:
-        for signum in (signal.SIGINT, *_FORWARDED):
+        for signum in heard:
             signal.signal(signum, forward)
         grid = PrivateGrid(serve_arguments, environment)  # interrupted half made, it ends when this process does
         with _guarded() as mark:

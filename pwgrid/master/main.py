@@ -113,7 +113,8 @@ class Master:
     def run(self) -> int:
         """Start the grid, and keep it running until it is told to end or to detach; returns 0. Raises OSError when it
         cannot start. The runtime directory is kept until all that lives on in it is adopted."""
-        self._has_terminal = has_terminal()
+        # nohup has us ignore its end.
+        self._has_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         become_subreaper()
         self._signals.install()
         try:

@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -70,7 +69,16 @@ def base_dir(setting: str | None = None) -> Path:
 
 
 def default_base() -> Path:
-    return Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
+    return temporary_dir() / f"pwgrid-{os.getuid()}"
+
+
+def temporary_dir() -> Path:
+    """The host's directory for temporary files, as the environment names it.
+
+    tempfile.gettempdir() would write a file to find out: on a full disk there would be no directory, or another one.
+    """
+    named = (os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
+    return Path(next((each for each in named if os.access(each, os.W_OK | os.X_OK)), "/tmp")).absolute()
 
 
 class RuntimeDir:

@@ -53,6 +53,9 @@ _SECRET_BYTES: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
 
+_SERVICE_LINK: Final = ("tcp://", "udp://", "sctp://")
+"""What Kubernetes sets NAME_PORT to, in every pod beside a Service of that name, which may be redis or pwgrid."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -130,8 +133,13 @@ def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Pa
 
 
 def _texts(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are set: an empty text counts as not set."""
-    return {name: text.strip() for name, text in environ.items() if text.strip()}
+    """The variables that are set: an empty text counts as not set, and so does Kubernetes' link to a Service."""
+    texts = {name: text.strip() for name, text in environ.items()}
+    return {
+        name: text
+        for name, text in texts.items()
+        if text and not (name.endswith("_PORT") and text.startswith(_SERVICE_LINK))
+    }
 
 
 class _Environment(EnvSettingsSource):

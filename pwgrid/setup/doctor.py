@@ -7,7 +7,6 @@ import os
 import resource
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pwgrid.master.memory.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, 
 from pwgrid.master.proxy.listener import why_no_listening
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
-from pwgrid.runtime.directory import base_dir
+from pwgrid.runtime.directory import base_dir, temporary_dir
 from pwgrid.runtime.find_grids import find_left
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -101,7 +100,6 @@ def _sandbox(settings: Settings, root: Path) -> Finding:
     """Whether Chromium's sandbox can work. Debian, Ubuntu and containers restrict it by different switches."""
     kernel = root / "proc/sys"
     faults = [
-        (os.geteuid() == 0, "the grid runs as root", "run it as an ordinary user"),
         (
             text_of(kernel / "kernel/apparmor_restrict_unprivileged_userns") == "1",
             "AppArmor restricts user namespaces",
@@ -117,14 +115,15 @@ def _sandbox(settings: Settings, root: Path) -> Finding:
             "there are no user namespaces",
             "sysctl -w user.max_user_namespaces=10000",
         ),
+        (os.geteuid() == 0, "the grid runs as root", "run it as an ordinary user"),
     ]
     wrong = [(what, to_do) for is_so, what, to_do in faults if is_so]
     state = "on" if settings.chromium_sandbox else "off (CHROMIUM_SANDBOX)"
     if not wrong:
         return Finding("sandbox", "good", f"possible, and {state}")
-    what, to_do = wrong[0]
     level: Level = "bad" if settings.chromium_sandbox else "warn"
-    return Finding("sandbox", level, f"{what}, so Chromium can have none; it is {state}", to_do)
+    found = f"{' and '.join(what for what, _ in wrong)}, so Chromium can have none; it is {state}"
+    return Finding("sandbox", level, found, "; ".join(to_do for _, to_do in wrong))
 
 
 def _room(settings: Settings, root: Path) -> Iterator[Finding]:
@@ -234,7 +233,7 @@ def _leftovers(settings: Settings) -> Iterator[Finding]:
             "leftovers", "warn", found, f"pwgrid serve --port {grid.port} takes them over; else they end soon"
         )
     # Not below the runtime directory, where the grid's own browsers keep theirs: those go with their worker.
-    place = tempfile.gettempdir()
+    place = str(temporary_dir())
     old = list(_old_directories(place))
     if old:
         found = f"{len(old)} directories of browsers, older than a day, in {place}"

@@ -263,7 +263,7 @@ async def test_a_stop_by_supervisord_refuses_then_drains_and_goes_and_tells_all_
     supervised: Supervised, playwright: Playwright
 ) -> None:
     supervised.configure(workers=1, detach_grace_s=1, drain_timeout_s=4)
-    supervised.install("--yes")
+    assert "start pwgrid" in supervised.install("--yes")  # the test before has ended it
     supervised.start()
     browser = await playwright.chromium.connect(supervised.endpoint)
     page = await browser.new_page()

@@ -50,6 +50,7 @@ def test_the_commands_of_the_documentation_work(block: Block, grid: Grid, tmp_pa
             check=False,
         )
     assert done.returncode == 0, f"{block}:\n{done.stdout}\n{done.stderr}"
+    assert not re.search(r'"id": ?null', done.stdout), f"{block} takes something from where it is not:\n{done.stdout}"
 
 
 def test_there_are_such_commands() -> None:

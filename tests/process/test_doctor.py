@@ -123,6 +123,10 @@ def test_each_switch_that_keeps_chromium_from_its_sandbox_is_named(
     assert (sandbox_of(on, tmp_path).level, sandbox_of(Settings(), tmp_path).level) == ("bad", "warn")
     assert what in sandbox_of(on, tmp_path).found
     assert sandbox_of(on, tmp_path).to_do
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # root, who asks in place of the service's user, is told, too
+    found = sandbox_of(on, tmp_path)
+    assert found.found.startswith(what), found
+    assert "and the grid runs as root, so Chromium" in found.found
 
 
 def test_only_old_directories_of_browsers_are_named_and_the_command_removes_exactly_those(
@@ -136,7 +140,7 @@ def test_only_old_directories_of_browsers_are_named_and_the_command_removes_exac
     (place / "playwright-link-old").symlink_to(tmp_path)
     for path in place.glob("*-old"):
         os.utime(path, (0, 0), follow_symlinks=False)
-    monkeypatch.setattr("tempfile.tempdir", str(place))
+    monkeypatch.setenv("TMPDIR", str(place))
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "managed/pwgrid"))
     settings = Settings(runtime_dir="/nonexistent/pwgrid")
     (found,) = leftovers_of(settings)
@@ -175,7 +179,7 @@ def test_a_directory_that_its_browser_removes_in_the_same_moment_is_no_fault(
         return entries
 
     scandir = os.scandir
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(os, "scandir", scan)
     (found,) = leftovers_of(Settings(runtime_dir="/nonexistent/pwgrid"))
     assert found.found.startswith("1 directories of browsers")

@@ -1,9 +1,7 @@
-"""What `pwgrid install` and `uninstall` ask of a grid under supervisord; a process and a script stand for that."""
+"""What `pwgrid install` and `uninstall` ask of a grid under supervisord; a script stands for supervisorctl."""
 
 import pwd
-import subprocess
 import threading
-from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,25 +16,20 @@ from pwgrid.common.errors import GridError
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
-    """What an installation has noted down, for a supervisord with a TMPDIR of its own."""
-    environment = {"TMPDIR": "/srv/supervisord/tmp"}
-    with subprocess.Popen(["/bin/sleep", "1000"], env=environment) as supervisord:
-        command = tmp_path / "bin/supervisorctl"
-        command.parent.mkdir()
-        command.write_text(f"#!/bin/sh\necho {supervisord.pid}\n")
-        command.chmod(0o755)
-        monkeypatch.setenv("PATH", str(command.parent))
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        conf = tmp_path / "supervisord.conf"
-        conf.write_text("[include]\nfiles = conf.d/*.conf\n")
-        program = tmp_path / "conf.d/pwgrid.conf"
-        program.parent.mkdir()
-        program.touch()
-        try:
-            yield Record(supervisord.NAME, {"conf": str(conf), "port": 9000})
-        finally:
-            supervisord.kill()
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """What an installation has noted down."""
+    command = tmp_path / "bin/supervisorctl"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\necho 1\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    conf = tmp_path / "supervisord.conf"
+    conf.write_text("[include]\nfiles = conf.d/*.conf\n")
+    program = tmp_path / "conf.d/pwgrid.conf"
+    program.parent.mkdir()
+    program.touch()
+    return Record(supervisord.NAME, {"conf": str(conf), "port": 9000})
 
 
 def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
@@ -44,19 +37,10 @@ def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
     monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
 
 
-def test_the_grid_is_looked_for_where_its_supervisord_has_it(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_names_the_directory_of_the_service_s_grid(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, 4711)
     (command,) = supervisord.stop(InstallOptions(), record)
-    assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/srv/supervisord/tmp/pwgrid-4711")
-
-
-def test_where_supervisord_does_not_answer_it_is_looked_for_in_the_usual_place(
-    record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    has_user(monkeypatch, 4711)
-    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho refused; exit 2\n")
-    (command,) = supervisord.stop(InstallOptions(), record)
-    assert command.argv[-1] == "/tmp/pwgrid-4711"
+    assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/tmp/pwgrid-4711")
 
 
 def test_a_user_who_was_removed_by_hand_is_no_obstacle(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +52,65 @@ def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatc
     has_user(monkeypatch, None)
     (command,) = supervisord.stop(InstallOptions(user=True), record)
     assert command.argv[-3:] == ("stop", "--port", "9000")
+
+
+def test_where_supervisord_was_removed_there_is_nothing_to_end(record: Record) -> None:
+    Path(record.options["conf"]).unlink()
+    assert supervisord.stop(InstallOptions(user=True), record) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "file"),
+    [
+        ("conf.d/*.conf", "conf.d/pwgrid.conf"),
+        ("%(here)s/conf.d/*.ini", "conf.d/pwgrid.ini"),
+        ("programs.conf conf.d/*.conf", "conf.d/pwgrid.conf"),
+        ("*/supervisor.conf [a-z]*.conf */*.conf conf.d/*.conf", "conf.d/pwgrid.conf"),
+        ("programs.conf", None),
+        ("", None),
+    ],
+)
+def test_the_program_gets_a_file_of_its_own(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str, file: str | None
+) -> None:
+    """Not one that the operator has named, which has other programs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    conf = Path(record.options["conf"])
+    conf.write_text(f"[include]\nfiles = {files}\n")
+    asked = InstallOptions(user=True, conf=conf, port=9000)
+    if file is None:
+        with pytest.raises(GridError, match=r"has no \[include\] with files like"):
+            supervisord.installation(asked, None)
+    else:
+        assert tmp_path / file in {each.path for each in supervisord.installation(asked, None).wanted.files}
+
+
+def test_why_supervisord_does_not_answer_is_said_also_where_there_is_no_supervisorctl(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho No module named supervisor >&2; exit 1\n")
+    asked = InstallOptions(user=True, conf=Path(record.options["conf"]), port=9000)
+    assert "does not answer (No module named supervisor): start it" in supervisord.installation(asked, None).obstacle
+
+
+@pytest.mark.parametrize("state", ["EXITED", "FATAL", "STOPPED"])
+def test_a_program_that_is_there_and_does_not_run_is_started(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """As after an installation that failed for want of a browser, and is repeated once there is one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = InstallOptions(user=True, conf=Path(record.options["conf"]), port=9000)
+
+    def commands() -> list[str]:
+        return [str(each) for each in supervisord.installation(asked, None).start([])]
+
+    (tmp_path / "bin/supervisorctl").write_text(f"#!/bin/sh\necho pwgrid {state}\n")
+    start, wait = commands()[-2:]
+    assert start.endswith("supervisord.conf start pwgrid")
+    assert "ready" in wait
+    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho pwgrid RUNNING pid 1\n")
+    assert not any("supervisord.conf" in each for each in commands())
 
 
 def test_a_program_that_ends_at_once_is_not_waited_for(record: Record, tmp_path: Path) -> None:

@@ -63,6 +63,22 @@ def test_a_directory_that_is_said_is_taken(home: Home, tmp_path: Path) -> None:
     assert os.readlink(tmp_path / "said" / "pwgrid") == str(home.command)
 
 
+def test_a_link_that_cannot_be_made_is_a_failure(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, str(home.script), str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"pwgrid set-up: cannot put a link to the command into {tmp_path}/file: ")
+
+
+def test_make_clean_removes_the_link_that_make_link_has_made_elsewhere(home: Home, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path / "checkout")
+    home.link(str(tmp_path / "said"))
+    clean = ["make", "--silent", "clean", f"LINK={tmp_path}/said", f"PYTHON={sys.executable}"]
+    subprocess.run(clean, cwd=tmp_path / "checkout", check=True)
+    assert list((tmp_path / "said").iterdir()) == []
+
+
 def test_what_is_there_and_is_not_ours_stays(home: Home) -> None:
     home.local.mkdir(parents=True)
     (home.local / "pwgrid").write_text("somebody else's")

@@ -1,14 +1,17 @@
-"""`pwgrid run` with a fake browser server: what needs many sessions."""
+"""`pwgrid run` with a fake browser server: what needs many sessions, or a terminal; and what nohup means for a grid."""
 
 import contextlib
 import json
 import os
+import pty
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
 
-from tests.support.grid import ROOT
+from tests.support.grid import ROOT, eventually, running_grid
 from tests.support.terminal import OnTerminal
 
 SIXTY_SESSIONS = textwrap.dedent(
@@ -53,3 +56,47 @@ def test_a_terminal_s_ctrl_c_is_not_sent_a_second_time_where_stdin_is_no_termina
         shown.until_text("from the terminal: True")
     alone = subprocess.run(asks, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True, check=True)
     assert alone.stdout == b"from the terminal: False\n"
+
+
+# nohup
+
+
+def ignore_hangups() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+HUNG_UP = "import os, signal, time; os.kill(os.getppid(), signal.SIGHUP); time.sleep(1); print('goes on')"
+
+
+def test_under_nohup_the_command_of_run_survives_its_terminal() -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.support.fake_grid", "run", "--chromium", "1", "--"),
+            *(sys.executable, "-c", HUNG_UP),
+        ],
+        cwd=ROOT,
+        preexec_fn=ignore_hangups,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+
+
+ON_TERMINAL = (
+    "import os, signal, sys; os.setsid(); os.open(sys.argv[1], os.O_RDWR); "
+    "signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[2], sys.argv[2:])"
+)
+"""Takes the terminal for its own, as a login does, and becomes a grid, as nohup does."""
+
+
+def test_under_nohup_a_grid_survives_its_terminal() -> None:
+    terminal, slave = pty.openpty()
+    under = (sys.executable, "-c", ON_TERMINAL, os.ttyname(slave))
+    with running_grid("--chromium", "1", fake=True, under=under) as grid:
+        os.close(slave)
+        os.close(terminal)  # the kernel sends SIGHUP
+        said = eventually(lambda: set(re.findall("signal_received|terminal_gone", grid.output())), "it has noticed")
+        assert said == {"signal_received"}
+        assert grid.get("/health/ready")[0] == 200

@@ -7,9 +7,11 @@ import errno
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +138,12 @@ def test_a_port_of_the_environment_that_is_none_is_one_sentence(tmp_path: Path) 
     assert (done.exit_code, done.output) == (exit_codes.FAILED, "pwgrid: PWGRID_PORT: 'http' is no port\n")
 
 
+def test_a_link_of_kubernetes_names_no_grid_of_redis_cli(tmp_path: Path) -> None:
+    environment = {"PWGRID_RUNTIME_DIR": str(tmp_path), "PWGRID_PORT": "tcp://10.0.0.1:8080"}
+    done = CliRunner(env=environment).invoke(main, ["redis-cli", "ping"])
+    assert done.output.startswith("pwgrid: no grid is running here"), done.output
+
+
 def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
     done = CliRunner().invoke(main, ["config", "check", "--json", "--chromium", "-1", "--slots", "0"])
     found = json.loads(done.stdout)
@@ -145,6 +153,36 @@ def test_a_refused_configuration_is_told_as_json_with_every_violation() -> None:
 
 
 # Surroundings
+
+
+def test_on_a_full_disk_a_command_still_looks_for_grids(tmp_path: Path) -> None:
+    """This one can write into no file (EFBIG): Python finds no directory for temporary files, as on a full disk."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pwgrid", "status", "--port", "1"],
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == exit_codes.NONE_RUNNING, done
+    assert done.stderr.startswith("pwgrid: no grid"), done
+    assert str(tmp_path / f"pwgrid-{os.getuid()}") in done.stderr
+
+
+def test_on_a_full_disk_what_needs_a_temporary_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def needs_one() -> None:
+        tempfile.mkdtemp()
+
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setitem(main.commands, "status", needs_one)
+    with nothing_can_be_written():
+        done = CliRunner().invoke(main, ["status"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("pwgrid: No usable temporary directory found in ['/tmp', "), done.stderr
+    assert done.stderr.endswith(": make room in one of them\n")
 
 
 def in_removed_directory(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -220,6 +258,15 @@ def test_help_shows_what_the_option_shows(name: str, command: click.Command) -> 
 
 def test_a_page_is_shown_as_it_is_written_in_a_pipe() -> None:
     assert CliRunner().invoke(main, ["help", "glossary"]).stdout.strip() == pages()["glossary"].read_text().strip()
+
+
+def test_a_command_and_a_page_of_the_same_name_are_both_shown() -> None:
+    shared = sorted(main.commands.keys() & pages().keys())
+    assert shared == ["setup", "upgrade"]
+    for name in shared:
+        shown = CliRunner().invoke(main, ["help", name]).stdout
+        assert shown.startswith(f"Usage: main {name} ")
+        assert shown.strip().endswith(pages()[name].read_text().strip())
 
 
 # Completion

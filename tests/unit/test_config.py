@@ -79,6 +79,16 @@ def test_an_empty_environment_variable_is_not_set(tmp_path: Path) -> None:
     assert (loaded.settings.redis_key_prefix, loaded.settings.port) == ("a:", 8080)
 
 
+def test_what_kubernetes_says_of_a_service_is_no_setting() -> None:
+    """It sets this in every pod of the namespace in which there is a Service called redis or pwgrid."""
+    links = {"REDIS_PORT": "tcp://10.0.0.1:6379", "PWGRID_PORT": "udp://10.0.0.1:8080"}
+    found = load(None, {**links, "REDIS_HOST": "redis"}, {})
+    assert (found.settings.redis_port, found.settings.port) == (6379, 8080)
+    assert found.sources["redis_port"] == found.sources["port"] == "default"
+    with pytest.raises(ConfigError):
+        load(None, {"REDIS_PORT": "http://redis"}, {})
+
+
 def test_the_file_is_the_given_one_else_that_of_the_environment_else_the_default_one(tmp_path: Path) -> None:
     for name, port in (("given", 1), ("named", 2), ("etc", 3)):
         (tmp_path / name).mkdir()

@@ -12,6 +12,8 @@ import pytest
 from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
+from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.policy.access import Access
 from tests.support.docs import INDEX, PAGES, Block, anchors, blocks, links, listed
 from tests.support.grid import ROOT
 from tests.support.recipes import lines
@@ -73,6 +75,21 @@ def test_every_link_to_the_project_s_own_files_leads_somewhere(page: Path) -> No
 def test_the_index_lists_every_page_once_and_nothing_else() -> None:
     pages = {page.name for page in INDEX.parent.glob("*.md")} - {INDEX.name}
     assert sorted(page.name for page in listed()) == sorted(pages)
+
+
+def test_every_path_of_the_api_that_a_page_names_is_one() -> None:
+    """An orchestrator that asks for another one gets a 404 for ever, and ends a grid that is healthy."""
+    app = create_app(None, Access())  # type: ignore[arg-type] # no route is called
+    web_sockets = ["/v1/live", "/v1/live/{id}"]  # OpenAPI knows none
+    there = {re.sub(r"\{\w+\}", "ID", path) for path in [*app.openapi()["paths"], *web_sockets]}
+    named = [
+        (page.name, path)
+        for page in INDEX.parent.glob("*.md")
+        for path in re.findall(r"(?<![\w./~-])/(?:health\b|(?:v1|session)(?=/\w))(?:/[\w{}-]+)*", page.read_text())
+    ]
+    wrong = [(page, path) for page, path in named if re.sub(r"\{\w+\}", "ID", path) not in there]
+    assert wrong == []
+    assert len(named) > 30
 
 
 # Pipelines

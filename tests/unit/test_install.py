@@ -1,19 +1,21 @@
 """What `pwgrid install` decides to make and to remove, and the texts that it makes from the shipped ones."""
 
 import configparser
+import getpass
+import json
 import os
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from pwgrid.cli.commands.install import _agreed
 from pwgrid.cli.install import host_facts, make_and_remove, systemd
 from pwgrid.cli.install.install_steps import (
     Command,
@@ -33,6 +35,7 @@ from pwgrid.cli.install.installation import InstallOptions, Places, status_note
 from pwgrid.cli.install.make_and_remove import remove_rest
 from pwgrid.cli.install.service_file_texts import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.cli.install.uninstall_steps import Removal, removal
+from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.model import Settings
@@ -261,6 +264,7 @@ def test_supervisord_s_program_has_the_true_paths_its_user_and_the_token_s_file(
     assert environment["LOG_FILE"] == '"/var/log/pwgrid/grid.log"'
     assert environment["HOME"] == '"/srv/100%%"'
     assert environment["PWGRID_PORT"] == '"9000"'
+    assert environment["TMPDIR"] == '"/tmp"'  # so that root finds the grid, whatever supervisord's own is
     own = program(OWN)
     assert "user" not in own
     assert "USER=" not in own["environment"]
@@ -324,11 +328,41 @@ def test_the_command_for_root_is_the_one_that_was_called_and_can_be_pasted(monke
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(sys, "executable", "/my grid/python")
     monkeypatch.setattr(sys, "argv", ["/my grid/pwgrid/__main__.py", "install", "supervisor", "--conf", "/a b"])
-    with pytest.raises(GridError) as refused:
-        _agreed("it", [], user=False, dry_run=False, yes=True)
-    command = refused.value.sentence.removeprefix("it takes root: ").partition(";")[0]
+    monkeypatch.setattr(make_and_remove, "contents", None)  # nothing is read before
+    done = CliRunner().invoke(main, ["install", "supervisor", "--yes"])
+    command = done.stderr.removeprefix("pwgrid: it takes root: ").partition(";")[0]
     whole = ["sudo", "/my grid/python", "-m", "pwgrid", "install", "supervisor", "--conf", "/a b"]
     assert shlex.split(command) == whole
+
+
+def test_an_uninstallation_that_cannot_remove_the_user_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a shell of that user is open."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    user_units(tmp_path, monkeypatch, is_run_by_systemd=False)
+    for name in UNITS:
+        (Places.of(user=True).units / name).unlink()
+    config = Places.of(user=True).config
+    config.mkdir()
+    made = Record("systemd", {}, directories=(str(config),), user=getpass.getuser())
+    (config / make_and_remove.RECORD).write_text(json.dumps(asdict(made)))
+    monkeypatch.setattr(os, "chown", lambda *_, **__: None)
+    ran: list[str] = []
+
+    def run(command: Command) -> str:
+        ran.append(str(command))
+        if len(ran) == 1:
+            raise GridError("userdel: user is currently used by process 7")
+        return ""
+
+    monkeypatch.setattr(make_and_remove, "run", run)
+    command = ["uninstall", "systemd", "--user", "--yes"]
+    assert "used by process 7" in CliRunner().invoke(main, command).output
+    assert CliRunner().invoke(main, command).output.endswith("removed\n")
+    assert ran == [f"run userdel {getpass.getuser()}"] * 2
+    assert not config.exists()
 
 
 def user_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_run_by_systemd: bool) -> Path:

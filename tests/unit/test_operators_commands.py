@@ -23,7 +23,7 @@ def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/run/pwgrid links into a directory of root's. Nothing is hidden from root; a link to nowhere is alike for it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("pwgrid.runtime.find_grids._BOUND_SOCKETS", tmp_path / "none")
     monkeypatch.setattr("pwgrid.runtime.find_grids.SERVICE_BASE", tmp_path / "pwgrid")
     with pytest.raises(GridError, match="start one with pwgrid serve"):

@@ -29,7 +29,7 @@ from tests.support.disk import nothing_can_be_written
 def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short path of our own that is also the temp directory, so that no other grid is seen."""
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
-        monkeypatch.setattr(tempfile, "tempdir", temporary)
+        monkeypatch.setenv("TMPDIR", temporary)
         monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
         yield Path(temporary) / "base"
 
@@ -270,10 +270,19 @@ def test_the_longest_path_that_is_accepted_does_for_a_socket(base: Path) -> None
 def test_the_base_is_the_setting_s_else_systemd_s_else_in_the_temp_directory(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert base_dir() == Path(tempfile.gettempdir()) / f"pwgrid-{os.getuid()}"
+    assert base_dir() == base.parent / f"pwgrid-{os.getuid()}"
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/pwgrid:/run/other")
     assert base_dir() == Path("/run/pwgrid")
     assert base_dir("/srv/grid") == Path("/srv/grid")
+
+
+def test_a_temp_directory_that_is_not_there_is_passed_over(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(base / "gone"))
+    monkeypatch.setenv("TEMP", str(base.parent))
+    assert default_base() == base.parent / f"pwgrid-{os.getuid()}"
+    monkeypatch.delenv("TEMP")
+    monkeypatch.delenv("TMP", raising=False)
+    assert default_base() == Path(f"/tmp/pwgrid-{os.getuid()}")
 
 
 def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(

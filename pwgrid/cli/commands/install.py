@@ -87,6 +87,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     from pwgrid.cli.install import make_and_remove, supervisord, systemd, uninstall_steps
     from pwgrid.cli.install.installation import InstallOptions, Places
 
+    _check_root(user=user, dry_run=dry_run)
     asked, places = InstallOptions(user=user), Places.of(user=user)
     record = make_and_remove.read_record(places.config)
     if record is None or record.under != manager:
@@ -107,7 +108,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     lines += [f"remove {each}{'' if each in removal.whole else ', if it is empty'}" for each in removal.directories]
     lines += [f"leave {path}: {why} (--purge removes it, too)" for path, why in removal.kept.items()]
     lines += [str(each) for each in afterwards]
-    if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], user=user, dry_run=dry_run, yes=yes):
+    if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], dry_run=dry_run, yes=yes):
         return
     for each in ending:
         click.echo(str(each))  # it may take DRAIN_TIMEOUT
@@ -115,6 +116,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     make_and_remove.remove_files(removal)
     for each in afterwards:
         make_and_remove.run(each)
+    make_and_remove.remove_user(removal)  # may fail: with the record the uninstallation can be repeated
     (places.config / make_and_remove.RECORD).unlink()
     make_and_remove.remove_rest(removal, click.echo)
     click.echo("removed")
@@ -131,6 +133,7 @@ def _install(
     from pwgrid.cli.install import install_steps, make_and_remove
     from pwgrid.cli.install.installation import Places
 
+    _check_root(user=asked.user, dry_run=dry_run)
     before = make_and_remove.read_record(Places.of(user=asked.user).config)
     if before is not None and before.under != manager:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
@@ -144,7 +147,7 @@ def _install(
         click.echo("nothing to do: it is installed, and runs" if asked.start else "nothing to do: it is installed")
     elif asked.start and found.obstacle and not dry_run:
         raise GridError(found.obstacle)
-    elif not _agreed(f"pwgrid install {manager}", lines, user=asked.user, dry_run=dry_run, yes=yes):
+    elif not _agreed(f"pwgrid install {manager}", lines, dry_run=dry_run, yes=yes):
         return
     else:
         make_and_remove.make_all(steps, found.places.config, record)
@@ -161,17 +164,21 @@ def _install(
         click.echo(note)
 
 
-def _agreed(what: str, lines: Sequence[str], *, user: bool, dry_run: bool, yes: bool) -> bool:
-    """Show `lines`, and ask whether to go on. Raises GridError if it takes root, or stdin is no terminal to ask on."""
+def _check_root(*, user: bool, dry_run: bool) -> None:
+    """Raises GridError if it takes root. Before anything is read: some of it only root can read."""
+    if not user and not dry_run and os.geteuid() != 0:
+        raise GridError(
+            f"it takes root: sudo {shlex.join((*by_path(), *sys.argv[1:]))}; or --user, for a service of your own"
+        )
+
+
+def _agreed(what: str, lines: Sequence[str], *, dry_run: bool, yes: bool) -> bool:
+    """Show `lines`, and ask whether to go on. Raises GridError if stdin is no terminal to ask on."""
     click.echo(f"{what} will:")
     for line in lines:
         click.echo(line)
     if dry_run:
         return False
-    if not user and os.geteuid() != 0:
-        raise GridError(
-            f"it takes root: sudo {shlex.join((*by_path(), *sys.argv[1:]))}; or --user, for a service of your own"
-        )
     if yes:
         return True
     if not sys.stdin.isatty():

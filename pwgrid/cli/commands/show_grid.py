@@ -130,6 +130,8 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
     from pwgrid.cli.grid_queries import redis_cli
 
     port = os.environ.get("PWGRID_PORT", "").strip()
+    if port.startswith("tcp://"):  # Kubernetes' link to a Service called pwgrid
+        port = ""
     if port and not port.isdecimal():
         raise GridError(f"PWGRID_PORT: {port!r:.80} is no port")
     redis_cli(find_grid(int(port) if port else None, None), arguments)

@@ -136,14 +136,17 @@ def remove_files(removal: Removal) -> None:
         raise GridError(f"cannot remove {error.filename}: {error.strerror}") from None
 
 
-def remove_rest(removal: Removal, say: Say) -> None:
-    """Removes the user and the directories, and says what stays: of directories in each other, the innermost. Raises
-    GridError."""
+def remove_user(removal: Removal) -> None:
+    """Removes the user. Raises GridError, also while a process of that user runs."""
     if removal.user and (uid := uid_of(removal.user)) is not None:
         for path in (path for directory in removal.own for path in directory.rglob("*")):
             if path.lstat().st_uid == uid:
                 os.chown(path, os.geteuid(), -1, follow_symlinks=False)
         run(Command(("userdel", removal.user)))
+
+
+def remove_rest(removal: Removal, say: Say) -> None:
+    """Removes the directories, and says what stays: of directories in each other, the innermost."""
     for path, reason in removal.kept.items():
         say(f"left: {path}, {reason}")
     left: list[Path] = []

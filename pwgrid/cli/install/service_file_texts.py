@@ -18,6 +18,9 @@ _NEED_ROOT: Final = (
 )
 """A user's own systemd cannot do this, or does not need it: its unit has no lines that begin so."""
 
+TEMPORARY_DIR: Final = "/tmp"
+"""Where a grid of the service's user has its files under supervisord, whose own TMPDIR may be any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -94,7 +97,7 @@ def supervisor_program(shipped: str, service: Service) -> str:
         "HOME": service.home,
     }
     if service.user:
-        environment |= {"USER": service.user, "LOGNAME": service.user}
+        environment |= {"USER": service.user, "LOGNAME": service.user, "TMPDIR": TEMPORARY_DIR}
     if service.token:
         environment["PWGRID_TOKEN_FILE"] = service.token
     if service.browsers:

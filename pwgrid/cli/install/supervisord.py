@@ -1,6 +1,7 @@
 """`pwgrid install supervisor`: what a grid under supervisord needs, and the commands of supervisorctl for it."""
 
 import configparser
+import glob
 import shlex
 import shutil
 import subprocess
@@ -9,8 +10,6 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
-
-import psutil
 
 from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Record, Requirements, TextFile, Wait
@@ -25,7 +24,7 @@ from pwgrid.cli.install.installation import (
     status_note,
     user_of,
 )
-from pwgrid.cli.install.service_file_texts import Service, rotation, supervisor_program
+from pwgrid.cli.install.service_file_texts import TEMPORARY_DIR, Service, rotation, supervisor_program
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
@@ -36,8 +35,6 @@ _ROTATION: Final = Path("/etc/logrotate.d/pwgrid")
 _PROGRAM: Final = "pwgrid"
 _STARTS_WITHIN_S: Final = 120.0
 _LOOK_EVERY_S: Final = 0.5
-_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
-"""What names the directory for temporary files, in the order in which Python asks."""
 
 
 def installation(asked: InstallOptions, before: Record | None) -> Installation:
@@ -77,14 +74,15 @@ def stop(asked: InstallOptions, before: Record) -> list[Command]:
     There is none where the user that it runs as is gone."""
     about = before.options
     conf = Path(about["conf"])
-    if not _program_file(conf).exists():
+    if not conf.is_file() or not _program_file(conf).exists():  # without its configuration supervisord was removed
         return []
     command = (*by_path(), "stop", "--port", str(about["port"]))
     if not asked.user:
-        directory = _runtime_dir(conf)
-        if directory is None:
+        uid = host_facts.uid_of(SERVICE_USER)
+        if uid is None:
             return []  # supervisord alone can end what may still run
-        command += ("--runtime-dir", str(directory))
+        # Root asks no other user's grid without naming it.
+        command += ("--runtime-dir", f"{TEMPORARY_DIR}/pwgrid-{uid}")
     return [Command(command, accepted=range(256))]
 
 
@@ -92,23 +90,6 @@ def forget(before: Record) -> list[Command]:
     """The command that makes supervisord forget the program, once its file is removed. Its failure does not matter:
     supervisord may not run, or not know the program."""
     return [Command((*_supervisorctl(Path(before.options["conf"])), "update", _PROGRAM), accepted=range(256))]
-
-
-def _runtime_dir(conf: Path) -> Path | None:
-    """Where the service has its runtime directories: root asks no other user's grid without naming it. None if the user
-    is gone."""
-    uid = host_facts.uid_of(SERVICE_USER)
-    return None if uid is None else _temporary_directory(conf) / f"pwgrid-{uid}"
-
-
-def _temporary_directory(conf: Path) -> Path:
-    """The one of supervisord's programs, which have its environment; ours may be another."""
-    code, said = _said(conf, "pid")
-    try:
-        environment = psutil.Process(int(said)).environ() if code == 0 else {}
-    except (psutil.Error, ValueError):  # it has ended, or another program than supervisorctl answers
-        environment = {}
-    return Path(next(filter(None, map(environment.get, _TEMPORARY)), "/tmp"))
 
 
 def _conf(asked: InstallOptions, before: Record | None) -> Path:
@@ -121,15 +102,20 @@ def _conf(asked: InstallOptions, before: Record | None) -> Path:
 
 
 def _program_file(conf: Path) -> Path:
-    """A file where supervisord looks for programs, by the first pattern of its [include]."""
+    """A new file where supervisord looks for programs, by the first pattern of its [include] that leaves the name open:
+    a file that is named in full may have programs of the operator."""
     parser = configparser.RawConfigParser(strict=False, inline_comment_prefixes=(";",))
     try:
         parser.read(conf)
-        pattern = parser.get("include", "files").split()[0]
-    except (configparser.Error, IndexError, OSError):
-        raise GridError(f"{conf} has no [include] with files: add one, like files = conf.d/*.conf") from None
-    place = (conf.parent / pattern.replace("%(here)s", str(conf.parent))).absolute()
-    return place.with_name(place.name.replace("*", _PROGRAM, 1))
+        patterns = parser.get("include", "files").split()
+    except (configparser.Error, OSError):
+        patterns = []
+    for pattern in patterns:
+        place = (conf.parent / pattern.replace("%(here)s", str(conf.parent))).absolute()
+        file = place.with_name(place.name.replace("*", _PROGRAM, 1))
+        if file != place and not glob.has_magic(str(file)):
+            return file
+    raise GridError(f"{conf} has no [include] with files like conf.d/*.conf: add files = conf.d/*.conf")
 
 
 def _supervisorctl(conf: Path) -> tuple[str, ...]:
@@ -140,10 +126,16 @@ def _supervisorctl(conf: Path) -> tuple[str, ...]:
 def _start(
     conf: Path, program: Path, about: Service, written: Collection[Path], *, start: bool
 ) -> Sequence[Command | Wait]:
-    if not start or (program not in written and "no such" not in _said(conf, "status", _PROGRAM)[1]):
+    if not start:
         return []
-    # That returns before supervisord has started anything.
-    return [Command((*_supervisorctl(conf), "update", _PROGRAM)), Wait(lambda: await_ready(conf, about))]
+    state = _said(conf, "status", _PROGRAM)[1]
+    if program in written or "no such" in state:
+        do = "update"  # returns before supervisord has started anything
+    elif "RUNNING" in state or "STARTING" in state:
+        return []
+    else:
+        do = "start"
+    return [Command((*_supervisorctl(conf), do, _PROGRAM)), Wait(lambda: await_ready(conf, about))]
 
 
 def await_ready(conf: Path, about: Service) -> None:
@@ -172,7 +164,7 @@ def _said(conf: Path, *arguments: str) -> tuple[int, str]:
         done = subprocess.run([*_supervisorctl(conf), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         return 1, f"{error.filename} is not there"
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout or done.stderr
 
 
 def _notes(asked: InstallOptions, about: Service, conf: Path) -> list[str]:
