@@ -336,10 +336,8 @@ class ConnectingClient(asyncio.Protocol):
                 break
             log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
             self._transport.resume_reading()
-            if (
-                not reason or outcome.reason != make_refusals.IN_USE
-            ):  # else by this very client, whose last try was left unanswered
-                reason = outcome.reason
+            # In use after a try that was left unanswered: by this very client.
+            reason = reason if reason and outcome.reason == make_refusals.IN_USE else outcome.reason
             if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
                 raise make_refusals.lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
         self._let_go(lease.worker_id, session_id, outcome)

@@ -45,8 +45,7 @@ class ClientGone(Exception):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One client's request for a slot. `excluded` are the ids of workers that have refused or lost it
-    for good."""
+    """One client's request for a slot. `excluded` are the ids of workers that have refused it for good, or lost it."""
 
     session_id: str
     browser_type: BrowserType
