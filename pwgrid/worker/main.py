@@ -127,10 +127,13 @@ class Worker:
     # Phases
 
     async def _start(self) -> None:
-        await self.registry_sync.open()
+        """Returns early if the worker is to end: no client could get it any more."""
         if self.boot.ipc_child is not None:
-            await self._launch(self.boot.ipc_child)
+            await first_of(self._launch(self.boot.ipc_child), self._drain.asked())
+            if self._drain.is_asked:
+                return
         else:
+            await self.registry_sync.open()
             await self._take_over()
         self._background_tasks.start(self._watch_browser_server(), "browser server watch")
         self._background_tasks.start(self._end_when_hung(), "browser server liveness")
@@ -141,6 +144,7 @@ class Worker:
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
+        await self.registry_sync.open()
         assert self.browser is not None
         spec = LaunchSpec(
             settings,

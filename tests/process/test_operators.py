@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -142,6 +143,22 @@ def test_a_worker_that_an_upgrade_has_still_to_replace_is_replaced_by_the_next_m
         assert old in parts(grid)
         hold.unlink()
         eventually(lambda: [each["id"] != old for each in grid.status()["workers"]] == [True], "it is replaced")
+
+
+def test_a_worker_that_still_launches_ends_at_once_when_it_is_not_wanted_any_more(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    environment = {**WITHOUT_SPARES, "FAKE_START_HELD_BY": str(hold)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        hold.touch()
+        grid.command("scale", "chromium=3")
+        eventually(lambda: len(list(grid.runtime.glob("w/*/tmp"))) == 3, "both launch")
+        grid.command("scale", "chromium=2")
+        eventually(lambda: len(grid.status()["workers"]) == 2, "one has ended", timeout_s=15)
+        began_at = time.monotonic()
+        grid.process.terminate()
+        assert grid.process.wait(60) == 0
+        assert time.monotonic() - began_at < 15
+        assert "worker_lost" not in grid.output()
 
 
 def of_other_code(file: Path) -> None:
