@@ -65,10 +65,10 @@ def test_a_command_in_a_directory_with_a_space_can_be_pasted(tmp_path: Path, mon
     assert shlex.split(own_command.typed()) == ["my grid/pwgrid"]
 
 
-def test_run_is_told_an_address_that_keeps_the_host_s_name(tmp_path: Path) -> None:
+def test_run_is_told_an_address_that_keeps_the_host_s_name() -> None:
     ready_in, ready_out = os.pipe()
     settings = Settings().model_copy(update={"host": "news"})
-    messages = StartMessages(settings, RuntimeDir.create(str(tmp_path), 8080), ready_out, None)
+    messages = StartMessages(settings, RuntimeDir.create("/nowhere", 8080), ready_out, None)
     messages.ready({"ready": True, "reason": None, "pools": []})
     with os.fdopen(ready_in) as told:
         assert json.loads(told.read())["http"] == "http://news:8080"
