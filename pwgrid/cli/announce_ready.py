@@ -121,7 +121,7 @@ class StartMessages:
             "reason": status["reason"],
             "endpoint": base_url(settings),
             "connect": _connect_url(settings),
-            "http": base_url(settings.model_copy(update={"advertised_host": ""})).replace("ws:", "http:"),
+            "http": base_url(settings.model_copy(update={"advertised_host": ""})).replace("ws:", "http:", 1),
             "token": settings.token.get_secret_value(),
             "directory": str(self._runtime.directory),
             "pid": os.getpid(),

@@ -13,6 +13,7 @@ import orjson
 
 from pwgrid.cli.output import clock
 from pwgrid.common.errors import GridError, NoGridError, Refused
+from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import (
     LeftGrid,
     RunningGrid,
@@ -50,6 +51,8 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
         left = [grid for grid in find_left_elsewhere() if port in (None, grid.port)]
     if not running:
         raise WithoutMasterError(left) if left else NoGridError(_no_grid_text(port, runtime_dir))
+    if os.environ.get("RUNTIME_DIRECTORY"):  # systemd has started us, to reload its service
+        running = [grid for grid in running if grid.directory.parent == base_dir()] or running
     if len(running) > 1:
         ports = ", ".join(str(grid.port) for grid in running)
         raise GridError(f"several grids run here: name one with --port (ports {ports})")

@@ -74,7 +74,7 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
     is_wanted = naming(*filter(None, (wanted.session, wanted.worker))) if record is None else story(record)
     last = None if wanted.follow else wanted.lines
     shown = show(command_for(pid, None, follow=wanted.follow), is_wanted, last, as_json=wanted.as_json)
-    if not shown.lines and record is None:
+    if not shown.lines and record is None and wanted.lines != 0:
         name = f"session {wanted.session}" if wanted.session else f"worker {wanted.worker}"
         raise GridError(f"the log says nothing of {name}, and {why_none}")
     return shown.exit_code

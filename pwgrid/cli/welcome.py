@@ -1,18 +1,22 @@
 """The lines that a grid started by hand prints once it is ready: code to paste, its Redis, what to do next."""
 
 import os
+import sys
 
 from pwgrid.cli import own_command
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 
-_MANAGERS = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED", "INVOCATION_ID")
+_MANAGERS = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED")
 """Variables that systemd and supervisord set for what they start."""
+_INHERITED = "INVOCATION_ID"
+"""Systemd sets it for every service, and a terminal of a desktop is one."""
 
 
 def is_by_hand() -> bool:
     """Whether a person has started the grid, and no service manager."""
-    return not any(name in os.environ for name in _MANAGERS)
+    managers = _MANAGERS if sys.stdout.isatty() else (*_MANAGERS, _INHERITED)
+    return not any(name in os.environ for name in managers)
 
 
 def is_wanted(settings: Settings) -> bool:

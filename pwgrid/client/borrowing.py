@@ -146,14 +146,18 @@ class Borrowing:
         return Call(self._server, "POST", "/session/borrow", self._wish, LINE_S)
 
     def _lease_of(self, answer: Mapping[str, Any]) -> Lease:
-        return Lease(
-            browser_id=answer["browserId"],
-            ws_endpoint=answer["webSocketEndpoint"],
-            browser_type=answer["browserType"],
-            label_key=answer["labelKey"],
-            expires_at=float(answer["expiresAt"]),
-            server=self._server,
-        )
+        try:
+            return Lease(
+                browser_id=answer["browserId"],
+                ws_endpoint=answer["webSocketEndpoint"],
+                browser_type=answer["browserType"],
+                label_key=answer["labelKey"],
+                expires_at=float(answer["expiresAt"]),
+                server=self._server,
+            )
+        except KeyError as error:
+            where = f"{self._server.host}:{self._server.port}"
+            raise GridError(f"what answers at {where} is no pwgrid: its answer has no {error}") from None
 
     def _end(self, lease: Lease, kind: type[BaseException] | None) -> None:
         try:

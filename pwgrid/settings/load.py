@@ -101,6 +101,8 @@ def load(
     warnings = tuple(_warnings(settings, draft.sources, path))
     if (fault := trace_export.fault(environ)) is not None:
         warnings += (str(fault),)
+    if tokens_file is not None and os.path.exists(tokens_file) and not os.access(tokens_file, os.R_OK):
+        warnings += (f"this user may not read {tokens_file}: clients are refused; name another file by --config",)
     return Loaded(settings, draft.sources, path, again, tokens_file, warnings, tuple(find_strays(environ)))
 
 

@@ -1,8 +1,10 @@
 """The master's proxies as real processes, and their replacement."""
 
+import errno
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import single_child
 from pwgrid.master.config import MasterConfig
@@ -166,3 +169,17 @@ def test_an_upgrade_while_the_proxy_is_being_replaced_is_refused_for_that_reason
     proxies.replace("configuration")
     with pytest.raises(ValueError, match="the proxy is still being replaced; try again when the new one listens"):
         upgrade.start(nothing, force=True)
+
+
+def test_a_name_that_can_be_none_is_no_address_to_listen_on() -> None:
+    with pytest.raises(GridError, match="it cannot be a name; set PWGRID_HOST"):
+        open_listener(f"{'a' * 64}.example", 0)
+
+
+def test_a_kernel_without_ipv6_listens_on_no_such_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr("socket.socket", unsupported)
+    with pytest.raises(GridError, match="cannot listen on :: port 0: Address family not supported"):
+        open_listener("::", 0)

@@ -130,6 +130,13 @@ def test_a_refusal_is_the_grids_sentence_and_says_when_to_come_back(hub: Hub) ->
     assert hub.paths() == ["/session/borrow"]
 
 
+def test_what_is_no_grid_is_named_by_its_address(hub: Hub) -> None:
+    hub.answers["/session/borrow"] = lambda: (200, {"hello": "world"}, {})
+    sentence = r"what answers at 127\.0\.0\.1:\d+ is no pwgrid: its answer has no 'browserId'"
+    with pytest.raises(GridError, match=sentence), borrow("AppA:Chromium:UAT", grid=hub.url):
+        pass
+
+
 def test_what_went_wrong_in_the_block_is_told_also_when_the_return_fails(hub: Hub) -> None:
     hub.answers["/session/return"] = lambda: (503, {"error": "the grid is shutting down"}, {})
     with pytest.raises(ZeroDivisionError), borrow("A:Chromium", grid=hub.url):

@@ -161,6 +161,12 @@ def test_a_session_s_lines_are_shown_also_while_redis_is_away(
     assert shown.err == f"pwgrid: without the record of the session: {away}\n"
 
 
+def test_no_line_of_a_worker_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwgrid.cli.logs.find_grid", lambda *_: RunningGrid(tmp_path, 8080, 7, "ws://grid"))
+    monkeypatch.setattr("pwgrid.cli.logs.command_for", lambda *_, **_options: ["echo", "worker=89abcdef"])
+    assert run(None, None, replace(REQUEST, worker="89abcdef", lines=0)) == 0
+
+
 def test_where_only_a_redis_is_left_nobody_has_the_log_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with left_with("redis", logs=tmp_path) as left:
         monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))

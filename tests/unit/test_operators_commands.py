@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,24 @@ from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.drain import describe_end, is_good, progress
 from pwgrid.cli.reload_scale_upgrade import UpgradeRequest, read_scale, reload_text
 from pwgrid.common.errors import GridError
+from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.runtime.find_grids import RunningGrid
 from tests.support.display import Recorded
+
+
+def test_what_systemd_starts_means_its_own_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reload of a user's service, beside a `pwgrid run` of that user."""
+    monkeypatch.setattr("pwgrid.runtime.find_grids.SERVICE_BASE", Path("/nowhere"))
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:  # short enough for sockets
+        service, private = f"{temporary}/run", f"{temporary}/pwgrid-{os.getuid()}"
+        monkeypatch.setenv("TMPDIR", temporary)
+        with (
+            RuntimeDir.create(service, 8080).locked("ws://127.0.0.1:8080"),
+            RuntimeDir.create(private, 9000).locked("ws://127.0.0.1:9000"),
+        ):
+            monkeypatch.setenv("RUNTIME_DIRECTORY", service)
+            assert find_grid(None, None).port == 8080
+            assert find_grid(9000, None).port == 9000
 
 
 def test_who_may_not_look_at_the_service_s_grid_is_told_who_may(

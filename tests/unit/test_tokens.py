@@ -277,6 +277,19 @@ def test_tokens_lie_beside_the_configuration_that_is_read(tmp_path: Path, monkey
     assert find_tokens_file(None, {"HOME": "/home/me"}) == tmp_path / "etc" / "tokens.json"
 
 
+def test_tokens_that_the_grid_s_user_may_not_read_are_a_warning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a service, for a grid that an ordinary user starts beside it: it would refuse every client."""
+    toml = path.with_name("grid.toml")
+    toml.touch()
+    assert load(toml, {}, {}).warnings == ()
+    path.touch()
+    assert load(toml, {}, {}).warnings == ()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (warning,) = load(toml, {}, {}).warnings
+    assert warning == f"this user may not read {path}: clients are refused; name another file by --config"
+    assert load(toml, {}, {}, private=True).warnings == ()
+
+
 def test_a_public_listener_may_have_such_tokens_instead_of_one(path: Path) -> None:
     toml = path.with_name("grid.toml")
     toml.touch()

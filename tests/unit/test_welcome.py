@@ -1,5 +1,7 @@
 """The lines to paste at the end of a start."""
 
+import json
+import os
 import re
 import shlex
 import sys
@@ -8,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli import own_command
-from pwgrid.cli.welcome import welcome
+from pwgrid.cli.announce_ready import StartMessages
+from pwgrid.cli.welcome import is_by_hand, welcome
+from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import Secret
 
@@ -59,3 +63,33 @@ def test_a_command_in_a_directory_with_a_space_can_be_pasted(tmp_path: Path, mon
     assert shlex.split(own_command.typed()) == [f"{place}/pwgrid"]
     monkeypatch.chdir(tmp_path)
     assert shlex.split(own_command.typed()) == ["my grid/pwgrid"]
+
+
+def test_run_is_told_an_address_that_keeps_the_host_s_name() -> None:
+    ready_in, ready_out = os.pipe()
+    settings = Settings().model_copy(update={"host": "news"})
+    messages = StartMessages(settings, RuntimeDir.create("/nowhere", 8080), ready_out, None)
+    messages.ready({"ready": True, "reason": None, "pools": []})
+    with os.fdopen(ready_in) as told:
+        assert json.loads(told.read())["http"] == "http://news:8080"
+
+
+@pytest.mark.parametrize(
+    ("variable", "on_terminal", "off_terminal"),
+    [
+        ("INVOCATION_ID", True, False),  # a desktop's terminal has it from the systemd of its user
+        ("NOTIFY_SOCKET", False, False),
+        ("SUPERVISOR_ENABLED", False, False),
+        ("HOME", True, True),
+    ],
+)
+def test_a_person_is_one_on_a_terminal_whatever_started_that(
+    variable: str, on_terminal: bool, off_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("INVOCATION_ID", "NOTIFY_SOCKET", "SUPERVISOR_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "/x")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert is_by_hand() is on_terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert is_by_hand() is off_terminal

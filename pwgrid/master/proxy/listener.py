@@ -25,11 +25,13 @@ def open_listener(host: str, port: int, runtime_dir: str = "") -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise GridError(
-            f"cannot listen on {host}: {error.strerror}; set PWGRID_HOST to an address of this host"
-        ) from None
-    listener = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+    except (socket.gaierror, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, socket.gaierror) else "it cannot be a name"
+        raise GridError(f"cannot listen on {host}: {reason}; set PWGRID_HOST to an address of this host") from None
+    try:
+        listener = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+    except OSError as error:  # a kernel without IPv6
+        raise _refusal(host, port, runtime_dir, error) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
