@@ -30,9 +30,8 @@
 
 local prefix, field, now, status = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3], ARGV[4]
 local key, live = prefix .. 'worker:' .. field, prefix .. 'sessions:live:' .. field
-local command = redis.call('GET', prefix .. 'worker:cmd:' .. field) or ''
 local was = redis.call('HMGET', key, 'status', 'lastHeartbeat', 'outside', 'outsideLifetime')
-if not was[2] then return {0, command, 0, 0} end
+if not was[2] then return {0, redis.call('GET', prefix .. 'worker:cmd:' .. field) or '', 0, 0} end
 local own, before, awaited = {}, whole(redis.call('HGET', KEYS[1], field)), {}
 
 -- Sessions
@@ -58,7 +57,7 @@ for i = 1, #members, 2 do
 end
 
 -- Command and status
-command = redis.call('GET', prefix .. 'worker:cmd:' .. field) or ''
+local command = redis.call('GET', prefix .. 'worker:cmd:' .. field) or ''
 local used_up_until = tonumber(redis.call('HGET', key, 'usedUp'))
 if command == 'shutdown' and used_up_until and #awaited > 0 and tonumber(now) < used_up_until then command = '' end
 if command == 'shutdown' then

@@ -319,10 +319,7 @@ class Registry:
 
     async def endpoint(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """Returns the worker's wsEndpoint, or None if it is not registered."""
-        reply: str | None = await self.client.call(
-            "HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "wsEndpoint"
-        )
-        return reply
+        return await self._of_worker(browser_type, worker_id, "wsEndpoint")
 
     async def register(
         self, worker: WorkerRecord, *, lifetime: int = 0, sessions: Collection[SessionUpdate] = ()
@@ -358,10 +355,7 @@ class Registry:
 
     async def replacement(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """Returns the id of the spare that a selection has put in this worker's place, or None."""
-        reply: str | None = await self.client.call(
-            "HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", "replacement"
-        )
-        return reply
+        return await self._of_worker(browser_type, worker_id, "replacement")
 
     async def send_drain(self, browser_type: BrowserType, worker_id: str) -> bool:
         """Leaves the shutdown command for the worker's next heartbeat, and publishes it. Returns False if the worker is
@@ -438,6 +432,10 @@ class Registry:
 
     async def _run(self, name: str, *arguments: Argument) -> Reply:
         return await self.client.run(SCRIPTS[name], self._counters, arguments)
+
+    async def _of_worker(self, browser_type: BrowserType, worker_id: str, name: str) -> str | None:
+        reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", name)
+        return reply
 
     async def _reap(self, threshold_s: float, reason: str, only: str, lock_s: float) -> Reaped:
         owner = self._instance if lock_s else ""

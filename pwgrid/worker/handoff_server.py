@@ -196,10 +196,9 @@ class HandoffServer:
             return
         try:
             link.send(reply)
-        except ConnectionError as error:
-            # It is dead, but its last offers are still to be read; the reader sees the end behind them.
-            log.warning("handoff_answer_lost", error=str(error))
         except OSError as error:
-            # A proxy that does not read its answers gives up on them by its own deadline.
             log.warning("handoff_answer_lost", error=str(error))
-            self._drop(link)
+            # A dead proxy's last offers are still to be read, and the reader sees the end behind them. One that does
+            # not read its answers gives up on them by its own deadline.
+            if not isinstance(error, ConnectionError):
+                self._drop(link)
