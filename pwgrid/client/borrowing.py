@@ -156,8 +156,7 @@ class Borrowing:
                 server=self._server,
             )
         except KeyError as error:
-            where = f"{self._server.host}:{self._server.port}"
-            raise GridError(f"what answers at {where} is no pwgrid: its answer has no {error}") from None
+            raise GridError(f"what answers at {self._server} is no pwgrid: its answer has no {error}") from None
 
     def _end(self, lease: Lease, kind: type[BaseException] | None) -> None:
         try:

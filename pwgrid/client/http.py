@@ -37,8 +37,11 @@ class Server:
     is_encrypted: bool = False
     token: str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
     def __repr__(self) -> str:
-        return f"Server({self.host}:{self.port})"
+        return f"Server({self})"
 
     @classmethod
     def at(cls, url: str, *tokens: str | None) -> Server:
@@ -62,6 +65,7 @@ class Call:
     """A request. `run` sends it and waits for the answer; `cancel`, from another thread, ends the wait."""
 
     def __init__(self, server: Server, method: str, path: str, body: Mapping[str, Any], timeout_s: float) -> None:
+        self._server = server
         self._request = (method, path)
         self._body = json.dumps(dict(body))
         self._headers = {"Content-Type": "application/json"}
@@ -87,8 +91,9 @@ class Call:
                 answer = self._connection.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
-                where = f"{self._connection.host}:{self._connection.port}"
-                raise GridError(f"the grid at {where} gives no answer: {error or type(error).__name__}") from None
+                raise GridError(
+                    f"the grid at {self._server} gives no answer: {error or type(error).__name__}"
+                ) from None
         try:
             found = json.loads(content) if content else {}
         except ValueError:

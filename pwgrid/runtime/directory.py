@@ -69,7 +69,12 @@ def base_dir(setting: str | None = None) -> Path:
 
 
 def default_base() -> Path:
-    return temporary_dir() / f"pwgrid-{os.getuid()}"
+    return base_of(os.getuid(), temporary_dir())
+
+
+def base_of(uid: int, temporary: Path) -> Path:
+    """The directory of a user's grids, below a directory for temporary files."""
+    return temporary / f"pwgrid-{uid}"
 
 
 def temporary_dir() -> Path:

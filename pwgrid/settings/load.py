@@ -33,6 +33,7 @@ from pwgrid.settings.model import (
     literal,
 )
 from pwgrid.settings.pools import PoolTable, read_pool_config, read_tables
+from pwgrid.settings.set_variables import set_variables
 from pwgrid.settings.unknown_environment_variables import find_strays
 from pwgrid.settings.value_types import RULE, RedisUrl, Secret
 
@@ -52,9 +53,6 @@ _POOLS_TWICE: Final = "; beside [[pools]] the section [pools] must be called [wo
 _SECRET_BYTES: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
-
-_SERVICE_LINK: Final = ("tcp://", "udp://", "sctp://")
-"""What Kubernetes sets NAME_PORT to, in every pod beside a Service of that name, which may be redis or pwgrid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def load(
 
 def log_format_of(environ: Mapping[str, str], flags: Mapping[str, object]) -> str:
     """LOG_FORMAT by flag and environment alone, as `load` reads it: errors of `load` itself are told in that format."""
-    texts = _texts(environ)
+    texts = set_variables(environ)
     names = (name for name in environment_names("log_format") if name in texts)
     given = flags.get("log_format") or texts.get(next(names, ""), "")
     return str(given).strip().lower()
@@ -134,23 +132,13 @@ def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Pa
     return DEFAULT_FILE, "the default place"
 
 
-def _texts(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are set: an empty text counts as not set, and so does Kubernetes' link to a Service."""
-    texts = {name: text.strip() for name, text in environ.items()}
-    return {
-        name: text
-        for name, text in texts.items()
-        if text and not (name.endswith("_PORT") and text.startswith(_SERVICE_LINK))
-    }
-
-
 class _Environment(EnvSettingsSource):
     """The texts of the environment, by the names of the settings."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
         # Upper case only: the base class would also look for a field's own name.
-        self.env_vars = {name: text for name, text in _texts(environ).items() if name.isupper()}
+        self.env_vars = {name: text for name, text in set_variables(environ).items() if name.isupper()}
         self.variables: dict[str, str] = {}
         """The variable that has set each setting."""
 

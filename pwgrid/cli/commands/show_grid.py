@@ -128,10 +128,9 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
     """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
     from pwgrid.cli.ask_grid import find_grid
     from pwgrid.cli.grid_queries import redis_cli
+    from pwgrid.settings.set_variables import set_variables
 
-    port = os.environ.get("PWGRID_PORT", "").strip()
-    if port.startswith("tcp://"):  # Kubernetes' link to a Service called pwgrid
-        port = ""
+    port = set_variables(os.environ).get("PWGRID_PORT", "")
     if port and not port.isdecimal():
         raise GridError(f"PWGRID_PORT: {port!r:.80} is no port")
     redis_cli(find_grid(int(port) if port else None, None), arguments)

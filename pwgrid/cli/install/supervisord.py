@@ -28,6 +28,7 @@ from pwgrid.cli.install.service_file_texts import TEMPORARY_DIR, Service, rotati
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.shipped_files import resource_dir
+from pwgrid.runtime.directory import base_of
 
 NAME: Final = "supervisor"
 _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")
@@ -82,7 +83,7 @@ def stop(asked: InstallOptions, before: Record) -> list[Command]:
         if uid is None:
             return []  # supervisord alone can end what may still run
         # Root asks no other user's grid without naming it.
-        command += ("--runtime-dir", f"{TEMPORARY_DIR}/pwgrid-{uid}")
+        command += ("--runtime-dir", str(base_of(uid, Path(TEMPORARY_DIR))))
     return [Command(command, accepted=range(256))]
 
 
