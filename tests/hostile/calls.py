@@ -1,6 +1,7 @@
 """Calls of a client that speaks Playwright's protocol, and what its session has left on the host."""
 
 import base64
+import os
 from typing import Any
 
 from tests.support.protocol_client import ProtocolClient
@@ -46,12 +47,13 @@ async def read_stream(client: ProtocolClient, stream: str) -> bytes:
 
 
 def left_behind(watched: Watched) -> list[str]:
-    """What sessions have left in the directories that Playwright made for them."""
+    """What sessions have left in the directories that Playwright made for them, also while they are being removed."""
     return sorted(
-        str(path.relative_to(watched.directory))
+        os.path.relpath(os.path.join(place, name), watched.directory)
         for made in (watched.directory / "tmp").glob("playwright-*")
-        for path in made.rglob("*")
         if "profile" not in made.name
+        for place, directories, files in os.walk(made)  # passes over what vanishes, where rglob() raises
+        for name in (*directories, *files)
     )
 
 
