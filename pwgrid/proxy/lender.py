@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.proxy.client_traces import Attempt
-from pwgrid.proxy.connect.connecting_client import SUCCESSOR_S, Gateway
+from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
 from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal

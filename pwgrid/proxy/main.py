@@ -27,7 +27,8 @@ from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
-from pwgrid.proxy.connect.connecting_client import Gateway
+from pwgrid.proxy.connect.client_until_handoff import ConnectingClient
+from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.connect.make_refusals import no_capacity, stopping
@@ -141,7 +142,7 @@ class Proxy:
             uvicorn.Config(
                 create_app(self, self.access),
                 http=cast("type[asyncio.Protocol]", choose_protocol),
-                ws=cast("type[asyncio.Protocol]", self.gateway.protocol),
+                ws=cast("type[asyncio.Protocol]", partial(ConnectingClient, self.gateway)),
                 lifespan="off",
                 log_config=None,
                 log_level="error",  # its warnings of requests that are not HTTP: RefusalLog has these

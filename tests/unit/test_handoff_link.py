@@ -15,7 +15,7 @@ import pytest
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect import handoff
-from pwgrid.proxy.connect.connecting_client import MAX_EARLY_BYTES
+from pwgrid.proxy.connect.client_until_handoff import MAX_EARLY_BYTES
 from pwgrid.proxy.connect.handoff import (
     HandoffFailure,
     Handoffs,

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.connect.connect_metrics import Waited
-from pwgrid.proxy.connect.connecting_client import Gateway
+from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff import Handoffs
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness

@@ -17,7 +17,7 @@ from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, problems
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.client_traces import attempting
-from pwgrid.proxy.connect.connecting_client import Gateway
+from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.lender import LeaseId, Lender, Lent
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.labels_and_run_names import run_name

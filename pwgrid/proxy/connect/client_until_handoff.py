@@ -1,4 +1,4 @@
-"""One client's way to a browser server: its upgrade head, the decision, a slot, the handoff, another one if that fails.
+"""One client's way to a browser server: its upgrade head, the decision, a slot, the handoff, another if it fails.
 
 Owns a client's socket only until a worker has it; sees none of the session's bytes.
 """
@@ -7,8 +7,7 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,29 +18,21 @@ from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from pwgrid.proxy.client_traces import Attempt, ClientTraces, attempting
+from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect import make_refusals, parse_head
-from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
-from pwgrid.proxy.connect.handoff import HandoffFailure, Handoffs, OfferTooLarge, Served, clear_marks, may_be_served
-from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
+from pwgrid.proxy.connect.handoff import HandoffFailure, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.policy.accept_or_refuse import (
     LeasePath,
-    Policy,
     Wanted,
     browser_server_headers,
     decide,
 )
-from pwgrid.proxy.policy.access import Access, Address
-from pwgrid.proxy.policy.choose_pool import OfferedPool
-from pwgrid.proxy.policy.label_match import Switches
-from pwgrid.proxy.policy.labels_and_run_names import Offered
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.policy.access import Address
+from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of
-from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
-from pwgrid.proxy.select.selector import Selector
+from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
-from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
@@ -49,151 +40,17 @@ MAX_EARLY_BYTES: Final = 64 * 1024
 """What a client may send after its head before a browser server reads (a correct client waits for its 101). Binary
 bytes may be fewer: JSON writes a control character as six (`MAX_OFFER_BYTES`)."""
 
-SUCCESSOR_S: Final = 5.0
-"""How long clients with leases of a worker that died wait for its successor."""
-
-SUCCESSOR_LOOK_S: Final = 0.05
-
 Peer = tuple[str, int] | None
 """A client's address and port; None if it has left, or is on a Unix socket."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counts upgrades by outcome since the proxy started."""
-
-    handed_off: int = 0
-    """A worker has them, or may have: it ended or fell silent before it could say so."""
-    refused: int = 0
-    retried: int = 0
-    abandoned: int = 0
-    """Clients that left while they waited."""
-    options_ignored: int = 0
-    """Clients that were handed off although a shared browser ignores some of their launch options."""
-    longest_wait_s: float = 0.0
-    """From the request for a slot until the client got it, was refused or left."""
-    lately_longest_wait_s: float = 0.0
-    """The same since the dashboard's last sample."""
-
-    def waited(self, seconds: float) -> None:
-        if seconds > self.lately_longest_wait_s:
-            self.lately_longest_wait_s = seconds
-            self.longest_wait_s = max(self.longest_wait_s, seconds)
-
-
-@dataclass(slots=True)
-class Gateway:
-    """What all upgrades share."""
-
-    settings: Settings
-    roster: Roster
-    selector: Selector
-    handoffs: Handoffs
-    access: Access
-    shortage: Callable[[str], Awaitable[str | None]]
-    """Returns why a pool can take no session at all; None when it can once a slot is free."""
-    counts: Counts = field(default_factory=Counts)
-    figures: ConnectFigures = field(default_factory=ConnectFigures)
-    refusal_log: RefusalLog = field(default_factory=RefusalLog)
-    on_slot_taken: Callable[[], None] = lambda: None
-    traces: ClientTraces | None = None
-    """None unless they are asked for."""
-    _policy: Policy | None = None
-
-    def protocol(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> asyncio.Protocol:
-        """uvicorn calls this for each WebSocket upgrade (its setting `ws`)."""
-        return ConnectingClient(self, server_state)
-
-    def policy(self) -> Policy:
-        if self._policy is None:
-            settings, offered = self.settings, self.roster.offered()
-            default = settings.default_browser_type
-            types = {pool.browser_type for pool in offered.values()}
-            sandbox = {"chromiumSandbox": settings.chromium_sandbox}
-            switches = Switches(
-                settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards
-            )
-            self._policy = Policy(
-                # If only one browser type has workers, it is the default, as in the settings.
-                default_browser_type=default if default in types or len(types) != 1 else min(types),
-                pools={
-                    name: OfferedPool(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()
-                },
-                versions=self.roster.versions(),
-                access=self.access,
-                labels=Offered(self.roster.label_keys(), switches),
-            )
-        return self._policy
-
-    async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> str:
-        """Waits for a slot for this ticket, and tells `attempt` of the wait. Returns its worker's id. Raises Refusal
-        or ClientGone."""
-        since, waited = time.monotonic(), Waited.REFUSED
-        try:
-            worker_id = await self.selector.queue.acquire(ticket)
-            waited = Waited.SERVED
-            return worker_id
-        except ClientGone:
-            waited = Waited.ABANDONED
-            raise
-        except NoPlace as why:
-            if isinstance(why, WaitedTooLong) and (at_cap := await self.selector.caps_reached(ticket)):
-                raise make_refusals.cap_reached(at_cap[0], ticket.caps[at_cap[0]], why) from None
-            if isinstance(why, WaitedTooLong) and (reason := await self.shortage(ticket.pool)) is not None:
-                raise make_refusals.no_capacity(reason) from None
-            raise make_refusals.no_place(ticket, self.settings, why) from None
-        finally:
-            # In the next turn of the loop, so that the handoff comes first.
-            waited_s = time.monotonic() - since
-            loop = asyncio.get_running_loop()
-            selection_s = ticket.selection_s if waited is Waited.SERVED else None
-            loop.call_soon(self._note_wait, _pool(ticket), waited, waited_s, selection_s, ticket.granted is not None)
-            if attempt is not None:
-                loop.call_soon(attempt.waited, since, waited_s, selection_s)
-
-    def _note_wait(
-        self, pool: Pool, waited: Waited, waited_s: float, selection_s: float | None, stood_in_line: bool
-    ) -> None:
-        self.counts.waited(waited_s)
-        if stood_in_line:
-            self.figures.waits[pool, waited].observe(waited_s)
-        if selection_s is not None:
-            self.on_slot_taken()
-            phases = self.figures.phases[pool]
-            phases.queue.observe(max(0.0, waited_s - selection_s))
-            phases.selection.observe(selection_s)
-
-    async def may_answer_again(self, worker_id: str, until: float) -> bool:
-        """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
-        loop's clock is before `until`."""
-        await asyncio.sleep(SUCCESSOR_LOOK_S)  # no event tells that the successor listens
-        return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
-
-    def closed(self) -> Refusal | None:
-        """Returns the refusal for all clients while the grid takes none; else None."""
-        if self.roster.stopping:
-            return make_refusals.stopping()
-        lost = self.roster.lost
-        return make_refusals.no_capacity(lost, reason=RefusalReason.MASTER_LOST) if lost else None
-
-    def roster_changed(self) -> None:
-        """Makes the policy anew: it depends on the roster."""
-        self._policy = None
-
-    def compresses(self, transport: asyncio.Transport, peer: Peer) -> bool:
-        """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
-        if self.settings.compression != "auto":
-            return self.settings.compression == "on"
-        if not peer or peer[0].startswith("127."):
-            return False
-        local = transport.get_extra_info("sockname")
-        return bool(local and peer[0] != local[0])
-
-
 class ConnectingClient(asyncio.Protocol):
-    """One client from its upgrade head to the handoff. uvicorn gives it the connection and the head."""
+    """One client from its upgrade head to the handoff. uvicorn makes one for each WebSocket upgrade (its setting `ws`),
+    and gives it the connection and the head."""
 
-    def __init__(self, gateway: Gateway, server_state: ServerState) -> None:
+    def __init__(
+        self, gateway: Gateway, *, config: Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> None:
         self._gateway = gateway
         self._server_state = server_state
         self._loop = asyncio.get_running_loop()
@@ -285,7 +142,7 @@ class ConnectingClient(asyncio.Protocol):
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:
             await self._check_endpoint(wanted, wanted.worker_id)
-        compression = gateway.compresses(self._transport, self._peer)
+        compression = self._may_compress()
         passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
         if ticket.fields:
             passed_on["told"] = ticket.told()
@@ -298,7 +155,7 @@ class ConnectingClient(asyncio.Protocol):
             outcome = await self._hand_over(ticket, worker_id, passed_on)
             self._trace_handoff(since, worker_id, outcome)
             if isinstance(outcome, Served):
-                gateway.figures.phases[_pool(ticket)].handoff.observe(max(0.0, outcome.at - since))
+                gateway.figures.phases[ticket.browser_type, ticket.pool].handoff.observe(max(0.0, outcome.at - since))
                 log.debug("handed_off", session=ticket.session_id)
                 break
             if await self._is_served_all_the_same(ticket, worker_id, outcome):
@@ -314,7 +171,7 @@ class ConnectingClient(asyncio.Protocol):
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
         gateway = self._gateway
-        compression = gateway.compresses(self._transport, self._peer)
+        compression = self._may_compress()
         request = {
             "client": _text(self._peer),
             "headers": browser_server_headers(headers, compression=compression),
@@ -341,6 +198,16 @@ class ConnectingClient(asyncio.Protocol):
             if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
                 raise make_refusals.lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
         self._let_go(lease.worker_id, session_id, outcome)
+
+    def _may_compress(self) -> bool:
+        """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
+        setting, peer = self._gateway.settings.compression, self._peer
+        if setting != "auto":
+            return setting == "on"
+        if not peer or peer[0].startswith("127."):
+            return False
+        local = self._transport.get_extra_info("sockname")
+        return bool(local and peer[0] != local[0])
 
     def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
@@ -414,10 +281,6 @@ class ConnectingClient(asyncio.Protocol):
 
 def _until(outcome: Served | HandoffFailure) -> float:
     return outcome.at if isinstance(outcome, Served) else time.monotonic()
-
-
-def _pool(ticket: Ticket) -> Pool:
-    return ticket.browser_type, ticket.pool
 
 
 def _fields(wanted: Wanted) -> dict[str, str]:

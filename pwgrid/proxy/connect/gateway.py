@@ -1,0 +1,149 @@
+"""What all connects and borrows share: the policy, the wait for a slot, the refusal while the grid takes nobody, the
+counts. Knows no single client."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pwgrid.proxy.client_traces import Attempt, ClientTraces
+from pwgrid.proxy.connect import make_refusals
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
+from pwgrid.proxy.connect.handoff import Handoffs
+from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.policy.accept_or_refuse import Policy
+from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.choose_pool import OfferedPool
+from pwgrid.proxy.policy.label_match import Switches
+from pwgrid.proxy.policy.labels_and_run_names import Offered
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
+from pwgrid.proxy.select.selector import Selector
+from pwgrid.settings.model import Settings
+
+SUCCESSOR_S: Final = 5.0
+"""How long clients with leases of a worker that died wait for its successor."""
+
+SUCCESSOR_LOOK_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts upgrades by outcome since the proxy started."""
+
+    handed_off: int = 0
+    """A worker has them, or may have: it ended or fell silent before it could say so."""
+    refused: int = 0
+    retried: int = 0
+    abandoned: int = 0
+    """Clients that left while they waited."""
+    options_ignored: int = 0
+    """Clients that were handed off although a shared browser ignores some of their launch options."""
+    longest_wait_s: float = 0.0
+    """From the request for a slot until the client got it, was refused or left."""
+    lately_longest_wait_s: float = 0.0
+    """The same since the dashboard's last sample."""
+
+    def waited(self, seconds: float) -> None:
+        if seconds > self.lately_longest_wait_s:
+            self.lately_longest_wait_s = seconds
+            self.longest_wait_s = max(self.longest_wait_s, seconds)
+
+
+@dataclass(slots=True)
+class Gateway:
+    """What all connects and borrows share."""
+
+    settings: Settings
+    roster: Roster
+    selector: Selector
+    handoffs: Handoffs
+    access: Access
+    shortage: Callable[[str], Awaitable[str | None]]
+    """Returns why a pool can take no session at all; None when it can once a slot is free."""
+    counts: Counts = field(default_factory=Counts)
+    figures: ConnectFigures = field(default_factory=ConnectFigures)
+    refusal_log: RefusalLog = field(default_factory=RefusalLog)
+    on_slot_taken: Callable[[], None] = lambda: None
+    traces: ClientTraces | None = None
+    """None unless they are asked for."""
+    _policy: Policy | None = None
+
+    def policy(self) -> Policy:
+        if self._policy is None:
+            settings, offered = self.settings, self.roster.offered()
+            default = settings.default_browser_type
+            types = {pool.browser_type for pool in offered.values()}
+            sandbox = {"chromiumSandbox": settings.chromium_sandbox}
+            switches = Switches(
+                settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards
+            )
+            self._policy = Policy(
+                # If only one browser type has workers, it is the default, as in the settings.
+                default_browser_type=default if default in types or len(types) != 1 else min(types),
+                pools={
+                    name: OfferedPool(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()
+                },
+                versions=self.roster.versions(),
+                access=self.access,
+                labels=Offered(self.roster.label_keys(), switches),
+            )
+        return self._policy
+
+    async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> str:
+        """Waits for a slot for this ticket, and tells `attempt` of the wait. Returns its worker's id. Raises Refusal
+        or ClientGone."""
+        since, waited = time.monotonic(), Waited.REFUSED
+        try:
+            worker_id = await self.selector.queue.acquire(ticket)
+            waited = Waited.SERVED
+            return worker_id
+        except ClientGone:
+            waited = Waited.ABANDONED
+            raise
+        except NoPlace as why:
+            if isinstance(why, WaitedTooLong) and (at_cap := await self.selector.caps_reached(ticket)):
+                raise make_refusals.cap_reached(at_cap[0], ticket.caps[at_cap[0]], why) from None
+            if isinstance(why, WaitedTooLong) and (reason := await self.shortage(ticket.pool)) is not None:
+                raise make_refusals.no_capacity(reason) from None
+            raise make_refusals.no_place(ticket, self.settings, why) from None
+        finally:
+            # In the next turn of the loop, so that the handoff comes first.
+            waited_s = time.monotonic() - since
+            loop = asyncio.get_running_loop()
+            selection_s = ticket.selection_s if waited is Waited.SERVED else None
+            pool, stood_in_line = (ticket.browser_type, ticket.pool), ticket.granted is not None
+            loop.call_soon(self._note_wait, pool, waited, waited_s, selection_s, stood_in_line)
+            if attempt is not None:
+                loop.call_soon(attempt.waited, since, waited_s, selection_s)
+
+    def _note_wait(
+        self, pool: Pool, waited: Waited, waited_s: float, selection_s: float | None, stood_in_line: bool
+    ) -> None:
+        self.counts.waited(waited_s)
+        if stood_in_line:
+            self.figures.waits[pool, waited].observe(waited_s)
+        if selection_s is not None:
+            self.on_slot_taken()
+            phases = self.figures.phases[pool]
+            phases.queue.observe(max(0.0, waited_s - selection_s))
+            phases.selection.observe(selection_s)
+
+    async def may_answer_again(self, worker_id: str, until: float) -> bool:
+        """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
+        loop's clock is before `until`."""
+        await asyncio.sleep(SUCCESSOR_LOOK_S)  # no event tells that the successor listens
+        return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
+
+    def closed(self) -> Refusal | None:
+        """Returns the refusal for all clients while the grid takes none; else None."""
+        if self.roster.stopping:
+            return make_refusals.stopping()
+        lost = self.roster.lost
+        return make_refusals.no_capacity(lost, reason=RefusalReason.MASTER_LOST) if lost else None
+
+    def roster_changed(self) -> None:
+        """Makes the policy anew: it depends on the roster."""
+        self._policy = None
