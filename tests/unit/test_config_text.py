@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from pwgrid.common.errors import ConfigError
 from pwgrid.common.types import Part
 from pwgrid.settings import load as config
 from pwgrid.settings import show_with_sources
-from pwgrid.settings.generated_config_files import write_files
+from pwgrid.settings.generate_grid_toml import grid_toml
 from pwgrid.settings.load import load
 from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
@@ -59,12 +58,15 @@ def test_no_two_settings_share_an_environment_name_or_a_flag() -> None:
     assert len({setting.flag for setting in SETTINGS.values()}) == len(SETTINGS)
 
 
-def test_the_shipped_files_are_those_that_the_table_stands_for(tmp_path: Path) -> None:
-    write_files(tmp_path)
-    for name in ("grid.toml", "env.example"):
-        assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), (
-            "run: python -m pwgrid.settings.generated_config_files config"
-        )
+def test_the_shipped_file_is_the_one_that_the_model_stands_for() -> None:
+    assert (SHIPPED / "grid.toml").read_text() == grid_toml(), (
+        "run: python -m pwgrid.settings.generate_grid_toml config/grid.toml"
+    )
+
+
+def test_a_list_in_the_environment_is_words_as_a_shell_splits_them() -> None:
+    loaded = load(None, {"CHROMIUM_ARGS": "--lang=de '--user-agent=a b'"}, {})
+    assert loaded.settings.chromium_args == ("--lang=de", "--user-agent=a b")
 
 
 def test_the_shipped_toml_file_changes_nothing_as_it_is_and_names_all_defaults_without_its_hashes(
@@ -86,17 +88,6 @@ def test_the_example_of_a_pool_in_the_shipped_toml_file_is_one_without_its_hashe
     (pool,) = load(file, {}, {}).settings.pools
     assert (pool.name, pool.workers, pool.proxy and pool.proxy.server) == ("appa", 3, "http://proxy:3128")
     assert set(PoolTable.model_fields) == {*pool.model_fields_set, "channel"}
-
-
-def test_the_shipped_environment_names_all_defaults_without_its_hashes() -> None:
-    lines = re.findall(r"(?m)^#([A-Z_]+)=(.*)$", (SHIPPED / "env.example").read_text())
-    environ = {name: " ".join(shlex.split(value)) for name, value in lines}
-    assert set(environ) == {setting.environment for setting in SETTINGS.values()} | {"PWGRID_CONFIG"}
-    loaded = load(None, environ, {})
-    assert loaded.settings == Settings()
-    assert {name for name, source in loaded.sources.items() if source == "default"} == {
-        name for name, value in Settings().plain().items() if value in ("", ())
-    }
 
 
 def test_the_table_for_people_has_value_unit_and_source_and_hides_secrets() -> None:

@@ -1,20 +1,20 @@
-"""Writes config/grid.toml and config/env.example from the model:
-`python -m pwgrid.settings.generated_config_files config`."""
+"""Writes config/grid.toml from the model: `python -m pwgrid.settings.generate_grid_toml config/grid.toml`."""
 
 import sys
 from pathlib import Path
 from typing import Final
 
-from pwgrid.settings.model import RELATIONS, SECTIONS, SETTINGS, bare, literal
+from pwgrid.settings.model import RELATIONS, SECTIONS, SETTINGS, literal
 from pwgrid.settings.pools import PoolTable
 
 _TOML_HEAD: Final = """\
 # All settings of pwgrid with their defaults. Made from pwgrid/settings/model.py by
-# `python -m pwgrid.settings.generated_config_files config`: change it there.
+# `python -m pwgrid.settings.generate_grid_toml config/grid.toml`: change it there.
 #
 # A line counts once its # is removed. The grid reads the file that --config or $PWGRID_CONFIG names, else
 # /etc/pwgrid/grid.toml. Environment variables (the setting's name in upper case, or the name given) beat the file,
-# command line options beat both. `pwgrid config check` finds mistakes, `pwgrid config show` tells what is in force.
+# command line options beat both. An empty variable counts as not set; in one, lists are words as a shell splits them.
+# `pwgrid config check` finds mistakes, `pwgrid config show` tells what is in force.
 #
 # Rules between settings:
 """
@@ -44,23 +44,9 @@ _EXAMPLE: Final = {
     "labels": ["AppA:Chromium:Staging", "AppA:Chromium:UAT:EU"],
 }
 
-_ENVIRONMENT_HEAD: Final = """\
-# Environment of pwgrid with the defaults. Made from pwgrid/settings/model.py by
-# `python -m pwgrid.settings.generated_config_files config`: change it there.
-# A line counts once its # is removed; an empty value counts as not set. Lists are words as a shell splits them.
 
-# Configuration file; empty: /etc/pwgrid/grid.toml, if there is one.
-#PWGRID_CONFIG=
-"""
-
-
-def write_files(directory: Path) -> None:
-    """Writes both files, with all defaults, into `directory`."""
-    (directory / "grid.toml").write_text(_toml(), encoding="utf-8")
-    (directory / "env.example").write_text(_environment(), encoding="utf-8")
-
-
-def _toml() -> str:
+def grid_toml() -> str:
+    """Returns the file with all settings, each with its meaning and default."""
     parts = [_TOML_HEAD, *(f"#   {each.product} {each.sign} {each.right}\n" for each in RELATIONS)]
     for section, meaning in SECTIONS.items():
         parts.append(f"\n# {meaning}\n[{section}]\n")
@@ -75,13 +61,5 @@ def _toml() -> str:
     return "".join(parts)
 
 
-def _environment() -> str:
-    parts = [_ENVIRONMENT_HEAD]
-    for each in SETTINGS.values():
-        value = "" if literal(each.default) in ('""', "[]") else bare(each.default)
-        parts.append(f"\n# {each.described()}\n#{each.environment}={value}\n")
-    return "".join(parts)
-
-
 if __name__ == "__main__":
-    write_files(Path(sys.argv[1]))
+    Path(sys.argv[1]).write_text(grid_toml(), encoding="utf-8")
