@@ -23,6 +23,8 @@ from pwgrid.runtime.process_identity import find_process
 from pwgrid.runtime.untrusted_files import read_plain
 
 WORKER_FILE: Final = "worker.json"
+RETIRING: Final = "retiring"
+"""The status of a proxy that accepts no more clients."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # not psutil's boot time: that moves with the clock
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import select
+import signal
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
-from tests.support.grid import NEVER, Grid, eventually, running_grid
+from tests.support.grid import NEVER, WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.raw import answer, connect, goes_on, head, session
 from tests.support.runs import sessions_by_run
 
@@ -207,3 +211,30 @@ def test_a_run_at_its_cap_waits_beside_free_slots_until_one_of_its_sessions_ends
             "queueLength": 1,
             "position": 1,
         }
+
+
+def test_a_proxy_that_serves_its_last_clients_is_not_taken_for_the_one_that_listens(tmp_path: Path) -> None:
+    """A reload has replaced it when the new proxy and the master are killed: the next master starts another proxy."""
+    file = tmp_path / "grid.toml"
+    file.write_text("[queue]\nmax_queue = 5\n")
+    environment = {**WITHOUT_SPARES, "MAX_CONCURRENT_SESSIONS": "1", "WORKER_SELECT_TIMEOUT": "120"}
+    with (
+        running_grid("--chromium", "1", "--config", str(file), environment=environment, fake=True) as grid,
+        contextlib.ExitStack() as stack,
+    ):
+        first = stack.enter_context(session(grid.port))
+        in_line = stand_in_line(grid, stack)
+        eventually(lambda: waiting(grid) == 1, "the second client waits")
+        retiring = grid.status()["proxy"]["pid"]
+        file.write_text("[queue]\nmax_queue = 6\n")
+        assert grid.command("reload").returncode == 0
+        eventually(lambda: grid.status()["proxy"]["pid"] != retiring, "another proxy listens")
+        listening = grid.status()["proxy"]["pid"]
+        grid.kill_master()
+        os.kill(listening, signal.SIGKILL)
+        grid.start_again()
+        assert grid.get("/health")[0] == 200
+        assert psutil.pid_exists(retiring)
+        first.close()
+        assert served({in_line}) == [in_line]
+        eventually(lambda: not psutil.pid_exists(retiring), "its last client is served")

@@ -6,8 +6,8 @@ from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 ADOPT, RETIRE, END, REMOVE = Verdict.ADOPT, Verdict.RETIRE, Verdict.END, Verdict.REMOVE
 
 
-def found(kind: str, *, alive: bool = True, registry: str = "r", start: float = 1.0) -> Found:
-    return Found(kind, alive, registry, start)  # type: ignore[arg-type]
+def found(kind: str, *, alive: bool = True, registry: str = "r", start: float = 1.0, accepts: bool = True) -> Found:
+    return Found(kind, alive, registry, start, accepts)  # type: ignore[arg-type]
 
 
 def test_what_lives_and_uses_the_same_redis_is_adopted() -> None:
@@ -26,6 +26,12 @@ def test_what_uses_another_redis_is_ended() -> None:
 def test_of_several_proxies_the_newest_is_adopted_and_the_others_retire() -> None:
     proxies = [found("proxy", start=1), found("proxy", start=3), found("proxy", start=2)]
     assert verdicts(proxies, "r") == [RETIRE, ADOPT, RETIRE]
+
+
+def test_a_proxy_that_retires_is_never_the_one_for_new_clients() -> None:
+    proxies = [found("proxy", start=1), found("proxy", start=2, accepts=False)]
+    assert verdicts(proxies, "r") == [ADOPT, RETIRE]
+    assert verdicts([found("proxy", accepts=False)], "r") == [RETIRE]
 
 
 def test_a_dead_proxy_does_not_count_as_the_newest() -> None:

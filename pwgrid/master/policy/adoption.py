@@ -15,17 +15,19 @@ class Found:
     master has its link to a browser server that a successor can take over.
 
     `registry` names the Redis that it uses; `start` is its start time, by which the newest proxy is found.
+    `accepts_clients` is False for a proxy that retires: it has closed its listening sockets.
     """
 
     kind: ChildKind
     alive: bool
     registry: str
     start: float
+    accepts_clients: bool = True
 
 
 class Verdict(StrEnum):
     ADOPT = "adopt"
-    RETIRE = "retire"  # a second proxy: it serves the clients that it has accepted, and ends
+    RETIRE = "retire"  # a second proxy, or one that retires: it serves the clients that it has accepted, and ends
     END = "end"  # it lives, but uses another Redis: it and its tree are killed, then as REMOVE
     REMOVE = "remove"  # it is dead: the rest of its tree is killed, its files and records are removed
 
@@ -33,7 +35,8 @@ class Verdict(StrEnum):
 def verdicts(found: Sequence[Found], registry: str) -> list[Verdict]:
     """One verdict for each of `found`, in its order. `registry` names the Redis that the new master uses."""
     proxies = [each for each in found if each.kind == "proxy" and each.alive and each.registry == registry]
-    newest = max(proxies, key=lambda each: each.start, default=None)
+    accepting = [each for each in proxies if each.accepts_clients]
+    newest = max(accepting, key=lambda each: each.start, default=None)
     return [_verdict(each, registry, newest) for each in found]
 
 

@@ -21,7 +21,7 @@ from pwgrid.master.policy import validate_reports
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.single_child import SingleChild
 from pwgrid.runtime.child_arguments import ProxyArguments
-from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.child_files import RETIRING, ChildState
 
 log = structlog.get_logger()
 
@@ -100,6 +100,8 @@ class ProxyChild(SingleChild):
     def retire(self) -> None:
         """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
+        if self._child is not None:
+            self._files.service("proxy", self._child, status=RETIRING)
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no

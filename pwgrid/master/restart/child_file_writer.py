@@ -66,9 +66,11 @@ class ChildFileWriter:
             self._workers[record.worker_id] = state
             self._write(state)
 
-    def service(self, kind: ChildKind, child: Child) -> None:
-        """Write the file of a proxy or of the embedded Redis."""
-        self._write(self._state(kind, str(child.pid), child, time.monotonic(), self.settings_of(kind)))
+    def service(self, kind: ChildKind, child: Child, *, status: str = "") -> None:
+        """Write the file of a proxy or of the embedded Redis; `status` is RETIRING for a proxy that retires."""
+        state = self._state(kind, str(child.pid), child, time.monotonic(), self.settings_of(kind))
+        state.status = status
+        self._write(state)
 
     def remove(self, kind: ChildKind, name: str) -> None:
         """Remove the file of a child that has ended. Idempotent."""

@@ -18,7 +18,7 @@ from pwgrid.master.child import Child
 from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.browser_process_tree import kill_below
-from pwgrid.runtime.child_files import ChildState, read_states, remove_state
+from pwgrid.runtime.child_files import RETIRING, ChildState, read_states, remove_state
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
 from pwgrid.runtime.process_identity import end, send, wait_ended
 
@@ -52,7 +52,8 @@ def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, r
     links = kept.ipc if kept is not None else {}
     alive = [each.process is not None or (each.kind == "worker" and each.name in links) for each in states]
     found = [
-        Found(each.kind, is_alive, each.registry, each.forked_at) for each, is_alive in zip(states, alive, strict=True)
+        Found(each.kind, is_alive, each.registry, each.forked_at, accepts_clients=each.status != RETIRING)
+        for each, is_alive in zip(states, alive, strict=True)
     ]
     unusable: list[ChildState] = []
     for state, verdict in zip(states, verdicts(found, registry), strict=True):
