@@ -101,7 +101,7 @@ class Master:
         self._control = ControlServer(
             loop, config.runtime.control_path, self._requests.by_name(), self._take_back, listener
         )
-        self._has_terminal = False
+        self._has_terminal = self._is_nohup = False
         self._stop_report = StopReport(config.on_stopping, config.count_down)
         self._tell_stop = loop.timer(_just_a_turn)
         self._sample = loop.timer(_just_a_turn)
@@ -113,8 +113,9 @@ class Master:
     def run(self) -> int:
         """Start the grid, and keep it running until it is told to end or to detach; returns 0. Raises OSError when it
         cannot start. The runtime directory is kept until all that lives on in it is adopted."""
-        # nohup has us ignore its end.
-        self._has_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        kept = self._config.kept_open
+        self._is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or bool(kept and kept.is_nohup)
+        self._has_terminal = has_terminal()
         become_subreaper()
         self._signals.install()
         try:
@@ -261,7 +262,7 @@ class Master:
             elif signum in (signal.SIGTERM, signal.SIGINT):
                 log.info("signal_received", signal=signum.name)
                 self.stop()
-            elif signum == signal.SIGHUP and self._has_terminal and not has_terminal():
+            elif signum == signal.SIGHUP and self._has_terminal and not self._is_nohup and not has_terminal():
                 log.info("terminal_gone")
                 self.stop()
             else:
@@ -352,6 +353,7 @@ class Master:
             pools={name: pool.workers for name, pool in self._pools.items() if pool.workers != pool.settings.workers},
             port=config.settings.port,
             started_at=self._reporter.started_at,
+            is_nohup=self._is_nohup,
         )
         if self._watchdog_s is not None:
             sd_notify.allow_silence(LOAD_S)

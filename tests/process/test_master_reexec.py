@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
+import orjson
 import pytest
 
+from pwgrid.master.restart.reexec import VARIABLE, KeptOpen, kept_open
 from tests.support.master_grid import PATIENCE_S, MasterGrid
 
 EXECUTES = """
@@ -66,6 +69,18 @@ def test_the_service_manager_watches_as_before_where_the_new_code_cannot_be_exec
             watches = [f"WATCHDOG=1\nWATCHDOG_USEC={seconds}000000".encode() for seconds in (7, 60, 7)]
             assert [each for each in told if b"WATCHDOG_USEC=" in each] == watches
             grid.end(None)
+
+
+def test_what_another_version_kept_is_read_also_where_that_knows_more_or_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = asdict(KeptOpen((), 0, 0, {}, None, {}, 1, 0.0, is_nohup=True))
+    for theirs, is_nohup in ({**ours, "newer": 1}, True), ({**ours, "is_nohup": ...}, False):
+        memory = os.memfd_create("kept", 0)
+        os.write(memory, orjson.dumps({name: value for name, value in theirs.items() if value is not ...}))
+        monkeypatch.setenv(VARIABLE, str(memory))
+        monkeypatch.setattr(KeptOpen, "fds", lambda _kept: [])
+        kept = kept_open()
+        assert kept is not None
+        assert (kept.port, kept.is_nohup) == (1, is_nohup)
 
 
 def test_a_re_execution_that_fails_early_leaves_no_descriptor() -> None:

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tests.support.grid import ROOT, eventually, running_grid
 from tests.support.terminal import OnTerminal
 
@@ -94,10 +96,13 @@ ON_TERMINAL = (
 """Takes the terminal for its own, as a login does, and becomes a grid, as nohup does."""
 
 
-def test_under_nohup_a_grid_survives_its_terminal() -> None:
+@pytest.mark.parametrize("is_upgraded", [False, True])
+def test_under_nohup_a_grid_survives_its_terminal(*, is_upgraded: bool) -> None:
     terminal, slave = pty.openpty()
     under = (sys.executable, "-c", ON_TERMINAL, os.ttyname(slave))
     with running_grid("--chromium", "1", fake=True, under=under) as grid:
+        if is_upgraded:
+            assert grid.command("upgrade", "--force").returncode == 0
         os.close(slave)
         os.close(terminal)  # the kernel sends SIGHUP
         said = eventually(lambda: set(re.findall("signal_received|terminal_gone", grid.output())), "it has noticed")

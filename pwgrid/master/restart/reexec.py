@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final, NoReturn
 
 import orjson
@@ -18,7 +18,10 @@ VARIABLE: Final = "PWGRID_KEPT_OPEN"
 @dataclass(frozen=True, slots=True)
 class KeptOpen:
     """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
-    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools."""
+    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools. `is_nohup`: SIGHUP was
+    ignored when the grid was started, which nobody can see any more once it is handled.
+
+    Another version reads it: it may know fewer fields, or more, which have defaults therefore."""
 
     listeners: tuple[int, ...]
     lock: int
@@ -28,6 +31,7 @@ class KeptOpen:
     pools: dict[str, int]
     port: int
     started_at: float
+    is_nohup: bool = False
 
     def fds(self) -> list[int]:
         lifeline = [] if self.lifeline is None else [self.lifeline]
@@ -64,7 +68,8 @@ def kept_open() -> KeptOpen | None:
     with os.fdopen(int(written), "rb") as memory:
         memory.seek(0)
         content = orjson.loads(memory.read())
-    kept = KeptOpen(**{**content, "listeners": tuple(content["listeners"])})
+    known = {each.name: content[each.name] for each in fields(KeptOpen) if each.name in content}
+    kept = KeptOpen(**{**known, "listeners": tuple(content["listeners"])})
     for fd in kept.fds():
         os.set_inheritable(fd, False)
     return kept
