@@ -284,6 +284,9 @@ def test_a_session_s_story_is_its_record_and_what_is_logged_in_its_time(grid: Gr
     missing = grid.command("logs", "--session", "f" * 16)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert f"says nothing of session {'f' * 16}" in missing.stderr
+    followed = grid.command("logs", "--session", first, "--follow", "-n", "1")
+    assert (followed.returncode, followed.stdout) == (2, "")
+    assert "--lines does not go with --follow where a --session or --worker is named" in followed.stderr
 
 
 def test_sessions_are_followed_from_their_begin_to_their_end(grid: Grid) -> None:

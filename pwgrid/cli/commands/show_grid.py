@@ -98,7 +98,8 @@ def sessions(
 @click.option(
     *("--lines", "-n"),
     type=click.IntRange(0),
-    help="How many of the last lines.  [default: 100; with --session or --worker all]",
+    help="How many of the last lines; not for a --session or --worker that is followed.  [default: 100; with --session "
+    "or --worker all]",
 )
 @with_json
 def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool, **options: Any) -> None:
@@ -109,6 +110,10 @@ def logs(port: int | None, runtime_dir: str | None, follow: bool, as_json: bool,
     """
     from pwgrid.cli import logs as logs_command
 
+    if follow and options["lines"] is not None and (options["session"] or options["worker"]):
+        raise click.UsageError(
+            "--lines does not go with --follow where a --session or --worker is named: leave one out"
+        )
     sys.exit(logs_command.run(port, runtime_dir, logs_command.Request(**options, follow=follow, as_json=as_json)))
 
 
