@@ -1,6 +1,7 @@
 """Watches whether a browser server answers, and whether its browser works. Reports what it finds, ends nothing."""
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,7 @@ log = structlog.get_logger()
 
 PING_S: Final = 3.0
 CANARY_TRIES: Final = 2
+_SPREAD: Final = 0.1
 
 
 async def wait_until_hung(server: BrowserServer, limit_s: float) -> None:
@@ -37,11 +39,11 @@ async def wait_until_sick(
     timeout_s: float,
     on_tried: Callable[[CanaryResult], None],
 ) -> str | None:
-    """Tries an idle browser every `interval_s`. Returns the last error when CANARY_TRIES in a row have failed, or None
-    when the browser or its server is gone, which others report. Calls `on_tried` after each try, except when the
-    browser is gone."""
+    """Tries an idle browser every `interval_s`, a bit more or less: else the workers of a host, which start together,
+    would do it together. Returns the last error when CANARY_TRIES in a row have failed, or None when the browser or its
+    server is gone, which others report. Calls `on_tried` after each try, except when the browser is gone."""
     while True:
-        await asyncio.sleep(interval_s)
+        await asyncio.sleep(interval_s * random.uniform(1 - _SPREAD, 1 + _SPREAD))
         evidence: list[str] = []
         while is_idle() and len(evidence) < CANARY_TRIES:
             result = await server.canary(timeout_s)

@@ -5,6 +5,8 @@ import socket
 import time
 from contextlib import closing
 
+import pytest
+
 from pwgrid.common.wait_for_tasks import end_task
 from pwgrid.control.frozen_peer import LATE_S
 from pwgrid.worker.browser.server import CanaryResult
@@ -39,6 +41,19 @@ async def test_two_tries_in_vain_are_a_sickness_and_one_is_not() -> None:
 
 async def test_a_browser_server_that_ends_while_its_browser_is_tried_is_not_sick_but_dead() -> None:
     assert await found(Server(WELL, SICK, SICK, ends_after=2)) == (None, [WELL])
+
+
+async def test_the_workers_of_a_host_do_not_all_try_their_browsers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("pwgrid.worker.health.asyncio.sleep", sleep)
+    server = Server(*[WELL] * 20, ends_after=20)
+    await wait_until_sick(server, lambda: True, 30.0, 1.0, lambda _: None)  # type: ignore[arg-type]
+    assert len({*slept}) > 1
+    assert all(27.0 <= each <= 33.0 for each in slept)
 
 
 class Pinged:
