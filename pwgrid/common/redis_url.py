@@ -21,6 +21,7 @@ OPTIONS: Final = {
 """The options of a URL, by scheme: redis-py's own names, and the sentinels' user and password."""
 
 _BRACKETED: Final = re.compile(r"\[[^\[\]]+\](:.*)?")
+_NETLOC: Final = re.compile("[^/?#]*")
 _DROPPED: Final = str.maketrans("", "", "\t\r\n")
 """As `urlsplit` drops them."""
 
@@ -50,7 +51,8 @@ def split(url: str) -> SplitResult:
     """What `urlsplit` gives, which takes one host: newer Pythons (CVE-2025-0938) raise ValueError for several of which
     one is an IPv6 address. Whether the hosts are any, `problem` tells."""
     scheme, separator, rest = url.translate(_DROPPED).partition("://")
-    netloc = re.split("[/?#]", rest, maxsplit=1)[0] if separator else ""
+    found = _NETLOC.match(rest)
+    netloc = found[0] if found and separator else ""
     return urlsplit(f"{scheme}{separator}{rest.removeprefix(netloc)}")._replace(netloc=netloc)
 
 

@@ -113,6 +113,12 @@ class Tree:
         """Update `known`, with orphans only from among our own children."""
         self._see(table, table.children.get(os.getpid(), ()))
 
+    def note_below(self, root: psutil.Process) -> None:
+        """Add to `known` what is below `root` now. Unlike `note` it takes no table, which keeps a KiB of each process
+        of the host: a worker looks once, when its browser is ready."""
+        with suppress(psutil.NoSuchProcess):
+            self.known.update(root.children(recursive=True))
+
     def has(self, pid: int, table: Table) -> bool:
         """Whether process `pid` belongs to it and lives."""
         self._see_all(table)

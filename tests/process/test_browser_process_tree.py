@@ -213,6 +213,27 @@ def test_what_was_seen_below_is_found_after_its_parent_has_ended(
     wait_ended(child)
 
 
+def test_a_worker_notes_what_is_below_its_browser_server_and_keeps_no_other_process_of_the_host(
+    spawn: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed() -> None:
+        raise AssertionError("each process of the host would be kept")
+
+    parent = spawn(ALONE)
+    child = said_pid(parent)
+    root = psutil.Process(parent.pid)
+    tree = Tree(0, Path("/nowhere"), {root})
+    with monkeypatch.context() as patched:
+        patched.setattr("psutil.process_iter", listed)
+        tree.note_below(root)
+    assert tree.known == {root, child}
+    parent.kill()
+    parent.wait()
+    tree.note_below(root)  # there is nothing below it any more
+    assert kill_until_gone(tree) == 1
+    wait_ended(child)
+
+
 def test_below_a_worker_belongs_to_it_but_not_the_worker_itself(
     spawn: Callable[..., subprocess.Popen[bytes]],
 ) -> None:

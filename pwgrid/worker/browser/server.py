@@ -88,7 +88,8 @@ class BrowserServer:
         self._gone = False
         self._released = False
         self._pidfd = os.pidfd_open(pid)
-        self._tree = Tree(0, tmpdir, {psutil.Process(pid)}, anywhere=True)
+        self._process = psutil.Process(pid)
+        self._tree = Tree(0, tmpdir, {self._process}, anywhere=True)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._link = NodeLink(link_socket, self._on_message, self._on_link_end)
 
@@ -237,7 +238,7 @@ class BrowserServer:
             return
         self._stopping = True
         if not self.exited.done():
-            self._tree.note(process_table())
+            self._tree.note_below(self._process)
             self._link.send({"do": "stop", "graceS": timeout_s * 0.7})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -311,7 +312,7 @@ class BrowserServer:
 
     def _set_ready(self, message: Message) -> None:
         self.ready = LaunchedBrowser.of(message)
-        self._tree.note(process_table())
+        self._tree.note_below(self._process)
         untold, self._untold = self._untold or [], None
         for callback in untold:
             self._loop.call_soon(callback)
