@@ -1,7 +1,6 @@
 """`pwgrid run`: starts a private grid, runs one command beside it, forwards signals to it, and ends the grid."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 from uuid import uuid4
+
+import orjson
 
 from pwgrid.cli import exit_codes
 from pwgrid.cli.run_command_guard import MARK_VARIABLE
@@ -78,7 +79,7 @@ class PrivateGrid:
     def ready(self) -> ReadyReport | None:
         """Waits until the grid is ready, or cannot be. None when it ended before; it has said why on stderr."""
         line = self._ready.readline()
-        said = json.loads(line) if line else None
+        said = orjson.loads(line) if line else None
         return said and ReadyReport(**{each.name: said[each.name] for each in fields(ReadyReport)})
 
     def stop(self) -> int:

@@ -3,16 +3,16 @@
 stdin: JSON with url and timeout_s. Exits 0 if it answers, 2 if it refuses our login, else 1; stdout: why.
 """
 
-import json
 import sys
 
+import orjson
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 
 from pwgrid.registry.open_redis import open_blocking
 
 
 def main() -> int:
-    given = json.load(sys.stdin)
+    given = orjson.loads(sys.stdin.buffer.read())
     try:
         with open_blocking(given["url"], timeout_s=given["timeout_s"]) as client:
             client.ping()
