@@ -34,7 +34,7 @@ TICK_S: Final = 1.0
 QUIET_TICK_S: Final = 2.0
 """The tick after a look that has found nothing new."""
 
-IDLE_TICK_S: Final = 5.0
+IDLE_TICK_S: Final = 10.0
 """The tick while nobody has a session or waits for one; `client_came` ends it early."""
 
 ROSTER_S: Final = 0.2
@@ -81,7 +81,7 @@ class Feed:
         self._ask_status_at = 0.0
         self._news = asyncio.Event()
         self._is_idle = False
-        """Whether nobody has a session or waits, so that all changes are reported."""
+        """Whether nobody has a session or waits: whatever changes then is reported, but for workers' memory."""
         self._sampled = (0, 0)
         """How many connects and refusals there were at the last sample."""
 
@@ -156,10 +156,9 @@ class Feed:
             await self._look_at_registry(with_sessions=True)
             await self._look_at_master()
             is_changed = self._tell()
-            is_used = any(self._activity.active.values()) or self._grid.queue.waiting() > 0
-            self._is_idle = not (is_changed or is_used)
+            self._is_idle = not any(self._activity.active.values()) and self._grid.queue.waiting() == 0
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S if is_changed else IDLE_TICK_S if self._is_idle else QUIET_TICK_S):
+                async with asyncio.timeout(IDLE_TICK_S if self._is_idle else TICK_S if is_changed else QUIET_TICK_S):
                     await self._news.wait()
                     await asyncio.sleep(ROSTER_S)
             self._news.clear()
