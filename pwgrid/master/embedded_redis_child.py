@@ -12,7 +12,7 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.fork import fork_command
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.single_child import SingleChild
+from pwgrid.master.restarted_child import RestartedChild
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_files import ChildState
 
@@ -22,7 +22,7 @@ PROBE_S: Final = 0.01
 STOP_GRACE_S: Final = 10.0
 
 
-class RedisChild(SingleChild):
+class RedisChild(RestartedChild):
     """`ready`: whether it accepts connections."""
 
     def __init__(self, loop: Loop, server: EmbeddedRedis, files: ChildFileWriter) -> None:

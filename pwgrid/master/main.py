@@ -35,8 +35,8 @@ from pwgrid.master.signal_queue import SignalQueue, has_terminal
 from pwgrid.master.status import Reporter
 from pwgrid.master.stop_report import StopReport
 from pwgrid.master.when_ready import StartReport
+from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import reap_orphans
 from pwgrid.runtime.child_files import ChildState
 

@@ -20,8 +20,8 @@ from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.start_new_version import VersionChange
 from pwgrid.master.shutdown_order import Shutdown
+from pwgrid.master.workers.all_workers import Workers, select
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.workers import Workers, select
 from pwgrid.settings.model import DEFAULT, NO_POOL
 from pwgrid.settings.value_types import MAX_WORKERS
 

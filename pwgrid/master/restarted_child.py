@@ -18,7 +18,7 @@ log = structlog.get_logger()
 POLICY: Final = BackoffPolicy(first_s=0.1, cap_s=5.0, healthy_s=10.0)
 
 
-class SingleChild:
+class RestartedChild:
     """Keeps one child running from `start` to `stop_by`. Subclasses define `_fork` and `_on_exit`."""
 
     def __init__(self, kind: ChildKind, loop: Loop) -> None:

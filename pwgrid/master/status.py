@@ -18,8 +18,8 @@ from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxy.proxies import Proxies
+from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.workers import Workers
 
 MOST_REASONS: Final = 100
 MOST_CHARACTERS: Final = 80

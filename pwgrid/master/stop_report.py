@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from pwgrid.common.plural import counted
-from pwgrid.master.workers.managed_worker import ManagedWorker
+from pwgrid.master.workers.one_worker import ManagedWorker
 
 ANSWER_S: Final = 1.0
 """How long to wait for workers to say how many sessions they have: what they said last is up to a ping old."""

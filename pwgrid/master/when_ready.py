@@ -9,7 +9,7 @@ import structlog
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.workers.managed_worker import ManagedWorker
+from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
 
 log = structlog.get_logger()

@@ -22,8 +22,8 @@ from pwgrid.master.restart import children_to_adopt
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen
+from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import RuntimeDir

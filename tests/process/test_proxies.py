@@ -14,7 +14,7 @@ import pytest
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master import single_child
+from pwgrid.master import restarted_child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.backoff import BackoffPolicy
 from pwgrid.master.proxy.listener import open_listener
@@ -99,7 +99,7 @@ def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
 
 @pytest.fixture
 def proxies(loop: Loop, config: MasterConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxies]:
-    monkeypatch.setattr(single_child, "POLICY", NEVER_AGAIN)
+    monkeypatch.setattr(restarted_child, "POLICY", NEVER_AGAIN)
     proxies = Proxies(loop, config, ChildFileWriter(loop, config), lambda _name, _data: None)
     yield proxies
     proxies.kill()

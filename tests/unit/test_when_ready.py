@@ -8,7 +8,7 @@ import pytest
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.when_ready import StartReport
-from pwgrid.master.workers.managed_worker import ManagedWorker
+from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
 
 SHORT = "the host is short of memory"

@@ -23,8 +23,8 @@ from pwgrid.master.policy.recycle_reasons import (
     renewed_after,
 )
 from pwgrid.master.policy.worker_plan import Limits
-from pwgrid.master.workers.managed_worker import ManagedWorker
-from pwgrid.master.workers.workers import Workers
+from pwgrid.master.workers.all_workers import Workers
+from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.runtime.browser_process_tree import Table
 from pwgrid.settings.model import Settings
 

@@ -19,7 +19,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.single_child import SingleChild
+from pwgrid.master.restarted_child import RestartedChild
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import RETIRING, ChildState
 
@@ -34,7 +34,7 @@ Data = dict[str, Any]
 NOBODY_WAITS: Final[Data] = {"waiting": 0, "waitingByRun": []}
 
 
-class ProxyChild(SingleChild):
+class ProxyChild(RestartedChild):
     """Runs one proxy. `on_event(name, data)` is called for each operator's request that it passes on.
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.

@@ -20,7 +20,7 @@ from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
 if TYPE_CHECKING:
-    from pwgrid.master.workers.managed_worker import ManagedWorker
+    from pwgrid.master.workers.one_worker import ManagedWorker
 
 log = structlog.get_logger()
 

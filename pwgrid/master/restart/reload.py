@@ -16,8 +16,8 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
-from pwgrid.master.workers.workers import Workers
 
 log = structlog.get_logger()
 

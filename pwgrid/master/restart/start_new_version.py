@@ -18,7 +18,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_command
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.reload import UPGRADE, Reload
-from pwgrid.master.workers.workers import Workers
+from pwgrid.master.workers.all_workers import Workers
 
 log = structlog.get_logger()
 

@@ -35,7 +35,7 @@ from pwgrid.master.workers.fork_or_adopt_worker import (
     fork_worker,
     times_of,
 )
-from pwgrid.master.workers.managed_worker import ManagedWorker
+from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState

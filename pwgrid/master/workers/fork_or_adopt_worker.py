@@ -17,7 +17,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
 from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
 from pwgrid.master.restart.children_to_adopt import open_child
-from pwgrid.master.workers.managed_worker import ManagedWorker
+from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState

@@ -15,7 +15,7 @@ from pwgrid.master.policy.backoff import Backoff, ChildLife
 from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
 from pwgrid.master.policy.worker_plan import PoolTarget
 from pwgrid.master.workers.event_counts import EventCounts
-from pwgrid.master.workers.managed_worker import ManagedWorker
+from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.settings.pools import PoolSettings
 
 log = structlog.get_logger()
