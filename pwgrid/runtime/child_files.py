@@ -30,7 +30,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # not psutil's boot t
 
 @dataclass(slots=True)
 class ChildState:
-    """One child. `create_time` is in seconds since boot, `forked_at` in monotonic, `started_at` in Unix seconds;
+    """One child. `create_time` is in seconds since boot, `forked_at` in monotonic (of a proxy or Redis its
+    `create_time`), `started_at` in Unix seconds;
     `sessions_until` (monotonic) is how long the sessions of a drain may go on.
 
     `registry`, `settings` and `version` are digests: of the Redis that it uses, and of the settings and the code with

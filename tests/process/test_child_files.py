@@ -14,7 +14,7 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.restart.child_file_writer import AGAIN_S, ChildFileWriter
-from pwgrid.runtime.child_files import read_states
+from pwgrid.runtime.child_files import RETIRING, read_states
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from tests.support.disk import nothing_can_be_written
@@ -100,3 +100,15 @@ def test_what_was_written_before_stays_while_there_is_no_room(
         writer.service("proxy", me)
     assert names(runtime) == [str(os.getpid())]
     assert files(runtime.directory) == [f"{os.getpid()}.json"]
+
+
+def test_a_proxy_that_retires_is_as_old_as_before(
+    runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
+) -> None:
+    me = Child(loop, os.getpid(), -1)
+    writer.service("proxy", me)
+    (listens,) = read_states(runtime.directory)
+    writer.service("proxy", me, status=RETIRING)
+    (retires,) = read_states(runtime.directory)
+    assert (listens.status, retires.status) == ("", RETIRING)
+    assert listens.forked_at == retires.forked_at

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -68,7 +67,8 @@ class ChildFileWriter:
 
     def service(self, kind: ChildKind, child: Child, *, status: str = "") -> None:
         """Write the file of a proxy or of the embedded Redis; `status` is RETIRING for a proxy that retires."""
-        state = self._state(kind, str(child.pid), child, time.monotonic(), self.settings_of(kind))
+        # By its forked_at the next master finds the newest proxy: it stays, however often the file is written.
+        state = self._state(kind, str(child.pid), child, child.create_time, self.settings_of(kind))
         state.status = status
         self._write(state)
 
