@@ -37,7 +37,7 @@ SERVICE_RESTART: Final = 1012
 """The WebSocket close code that has the page connect again, to the next proxy."""
 
 TOKEN_LOOK_S: Final = 1.0
-"""How often the token of who looks is checked again: it may have been revoked."""
+"""How often the token of who looks at a session is checked again: it may have been revoked."""
 
 
 def page_of(request: Request) -> Response | None:
@@ -96,10 +96,7 @@ def live_routes(grid: Proxy) -> APIRouter:
         await socket.accept()
         you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
         async with grid.feed.page() as page:
-            await first_of(
-                *(_send(socket, page, you), _until_gone(socket), page.ended.wait()),
-                _until_refused(partial(operator, socket)),
-            )
+            await first_of(_send(socket, page, you, partial(operator, socket)), _until_gone(socket), page.ended.wait())
         await close_page(socket, SERVICE_RESTART)
 
     @router.websocket("/v1/live/{id}")
@@ -147,11 +144,14 @@ async def _deny(socket: WebSocket, error: Refusal | RegistryUnavailable) -> None
     await socket.send_denial_response(refused(error if isinstance(error, Refusal) else away(error)))
 
 
-async def _send(socket: WebSocket, page: Page, first: bytes) -> None:
-    with contextlib.suppress(WebSocketDisconnect):
+async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:
+    """Until the page is gone, or `check` raises Refusal: it is called before each message, and there is one every 10 s
+    at least (pwgrid/proxy/dashboard/history.py)."""
+    with contextlib.suppress(WebSocketDisconnect, Refusal):
         await send_to_page(socket, first.decode())
         while True:
             message = await page.messages.get()
+            check()
             await send_to_page(socket, message.decode())
 
 
