@@ -24,12 +24,15 @@ log = structlog.get_logger()
 SETTLE_S: Final = 1.0
 """How long a worker that stops waits for a Redis that is away, before it leaves its updates to a proxy."""
 
-RECORD_DELAY_S: Final = 0.01
-"""How long work is put off that only keeps records: each process that wakes up takes time from clients.
+RECORD_DELAY_S: Final = 0.1
+"""How long work is put off at most that only keeps records: each process that wakes up takes time from clients.
 
-- The answer to the proxy and the session's record wait, so that the session's client gets its first answer sooner.
-- The log line of a session's end waits for Redis' answer, but no longer than this, so that the next client of the slot
-  is served sooner."""
+- The answer to the proxy and the session's record wait for the next end of a session, which wakes this process anyway,
+  so that the session's client gets its first answer sooner.
+- Log lines wait for Redis' answer, so that the next client of a slot is served sooner."""
+
+RECORD_AT_ONCE: Final = 32
+"""How many sessions wait for that at most: meanwhile the proxy keeps a descriptor and some KiB for each."""
 
 _AGAIN_S: Final = 0.1
 
@@ -57,8 +60,8 @@ class RegistrySync:
         self._is_due = asyncio.Event()
         self._is_known = False
         self._drain_at: float | None = None
-        self._unlogged: list[dict[str, str]] = []
-        """Ended sessions, as the fields of log lines that are not written yet."""
+        self._unlogged: list[tuple[str, dict[str, str]]] = []
+        """Log lines that are not written yet: events with their fields."""
         self._log_timer: asyncio.TimerHandle | None = None
         registry.client.on_connect(self._is_due.set)
 
@@ -103,23 +106,18 @@ class RegistrySync:
         session.started_at, session.is_served = self._registry.now(), True
 
     def started(self, session: LiveSession) -> None:
-        """Records that the session runs."""
-        self._writer.note(_update(session))
+        """Records and logs that the session runs."""
+        fields = {"session": session.session_id, "client": session.client, **self.named(session.told)}
+        self._note(_update(session), "session_started", fields)
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
-        """Records that the session is over, and calls `on_record` once Redis has that. If this worker dies before, its
-        successor hears of the end again."""
+        """Records and logs that the session is over, and calls `on_record` once Redis has that. If this worker dies
+        before, its successor hears of the end again."""
         status = how_ended(closed.by, closed.reason).value
         end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out, self._drain_at)
-
-        def recorded() -> None:
-            on_record()
-            self._log_ends()  # now, since Redis' answer has woken this process anyway
-
-        self._writer.note(_update(session or LiveSession(closed.session_id), end), recorded)
-        self._unlogged.append({"session": closed.session_id, "status": status, "reason": closed.reason})
-        if self._log_timer is None:
-            self._log_timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._log_ends)
+        update = _update(session or LiveSession(closed.session_id), end)
+        fields = {"session": closed.session_id, "status": status, "reason": closed.reason}
+        self._note(update, "session_ended", fields, on_record)
 
     def lease_started(self, lease: Lease) -> None:
         """Records that the lease was kept."""
@@ -188,20 +186,32 @@ class RegistrySync:
 
     async def close(self) -> None:
         """Writes the last log lines and ends the connection. Idempotent."""
-        self._log_ends()
+        self._write_log()
         await self._registry.close()
+
+    def _note(
+        self, update: SessionUpdate, event: str, fields: dict[str, str], on_record: Callable[[], None] = lambda: None
+    ) -> None:
+        def recorded() -> None:
+            on_record()
+            self._write_log()  # now, since Redis' answer has woken this process anyway
+
+        self._writer.note(update, recorded)
+        self._unlogged.append((event, fields))
+        if self._log_timer is None:
+            self._log_timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._write_log)
 
     def _on_kept(self, update: SessionUpdate) -> None:
         if update.end is not None:
             self._on_untold()
 
-    def _log_ends(self) -> None:
+    def _write_log(self) -> None:
         if self._log_timer is not None:
             self._log_timer.cancel()
             self._log_timer = None
         unlogged, self._unlogged = self._unlogged, []
-        for each in unlogged:
-            log.info("session_ended", **each)
+        for event, fields in unlogged:
+            log.info(event, **fields)
 
     async def _register(self) -> None:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())

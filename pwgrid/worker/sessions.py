@@ -17,7 +17,7 @@ from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff_server import Answer, HandoffServer
 from pwgrid.worker.leases import End, Leases
 from pwgrid.worker.policy.admission import Offer
-from pwgrid.worker.registry_sync import RECORD_DELAY_S, RegistrySync
+from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import NAMES, LiveSession, Slots
 
 log = structlog.get_logger()
@@ -81,12 +81,14 @@ class Sessions:
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
-        self._record_taken()
+        if closed.session_id in self._taken:
+            self._record_taken()  # its start comes before its end
         session = self._slots.free(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
         self._registry_sync.ended(closed, session, on_record)
+        self._record_taken()  # with it: this process and Redis are awake now
         if session is not None and session.trace:
             self._tell_over(closed, session)
         self.leases.disconnected(closed.session_id, End(closed.by, closed.reason))
@@ -157,7 +159,9 @@ class Sessions:
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
                 self._registry_sync.mark_served(session)
             self._taken[session_id] = answer, time.monotonic()
-            if self._timer is None:
+            if len(self._taken) >= RECORD_AT_ONCE:
+                self._record_taken()
+            elif self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._record_taken)
 
         handed_over.add_done_callback(settled)
@@ -185,16 +189,17 @@ class Sessions:
 
     def _record_taken(self) -> None:
         """Answers the proxies of sessions that the browser server has, and records these sessions."""
-        if self._timer is None:
+        if not self._taken:
             return
-        self._timer.cancel()
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         taken, self._taken = self._taken, {}
         for session_id, (answer, served_at) in taken.items():
             answer(None, served_at)
             session = self._slots.live.get(session_id)
-            client, told = (session.client, session.told) if session else ("gone already", {})
-            log.info("session_started", session=session_id, client=client, **self._registry_sync.named(told))
-            if session is not None:
+            if session is None:
+                log.info("session_started", session=session_id, client="gone already")
+            else:
                 self._registry_sync.started(session)
         self._on_served()

@@ -72,6 +72,7 @@ async def raw_session(
     """A client that only does what it is told: its end of a socket pair whose other end was handed over."""
     client, handed = socket.socketpair()
     client.setblocking(False)
+    handed.setblocking(False)  # as the proxy's are: what is not sent at once must not hold the browser server up
     await watched.server.hand_over(offer(session_id, headers, early), handed)
     handed.close()
     return client
@@ -171,6 +172,20 @@ async def test_a_session_is_over_when_its_client_says_goodbye_though_its_socket_
                 closed = await watched.next_closed()
             assert (await read_to_end(client)).endswith(b"\x88\x02\x03\xe8")  # the server's own close frame, 1000
     assert (closed.by, closed.reason) == ("client", "client disconnected")
+
+
+async def test_a_session_is_over_when_its_client_says_goodbye_though_it_reads_nothing() -> None:
+    async with browser_server() as watched:
+        with await raw_session(watched) as client:
+            # More pongs than both sockets' buffers hold, so that the server's own close frame stays in a queue.
+            await asyncio.get_running_loop().sock_sendall(client, PING * 5_000 + GOODBYE)
+            async with asyncio.timeout(WS_CLOSE_S / 2):
+                closed = await watched.next_closed()
+            assert (closed.by, closed.reason, closed.bytes_in) == (
+                *("client", "client disconnected"),
+                len(PING) * 5_000 + len(GOODBYE),
+            )
+    assert watched.closed.empty()  # it is not reported again when its socket ends
 
 
 # Limits of a session

@@ -41,7 +41,7 @@ const sessions = new Map(); // session id -> Session
 const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
-const home = { options, isStopping: () => stopping !== null, onClosed }; // what every session gets
+const home = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
 
 // ---------------------------------------------------------------------------------------------------------------- IPC
 
@@ -126,7 +126,7 @@ function requestOf(url, headers, socket) {
   return request;
 }
 
-function onClosed(session, report) {
+function onOver(session, report) {
   sessions.delete(session.id);
   const message = { say: 'closed', idx: ++closedIdx, session: session.id, ...report };
   unacknowledged.set(message.idx, message);

@@ -13,7 +13,7 @@ const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use conne
 const kSession = Symbol('session'); // property of a socket
 
 class Session {
-  // `home`: { options, isStopping(), onClosed(session, report) }
+  // `home`: { options, isStopping(), onOver(session, report) }
   constructor(id, socket, home) {
     this.id = id;
     this.home = home;
@@ -31,6 +31,7 @@ class Session {
     this.silentPings = 0;
     this.pinged = { read: 0, queued: 0, delivered: 0 };
     this.timer = null;
+    this.isOver = false;
     socket[kSession] = this;
     socket.on('error', error => { this.errno = error.code; });
     socket.once('close', () => this.closed());
@@ -57,6 +58,7 @@ class Session {
         // Its slot is free as soon as the client has said goodbye: `ws` would wait up to 30 s for its end of the socket.
         this.socket.once('finish', () => this.socket.destroy());
         close.call(ws, code, text);
+        this.over();
       } else if (!this.reason)
         this.endedByPlaywright(code);
     };
@@ -116,8 +118,16 @@ class Session {
   closed() {
     clearTimeout(this.timer);
     this.client?.gone();
+    this.over();
+  }
+
+  // Reports the end, once. The socket may still be open, if the client has said goodbye.
+  over() {
+    if (this.isOver)
+      return;
+    this.isOver = true;
     const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
-    this.home.onClosed(this, {
+    this.home.onOver(this, {
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
       by: this.by || 'client', reason: this.reason || (lost ? 'connection lost' : 'client disconnected'),
     });
