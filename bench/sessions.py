@@ -116,6 +116,6 @@ BENCH = Bench(
     "connect, context, page, goto (a data URL), close with Playwright's own client. Both sides have one browser "
     "of the same executable; the grid's worker has its default of five slots, so a slot's way back is in the "
     f"figure too. There are {PAIRS} pairs of a fresh server and a fresh grid, since one browser is up to 4 % faster "
-    "than another of the same executable for as long as it lives: the ratio of rates is the mean of the pairs' medians.",
+    "than another of the same executable for as long as it lives: the ratio of rates is the mean of pairs' medians.",
     run,
 )
