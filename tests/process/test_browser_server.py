@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -185,6 +186,9 @@ async def test_a_session_is_over_when_its_client_says_goodbye_though_it_reads_no
                 *("client", "client disconnected"),
                 len(PING) * 5_000 + len(GOODBYE),
             )
+            hung_up = select.poll()
+            hung_up.register(client, 0)  # the end of the connection alone, since this client reads nothing
+            assert await asyncio.to_thread(hung_up.poll, WS_CLOSE_S / 2 * 1000)
     assert watched.closed.empty()  # it is not reported again when its socket ends
 
 

@@ -4,7 +4,7 @@
 // ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
 'use strict';
 
-const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer it
+const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer or read it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
 const GOING_AWAY = 1001;
 const INTERNAL_ERROR = 1011;
@@ -56,7 +56,9 @@ class Session {
     ws.close = (code, text) => {
       if (ws._closeFrameReceived) {
         // Its slot is free as soon as the client has said goodbye: `ws` would wait up to 30 s for its end of the socket.
+        // Playwright removes what the client has made when the socket ends.
         this.socket.once('finish', () => this.socket.destroy());
+        this.timer ??= setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
         close.call(ws, code, text);
         this.over();
       } else if (!this.reason)
