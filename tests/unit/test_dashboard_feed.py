@@ -149,6 +149,26 @@ async def test_where_nobody_has_a_session_it_is_looked_at_again_once_a_client_co
         assert (await told(page))["set"]["grid"]["active"] == 0  # nobody has told of that
 
 
+async def test_short_sessions_that_no_look_finds_are_no_reason_to_look_at_each_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TICK_S", 3600)
+    monkeypatch.setattr(module, "IDLE_TICK_S", 3600)
+    grid = Grid()
+    feed = made(grid)
+    async with feed.page() as page:
+        await told(page)
+        await asyncio.sleep(0)
+        grid.registry.records["s"] = record("s", "completed")
+        feed.client_came()
+        assert (await told(page))["set"]["sessions"].keys() == {"s"}
+        await asyncio.sleep(0)
+        grid.registry.records["t"] = record("t", "completed")
+        feed.client_came()
+        await asyncio.sleep(0.05)
+        assert page.messages.empty()  # it is told with the next tick
+
+
 async def test_a_second_page_is_told_everything_at_once_and_the_first_nothing_again() -> None:
     feed = made(Grid())
     async with feed.page() as page:

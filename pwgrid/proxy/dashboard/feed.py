@@ -81,7 +81,8 @@ class Feed:
         self._ask_status_at = 0.0
         self._news = asyncio.Event()
         self._is_idle = False
-        """Whether nobody has a session or waits: whatever changes then is reported, but for workers' memory."""
+        """Whether nobody has a session, has had one since the look before, or waits: whatever changes then is reported,
+        but for workers' memory."""
         self._sampled = (0, 0)
         """How many connects and refusals there were at the last sample."""
 
@@ -152,11 +153,15 @@ class Feed:
             self.close()
 
     async def _produce(self) -> None:
+        before: Activity | None = None
         while True:
             await self._look_at_registry(with_sessions=True)
             await self._look_at_master()
             is_changed = self._tell()
-            self._is_idle = not any(self._activity.active.values()) and self._grid.queue.waiting() == 0
+            nobody = not any(self._activity.active.values()) and self._grid.queue.waiting() == 0
+            # Where short sessions come and go, a look may find none of them.
+            self._is_idle = nobody and before in (None, self._activity)
+            before = self._activity
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_TICK_S if self._is_idle else TICK_S if is_changed else QUIET_TICK_S):
                     await self._news.wait()
