@@ -22,14 +22,9 @@ from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect import make_refusals, parse_head
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff import HandoffFailure, OfferTooLarge, Served, clear_marks, may_be_served
-from pwgrid.proxy.policy.accept_or_refuse import (
-    LeasePath,
-    Wanted,
-    browser_server_headers,
-    decide,
-)
+from pwgrid.proxy.policy.accept_or_refuse import LeasePath, Wanted, browser_server_headers, decide
 from pwgrid.proxy.policy.access import Address
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
@@ -115,8 +110,8 @@ class ConnectingClient(asyncio.Protocol):
         """Serves the client, or raises what it gets instead."""
         peer = self._peer[0] if self._peer else ""
         wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
-        if wanted.lease is not None:  # its worker decides, even while the grid takes no others
-            await self._serve_with_lease(wanted.lease, request.headers)
+        if isinstance(wanted, LeasePath):  # its worker decides, even while the grid takes no others
+            await self._serve_with_lease(wanted, request.headers)
         elif (closed := self._gateway.closed()) is not None:
             raise closed
         else:
@@ -142,18 +137,19 @@ class ConnectingClient(asyncio.Protocol):
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:
             await self._check_endpoint(wanted, wanted.worker_id)
-        compression = self._may_compress()
-        passed_on = {"client": ticket.client, "headers": browser_server_headers(headers, compression=compression)}
+        passed_on = self._passed_on(headers)
         if ticket.fields:
             passed_on["told"] = ticket.told()
         if self._attempt is not None:
             self._attempt.asks(ticket)
-            passed_on["trace"] = self._attempt.traceparent()
         while True:
             worker_id = await gateway.slot(ticket, self._attempt)
             since = time.monotonic()
-            outcome = await self._hand_over(ticket, worker_id, passed_on)
-            self._trace_handoff(since, worker_id, outcome)
+            try:
+                outcome = await self._offer(worker_id, ticket.session_id, passed_on)
+            except (ClientGone, Refusal):
+                await gateway.selector.give_back(ticket)
+                raise
             if isinstance(outcome, Served):
                 gateway.figures.phases[ticket.browser_type, ticket.pool].handoff.observe(max(0.0, outcome.at - since))
                 log.debug("handed_off", session=ticket.session_id)
@@ -171,24 +167,14 @@ class ConnectingClient(asyncio.Protocol):
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
         gateway = self._gateway
-        compression = self._may_compress()
-        request = {
-            "client": _text(self._peer),
-            "headers": browser_server_headers(headers, compression=compression),
-            "lease": [lease.lease_id, lease.secret],
-        }
+        passed_on = {**self._passed_on(headers), "lease": [lease.lease_id, lease.secret]}
         if self._attempt is not None:
             self._attempt.asks_of(gateway.roster.workers.get(lease.worker_id))
-            request["trace"] = self._attempt.traceparent()
         until = self._loop.time() + SUCCESSOR_S
         reason = ""
         while True:
-            if self._is_gone or self._transport.is_closing():
-                raise ClientGone
             session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
-            since = time.monotonic()
-            outcome = await self._offer(lease.worker_id, session_id, request)
-            self._trace_handoff(since, lease.worker_id, outcome)
+            outcome = await self._offer(lease.worker_id, session_id, passed_on)
             if isinstance(outcome, Served) or await may_be_served(self._sock, outcome):
                 break
             log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
@@ -198,6 +184,14 @@ class ConnectingClient(asyncio.Protocol):
             if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
                 raise make_refusals.lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
         self._let_go(lease.worker_id, session_id, outcome)
+
+    def _passed_on(self, headers: Headers) -> dict[str, object]:
+        """Returns what any worker gets of this client."""
+        sent_on = browser_server_headers(headers, compression=self._may_compress())
+        passed_on: dict[str, object] = {"client": _text(self._peer), "headers": sent_on}
+        if self._attempt is not None:
+            passed_on["trace"] = self._attempt.traceparent()
+        return passed_on
 
     def _may_compress(self) -> bool:
         """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
@@ -216,11 +210,6 @@ class ConnectingClient(asyncio.Protocol):
         if self._attempt is not None:
             self._attempt.served(worker_id, session_id, _until(outcome))
 
-    def _trace_handoff(self, since: float, worker_id: str, outcome: Served | HandoffFailure) -> None:
-        if self._attempt is not None:
-            reason = None if isinstance(outcome, Served) else outcome.reason
-            self._attempt.offered("handoff", since, _until(outcome), worker_id, reason)
-
     async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
         """Raises Refusal unless the path has the secret of the worker's registered endpoint."""
         endpoint = await self._gateway.selector.endpoint_of(wanted.browser_type, worker_id)
@@ -228,30 +217,25 @@ class ConnectingClient(asyncio.Protocol):
         if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
 
-    async def _hand_over(
-        self, ticket: Ticket, worker_id: str, passed_on: Mapping[str, object]
-    ) -> Served | HandoffFailure:
-        """Offers the client to the worker. Returns once that has it, or why it has not."""
-        if self._is_gone or self._transport.is_closing():
-            await self._gateway.selector.give_back(ticket)
-            raise ClientGone
-        try:
-            return await self._offer(worker_id, ticket.session_id, passed_on)
-        except Refusal:
-            await self._gateway.selector.give_back(ticket)
-            raise
-
     async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> Served | HandoffFailure:
-        """As `_hand_over`. Raises Refusal for an offer that is too large."""
+        """Offers the client to the worker. Returns once that has it, or why it has not. Raises ClientGone, or Refusal
+        for an offer that is too large."""
+        if self._is_gone or self._transport.is_closing():
+            raise ClientGone
         # From here the browser server reads this socket; a byte that the proxy reads would be missing there.
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
         request = {**passed_on, "early": self._early.decode("latin-1")}
+        since = time.monotonic()
         try:
-            return await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
+            outcome = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
         except OfferTooLarge:
-            raise make_refusals.too_much_before_the_answer() from None
+            raise bad_handshake("too much comes behind it before it is answered") from None
+        if self._attempt is not None:
+            reason = None if isinstance(outcome, Served) else outcome.reason
+            self._attempt.offered("handoff", since, _until(outcome), worker_id, reason)
+        return outcome
 
     async def _is_served_all_the_same(self, ticket: Ticket, worker_id: str, failure: HandoffFailure) -> bool:
         """Returns whether the client of a failed handoff is served nevertheless. If not, gives the slot back, so that

@@ -80,15 +80,6 @@ def lease_not_served(reason: str, *, is_known: bool) -> Refusal:
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 
 
-def too_much_before_the_answer() -> Refusal:
-    """400: no worker could read what this client has sent."""
-    return Refusal(
-        400,
-        "bad WebSocket handshake: too much comes behind it before it is answered",
-        reason=RefusalReason.BAD_HANDSHAKE,
-    )
-
-
 def no_place(ticket: Ticket, settings: Settings, why: NoPlace) -> Refusal:
     """503: the line is full, or no slot came free in time. The body has the reason, the length of the line, and the
     position that the client had in it, or would have."""

@@ -16,7 +16,7 @@ from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check
 from pwgrid.proxy.policy.choose_pool import OfferedPool, asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.ignored_launch_options import not_heeded
 from pwgrid.proxy.policy.labels_and_run_names import Offered, run_name
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
@@ -73,7 +73,6 @@ class Wanted:
     endpoint_path: str | None = None
     not_heeded: tuple[str, ...] = ()
     identity: Identity = ANYBODY
-    lease: LeasePath | None = None
     labels: str = ""
     """The label key that the client asks for."""
     name: str = ""
@@ -82,8 +81,8 @@ class Wanted:
     """The pool's label key that serves `labels`."""
 
 
-def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> Wanted:
-    """Returns what this upgrade request asks for. Raises Refusal.
+def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> Wanted | LeasePath:
+    """Returns what this upgrade request asks for, or the lease that it comes with. Raises Refusal.
 
     `local` is the address that the client has connected to, `peer` the client's host.
     """
@@ -120,21 +119,20 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     ignored = not_heeded(headers, parameters, offered.options)
     worker_id, endpoint_path = (named["id"], path) if named else (None, None)
     said = (labels, name, str(labelled or ""))
-    return Wanted(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, None, *said)
+    return Wanted(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
 
 
-def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> Wanted:
+def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> LeasePath:
     """Decides for a client with a lease. The secret in its path replaces a token, and its version is not checked."""
     policy.access.check_host(request.headers, local)
     check_origin(request.headers, policy.access.allowed_origins)
     _check_handshake(request)
-    client = _client_browser(request.headers)
-    for browser_type in BROWSER_TYPES:
-        if browser_type == lent["type"]:
-            if client not in (None, browser_type):
-                raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
-            return Wanted(browser_type, "", lease=LeasePath(lent["worker"], lent["id"], lent["secret"]))
-    raise Refusal(400, f"unknown browser {lent['type'][:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
+    browser_type, client = lent["type"], _client_browser(request.headers)
+    if browser_type not in BROWSER_TYPES:
+        raise Refusal(400, f"unknown browser {browser_type[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
+    if client not in (None, browser_type):
+        raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
+    return LeasePath(lent["worker"], lent["id"], lent["secret"])
 
 
 def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:
@@ -172,9 +170,7 @@ def _check_handshake(request: Request) -> None:
     if is_usual_handshake(request):
         return
     if len(request.headers.get_all("upgrade")) > 1:
-        raise Refusal(
-            400, "bad WebSocket handshake: there is more than one Upgrade header", reason=RefusalReason.BAD_HANDSHAKE
-        )
+        raise bad_handshake("there is more than one Upgrade header")
     try:
         _HANDSHAKE.process_request(request)
     except InvalidHandshake as invalid:
@@ -188,12 +184,8 @@ def _check_handshake(request: Request) -> None:
         "Sec-WebSocket-Version": "Sec-WebSocket-Version must be 13",
     }
     name = error.name if isinstance(error, InvalidHeader) else ""
-    raise Refusal(
-        400,
-        f"bad WebSocket handshake: {sentences.get(name, str(error))}",
-        headers=(("Sec-WebSocket-Version", "13"),) if name == "Sec-WebSocket-Version" else (),
-        reason=RefusalReason.BAD_HANDSHAKE,
-    )
+    headers = (("Sec-WebSocket-Version", "13"),) if name == "Sec-WebSocket-Version" else ()
+    raise bad_handshake(sentences.get(name, str(error)), headers)
 
 
 def _client_version(headers: Headers) -> str | None:

@@ -67,6 +67,10 @@ class Refusal(Exception):
         self.details = details or {}
 
 
+def bad_handshake(error: str, headers: tuple[tuple[str, str], ...] = ()) -> Refusal:
+    return Refusal(400, f"bad WebSocket handshake: {error}", headers=headers, reason=RefusalReason.BAD_HANDSHAKE)
+
+
 def come_back(after_s: int, status: int, error: str, reason: RefusalReason | None = None) -> Refusal:
     """Makes a refusal that says when to try again."""
     return Refusal(
