@@ -104,9 +104,7 @@ class Proxy:
         self.handoffs = Handoffs(boot.runtime, self.selector)
         self.access = access_of(boot)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
-        self.gateway = Gateway(
-            self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness.shortage
-        )
+        self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness)
         if traces is not None:
             self.gateway.traces = ClientTraces(traces, self.settings.log_run_names)
             self.handoffs.on_session_over = self.gateway.traces.session_over

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.policy.why_pool_cannot_serve import Candidate, why_cannot_serve
-from pwgrid.proxy.roster import Roster
-from pwgrid.registry.records import RegistrySnapshot
+from pwgrid.common.plural import counted
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.proxy.roster import PoolView, Roster
+from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -55,15 +57,28 @@ class Readiness:
         pool = self._roster.pools.get(name)
         if pool is None:  # removed during the look at Redis
             return None
-        now = math.floor(self._registry.now())
-        candidates = [
-            Candidate(
-                worker.status,
-                now - math.floor(worker.last_heartbeat),
-                found.lifetime.get(field, 0),
-                bool(worker.ws_endpoint),
-            )
-            for field, worker in found.workers.items()
-            if (worker.pool, worker.browser_type) == (name, pool.browser_type)
-        ]
-        return why_cannot_serve(name, candidates, pool.lifetime, self._stale_s)
+        return why_cannot_serve(found, pool, self._registry.now(), self._stale_s)
+
+
+def why_cannot_serve(found: RegistrySnapshot, pool: PoolView, now: float, stale_s: float) -> str | None:
+    """Returns why a selection would choose no worker of this pool even if all slots were free, by the rule of
+    lua/selector.lua; None when it would choose one."""
+    obstacles = [
+        _obstacle(worker, found.lifetime.get(field, 0), pool.lifetime, now, stale_s)
+        for field, worker in found.workers.items()
+        if (worker.pool, worker.browser_type) == (pool.name, pool.browser_type)
+    ]
+    if None in obstacles:
+        return None
+    listed = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
+    return f"no {pool.name} worker can be chosen: in Redis {listed or 'none is registered'}"
+
+
+def _obstacle(worker: WorkerRecord, lifetime: int, max_lifetime: int, now: float, stale_s: float) -> str | None:
+    if worker.status != WorkerStatus.AVAILABLE:
+        return worker.status or "without a status"
+    if math.floor(now) - math.floor(worker.last_heartbeat) > stale_s:
+        return f"without a heartbeat for over {stale_s:g} s"
+    if lifetime >= max_lifetime:
+        return f"used up (cluster:lifetime_connections says {counted(max_lifetime, 'session')} or more)"
+    return None if worker.ws_endpoint else "without an endpoint"

@@ -103,7 +103,7 @@ async def test_a_client_that_is_tried_again_counts_once_among_those_that_stood_i
     leases = Leases(None, chosen, chosen, RegistryUnavailable("Redis is away"))
     selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), ticket("appa")
     readiness = Readiness(Settings(), roster(), cast(Registry, leases))
-    gateway = Gateway(Settings(), roster(), selector, cast(Handoffs, None), Access(), readiness.shortage)
+    gateway = Gateway(Settings(), roster(), selector, cast(Handoffs, None), Access(), readiness)
     waits = asyncio.create_task(gateway.slot(asks))
     while not selector.queue.waiting() or selector.queue._serving:
         await asyncio.sleep(0)

@@ -3,7 +3,7 @@ counts. Knows no single client."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,7 @@ from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
 from pwgrid.proxy.select.selector import Selector
@@ -61,8 +62,7 @@ class Gateway:
     selector: Selector
     handoffs: Handoffs
     access: Access
-    shortage: Callable[[str], Awaitable[str | None]]
-    """Returns why a pool can take no session at all; None when it can once a slot is free."""
+    readiness: Readiness
     counts: Counts = field(default_factory=Counts)
     figures: ConnectFigures = field(default_factory=ConnectFigures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
@@ -106,7 +106,7 @@ class Gateway:
         except NoPlace as why:
             if isinstance(why, WaitedTooLong) and (at_cap := await self.selector.caps_reached(ticket)):
                 raise make_refusals.cap_reached(at_cap[0], ticket.caps[at_cap[0]], why) from None
-            if isinstance(why, WaitedTooLong) and (reason := await self.shortage(ticket.pool)) is not None:
+            if isinstance(why, WaitedTooLong) and (reason := await self.readiness.shortage(ticket.pool)) is not None:
                 raise make_refusals.no_capacity(reason) from None
             raise make_refusals.no_place(ticket, self.settings, why) from None
         finally:
