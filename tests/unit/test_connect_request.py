@@ -13,6 +13,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
+from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.accept_or_refuse import (
     LeasePath,
     Policy,
@@ -22,9 +23,9 @@ from pwgrid.proxy.policy.accept_or_refuse import (
     is_usual_handshake,
 )
 from pwgrid.proxy.policy.access import Access, Address
-from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.roster import PoolView
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
@@ -35,7 +36,13 @@ HANDSHAKE = [
     ("sec-websocket-version", "13"),
 ]
 Pairs = list[tuple[str, str]]
-CHROMIUM_AND_FIREFOX = {"chromium": OfferedPool("chromium"), "firefox": OfferedPool("firefox")}
+
+
+def pools(*given: tuple[str, BrowserType], **options: object) -> dict[str, PoolView]:
+    return {name: PoolView(name, browser_type, 1, 1, None, options=options) for name, browser_type in given}
+
+
+CHROMIUM_AND_FIREFOX = pools(("chromium", "chromium"), ("firefox", "firefox"))
 
 
 def policy(**changes: object) -> Policy:
@@ -317,10 +324,8 @@ def test_what_is_no_websocket_handshake_is_told_what_this_is() -> None:
 
 
 POOLS = {
-    "appa": OfferedPool("chromium", {"headless": False}),
-    "appb": OfferedPool("chromium"),
-    "chromium": OfferedPool("chromium"),
-    "foxes": OfferedPool("firefox"),
+    **pools(("appa", "chromium"), headless=False),
+    **pools(("appb", "chromium"), ("chromium", "chromium"), ("foxes", "firefox")),
 }
 
 
@@ -361,9 +366,9 @@ def test_a_pool_that_is_not_there_or_contradicts_the_client_is_refused(target: s
 def test_launch_options_are_held_against_those_of_the_pool() -> None:
     asked = headers(("x-playwright-launch-options", '{"headless": false}'))
     assert decided("/?pool=appa", asked, policy(pools=POOLS)).not_heeded == ()
-    assert decided(
-        "/?pool=appb", asked, policy(pools={"appb": OfferedPool("chromium", {"headless": True})})
-    ).not_heeded == ("headless",)
+    assert decided("/?pool=appb", asked, policy(pools=pools(("appb", "chromium"), headless=True))).not_heeded == (
+        "headless",
+    )
 
 
 LABELS = Offered({parse("AppA:Chromium:UAT"): "appa", parse("AppB:Firefox:UAT"): "foxes"})

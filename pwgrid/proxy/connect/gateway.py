@@ -4,7 +4,7 @@ counts. Knows no single client."""
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
@@ -14,7 +14,6 @@ from pwgrid.proxy.connect.handoff import Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.accept_or_refuse import Policy
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.policy.choose_pool import OfferedPool
 from pwgrid.proxy.policy.label_match import Switches
 from pwgrid.proxy.policy.labels_and_run_names import Offered
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
@@ -83,9 +82,7 @@ class Gateway:
             self._policy = Policy(
                 # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
-                pools={
-                    name: OfferedPool(pool.browser_type, {**pool.options, **sandbox}) for name, pool in offered.items()
-                },
+                pools={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in offered.items()},
                 versions=self.roster.versions(),
                 access=self.access,
                 labels=Offered(self.roster.label_keys(), switches),

@@ -13,10 +13,11 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
-from pwgrid.proxy.policy.choose_pool import OfferedPool, asked_browser_type, asked_pool, choose_pool
+from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.ignored_launch_options import not_heeded
 from pwgrid.proxy.policy.labels_and_run_names import Offered, run_name
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
+from pwgrid.proxy.roster import PoolView
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
 
@@ -44,7 +45,7 @@ class Policy:
     """What the grid allows and offers now. `pools` are by name, in the order of the configuration."""
 
     default_browser_type: BrowserType
-    pools: Mapping[str, OfferedPool]
+    pools: Mapping[str, PoolView]
     versions: frozenset[str]
     """Playwright major.minor of the available workers; empty when none is known yet."""
     access: Access = field(default_factory=Access)

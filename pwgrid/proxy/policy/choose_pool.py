@@ -1,25 +1,17 @@
 """Decides which pool a client gets, from what its upgrade request names: a pool, a browser type, a label key."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from websockets.datastructures import Headers
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedPool:
-    """A pool that wants workers. `options` are its browsers' launch options, which clients may ask for, too."""
-
-    browser_type: BrowserType
-    options: Mapping[str, object] = field(default_factory=dict)
+from pwgrid.proxy.roster import PoolView
 
 
 def choose_pool(
-    pools: Mapping[str, OfferedPool],
+    pools: Mapping[str, PoolView],
     default: BrowserType,
     identity: Identity,
     *,
@@ -52,7 +44,7 @@ def choose_pool(
     raise _no_such_browser(f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more")
 
 
-def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, OfferedPool]) -> str | None:
+def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:
     """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name."""
     named = {value.lower() for name, value in parameters if name == "pool"}
     if len(named) > 1:
