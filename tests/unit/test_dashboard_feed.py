@@ -88,7 +88,7 @@ class Grid:
         self.gateway = SimpleNamespace(counts=Counts())
         self.settings = Settings()
         self.master = Master()
-        self.queue = Queue(self._never, self._never, 0)
+        self.queue = Queue(self._never, self._never, Settings(max_queue=0))
 
     async def _never(self, _ticket: Ticket) -> None:
         raise AssertionError("nobody stands in line")

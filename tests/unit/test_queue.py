@@ -7,6 +7,7 @@ import pytest
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.select.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
+from pwgrid.settings.model import Settings
 
 FOREVER = float("inf")
 
@@ -39,11 +40,15 @@ class Slots:
 
 
 def ticket(name: str, *, deadline: float = FOREVER, browser_type: BrowserType = "chromium") -> Ticket:
-    return Ticket(name, browser_type, None, "client", deadline)
+    return Ticket(name, browser_type, browser_type, None, "client", deadline)
 
 
 def of_run(name: str, run: str, *, token: str = "", borrows: bool = False) -> Ticket:
-    return Ticket(name, "chromium", None, "client", FOREVER, run=run, token=token, borrows=borrows)
+    return Ticket(name, "chromium", "chromium", None, "client", FOREVER, run=run, token=token, borrows=borrows)
+
+
+def queue_of(slots: Slots, **settings: int) -> Queue:
+    return Queue(slots.select, slots.give_back, Settings(**settings))
 
 
 async def stand_in_line(queue: Queue, *tickets: Ticket) -> list[asyncio.Task[str]]:
@@ -64,12 +69,12 @@ async def until_all_are_served(queue: Queue) -> None:
 
 async def test_a_free_slot_is_given_at_once() -> None:
     slots = Slots(1)
-    assert await Queue(slots.select, slots.give_back, 10).acquire(ticket("a")) == "w"
+    assert await queue_of(slots).acquire(ticket("a")) == "w"
 
 
 async def test_slots_that_come_free_go_to_those_who_came_first() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     tasks = await stand_in_line(queue, ticket("a"), ticket("b"), ticket("c"))
     slots.free = 2
     queue.wake("chromium")
@@ -82,7 +87,7 @@ async def test_slots_that_come_free_go_to_those_who_came_first() -> None:
 async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
     """It tells of free slots only while it knows that somebody has asked in vain since the last one."""
     slots = Slots(0)
-    queue, asked = Queue(slots.select, slots.give_back, 10), slots.asked
+    queue, asked = queue_of(slots), slots.asked
     tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -97,7 +102,7 @@ async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
 
 async def test_who_has_asked_in_vain_stands_in_line_without_another_question() -> None:
     slots = Slots(0)
-    queue, asked = Queue(slots.select, slots.give_back, 10), slots.asked
+    queue, asked = queue_of(slots), slots.asked
     (task,) = await stand_in_line(queue, ticket("a"))
     await until_all_are_served(queue)
     assert asked == ["a"]
@@ -109,7 +114,7 @@ async def test_who_has_asked_in_vain_stands_in_line_without_another_question() -
 
 async def test_a_newcomer_does_not_pass_those_who_wait() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     first = await stand_in_line(queue, ticket("a"))
     slots.free = 1  # free, but nobody has been woken yet
     second = asyncio.create_task(queue.acquire(ticket("b")))
@@ -120,7 +125,7 @@ async def test_a_newcomer_does_not_pass_those_who_wait() -> None:
 
 async def test_a_slot_that_comes_free_between_the_answer_and_the_line_is_not_missed() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     slots.gate.clear()
     task = asyncio.create_task(queue.acquire(ticket("a")))
     await asyncio.sleep(0)  # the registry has decided "none" and its answer is on the way
@@ -132,7 +137,7 @@ async def test_a_slot_that_comes_free_between_the_answer_and_the_line_is_not_mis
 
 async def test_a_wake_up_while_the_line_is_served_serves_it_again() -> None:
     slots = Slots(1)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     slots.free = 0
     tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
     slots.gate.clear()
@@ -153,7 +158,7 @@ async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_n
         happened.append(f"asked for {ticket.session_id}")
         return await slots.select(ticket)
 
-    queue = Queue(select, slots.give_back, 10)
+    queue = Queue(select, slots.give_back, Settings())
 
     async def client(ticket: Ticket) -> None:
         await queue.acquire(ticket)
@@ -174,8 +179,8 @@ async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_n
 
 async def test_who_waits_for_a_cap_is_asked_for_when_a_slot_comes_free_in_any_pool() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
-    capped = Ticket("a", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
+    queue = queue_of(slots)
+    capped = Ticket("a", "chromium", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
     tasks = await stand_in_line(queue, capped, ticket("b"))
     slots.free = 1
     queue.wake("firefox")
@@ -190,9 +195,9 @@ async def test_who_waits_for_a_cap_is_asked_for_when_a_slot_comes_free_in_any_po
 
 async def test_room_under_a_cap_between_the_answer_and_the_line_is_not_missed_in_any_pool() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     slots.gate.clear()
-    capped = Ticket("a", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
+    capped = Ticket("a", "chromium", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
     task = asyncio.create_task(queue.acquire(capped))
     await asyncio.sleep(0)  # the registry has decided "none" and its answer is on the way
     slots.free = 1
@@ -204,8 +209,8 @@ async def test_room_under_a_cap_between_the_answer_and_the_line_is_not_missed_in
 
 async def test_who_may_have_no_slot_any_more_hears_so_at_its_turn_and_takes_none() -> None:
     slots, refusal = Slots(0), ValueError("revoked")
-    queue = Queue(slots.select, slots.give_back, 10)
-    revoked = Ticket("a", "chromium", None, "client", FOREVER)
+    queue = queue_of(slots)
+    revoked = Ticket("a", "chromium", "chromium", None, "client", FOREVER)
     tasks = await stand_in_line(queue, revoked, ticket("b"))
     await until_all_are_served(queue)
     revoked.refusal = lambda: refusal
@@ -218,7 +223,7 @@ async def test_who_may_have_no_slot_any_more_hears_so_at_its_turn_and_takes_none
 
 async def test_types_wait_in_lines_of_their_own() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     tasks = await stand_in_line(queue, ticket("a"), ticket("b", browser_type="firefox"))
     slots.free = 1
     queue.wake("firefox")
@@ -229,7 +234,7 @@ async def test_types_wait_in_lines_of_their_own() -> None:
 
 async def test_who_cannot_be_served_does_not_hold_up_who_can() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     picky = ticket("picky")
     picky.excluded.add("w")
     tasks = await stand_in_line(queue, picky, ticket("b"))
@@ -242,7 +247,7 @@ async def test_who_cannot_be_served_does_not_hold_up_who_can() -> None:
 
 async def test_the_wait_ends_at_the_deadline_and_leaves_the_line() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     with pytest.raises(WaitedTooLong):
         await queue.acquire(ticket("a", deadline=asyncio.get_running_loop().time()))
     assert queue.waiting() == 0
@@ -250,7 +255,7 @@ async def test_the_wait_ends_at_the_deadline_and_leaves_the_line() -> None:
 
 async def test_a_slot_that_is_granted_in_the_turn_of_the_deadline_is_taken() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     loop = asyncio.get_running_loop()
     late = ticket("a", deadline=loop.time() + 0.02)
     (task,) = await stand_in_line(queue, late)
@@ -261,7 +266,7 @@ async def test_a_slot_that_is_granted_in_the_turn_of_the_deadline_is_taken() -> 
 
 async def test_who_is_refused_in_the_turn_of_the_deadline_is_told_why() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     late = ticket("a", deadline=asyncio.get_running_loop().time() + 0.02)
     (task,) = await stand_in_line(queue, late)
     in_the_turn_of_its_deadline(late, queue.refuse, "chromium", RuntimeError("no such pool"))
@@ -283,7 +288,7 @@ def in_the_turn_of_its_deadline(late: Ticket, callback: Callable[..., object], *
 
 async def test_a_queue_that_was_closed_may_open_again() -> None:
     slots = Slots(1)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     queue.close(RuntimeError("stopping"))
     queue.reopen()
     assert await queue.acquire(ticket("a")) == "w"
@@ -291,7 +296,7 @@ async def test_a_queue_that_was_closed_may_open_again() -> None:
 
 async def test_a_full_line_refuses_the_next() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 1)
+    queue = queue_of(slots, max_queue=1)
     tasks = await stand_in_line(queue, ticket("a"))
     with pytest.raises(QueueFull):
         await queue.acquire(ticket("b"))
@@ -300,7 +305,7 @@ async def test_a_full_line_refuses_the_next() -> None:
 
 async def test_runs_take_turns_however_many_clients_each_has_in_line() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     tickets = (of_run("r1", "red"), of_run("r2", "red"), of_run("r3", "red"), of_run("b1", "blue"), ticket("plain"))
     tasks = await stand_in_line(queue, *tickets)
     other = await stand_in_line(queue, ticket("f", browser_type="firefox"))
@@ -318,7 +323,7 @@ async def test_runs_take_turns_however_many_clients_each_has_in_line() -> None:
 
 async def test_a_line_is_full_for_borrowers_before_it_is_for_others_and_for_one_run_before_that() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 5, max_borrowing=3, max_borrowing_of_run=2)
+    queue = queue_of(slots, max_queue=5, borrow_queue_max=3, borrow_queue_max_per_run=2)
 
     async def refused(ticket: Ticket) -> tuple[str, int, int, int]:
         with pytest.raises(QueueFull) as caught:
@@ -343,7 +348,7 @@ async def test_a_line_is_full_for_borrowers_before_it_is_for_others_and_for_one_
 
 async def test_borrowers_without_a_run_are_not_counted_as_one() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10, max_borrowing=10, max_borrowing_of_run=1)
+    queue = queue_of(slots, max_queue=10, borrow_queue_max=10, borrow_queue_max_per_run=1)
     tasks = await stand_in_line(queue, *(of_run(name, "", borrows=True) for name in ("a", "b", "c")))
     assert queue.waiting() == 3
     for task in tasks:
@@ -352,14 +357,14 @@ async def test_borrowers_without_a_run_are_not_counted_as_one() -> None:
 
 async def test_who_waits_in_vain_hears_where_it_stood() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     tasks = await stand_in_line(queue, of_run("r1", "red"), of_run("r2", "red"), of_run("b1", "blue"))
     soon = asyncio.get_running_loop().time() + 0.01
     with pytest.raises(WaitedTooLong) as caught:
-        await queue.acquire(Ticket("r3", "chromium", None, "client", soon, run="red"))
+        await queue.acquire(Ticket("r3", "chromium", "chromium", None, "client", soon, run="red"))
     assert (caught.value.length, caught.value.position) == (4, 4)
     with pytest.raises(WaitedTooLong) as caught:
-        await queue.acquire(Ticket("w1", "chromium", None, "client", soon, run="white"))
+        await queue.acquire(Ticket("w1", "chromium", "chromium", None, "client", soon, run="white"))
     assert (caught.value.length, caught.value.position) == (4, 3)
     for task in tasks:
         task.cancel()
@@ -367,7 +372,7 @@ async def test_who_waits_in_vain_hears_where_it_stood() -> None:
 
 async def test_a_client_that_goes_leaves_the_line_at_once() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     gone = ticket("a")
     tasks = await stand_in_line(queue, gone, ticket("b"))
     queue.abandon(gone)
@@ -382,7 +387,7 @@ async def test_a_client_that_goes_leaves_the_line_at_once() -> None:
 
 async def test_a_lease_for_a_client_that_went_meanwhile_is_given_back() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     gone = ticket("a")
     tasks = await stand_in_line(queue, gone)
     slots.gate.clear()
@@ -400,7 +405,7 @@ async def test_a_lease_for_a_client_that_went_meanwhile_is_given_back() -> None:
 
 async def test_closing_ends_every_wait_and_refuses_who_comes_later() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     tasks = await stand_in_line(queue, ticket("a"))
     queue.close(RuntimeError("stopping"))
     for attempt in (tasks[0], queue.acquire(ticket("b"))):
@@ -410,7 +415,7 @@ async def test_closing_ends_every_wait_and_refuses_who_comes_later() -> None:
 
 async def test_while_paused_even_free_slots_wait() -> None:
     slots = Slots(1)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     queue.pause(True)
     tasks = await stand_in_line(queue, ticket("a"))
     queue.wake("chromium")
@@ -421,7 +426,7 @@ async def test_while_paused_even_free_slots_wait() -> None:
 
 async def test_a_pause_stops_a_line_that_is_being_served() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
+    queue = queue_of(slots)
     tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
     await until_all_are_served(queue)
     slots.free = 2
@@ -438,8 +443,8 @@ async def test_a_pause_stops_a_line_that_is_being_served() -> None:
 
 async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:
     slots = Slots(0)
-    queue = Queue(slots.select, slots.give_back, 10)
-    limited = Ticket("limited", "chromium", None, "client", FOREVER, caps={"token:ci": 1})
+    queue = queue_of(slots)
+    limited = Ticket("limited", "chromium", "chromium", None, "client", FOREVER, caps={"token:ci": 1})
     of_token, plain = await stand_in_line(queue, limited, ticket("plain", browser_type="webkit"))
     await until_all_are_served(queue)
     slots.free = 1
@@ -460,8 +465,8 @@ async def test_one_token_that_has_what_it_may_keeps_no_other_back() -> None:
     async def select(ticket: Ticket) -> str | None:
         return None if ticket.token == "full" else await slots.select(ticket)
 
-    queue = Queue(select, slots.give_back, 10)
-    full = Ticket("full", "chromium", None, "client", FOREVER, token="full", caps={"token:full": 1})
+    queue = Queue(select, slots.give_back, Settings())
+    full = Ticket("full", "chromium", "chromium", None, "client", FOREVER, token="full", caps={"token:full": 1})
     of_token, plain = await stand_in_line(queue, full, ticket("plain"))
     await until_all_are_served(queue)
     slots.free = 1

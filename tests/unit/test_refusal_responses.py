@@ -14,7 +14,7 @@ from tests.unit.test_connect_request import decided, headers, policy
 
 def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list[bytes], dict[str, Any]]:
     """Status line and headers, and the body."""
-    ticket = Ticket("a", "firefox", None, "client", 0.0, borrows=borrows, run=run)
+    ticket = Ticket("a", "firefox", "firefox", None, "client", 0.0, borrows=borrows, run=run)
     answer = make_refusals.render(make_refusals.no_place(ticket, Settings(), why))
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.split(b"\r\n"), json.loads(body)

@@ -35,7 +35,7 @@ def roster() -> Roster:
 
 
 def ticket(pool: str) -> Ticket:
-    return Ticket("s", "chromium", None, "client", 1e9, pool=pool)
+    return Ticket("s", "chromium", pool, None, "client", 1e9)
 
 
 def test_without_redis_a_client_gets_a_worker_of_its_pool() -> None:

@@ -26,7 +26,7 @@ async def selector() -> Selector:
 
 
 def ticket(session_id: str) -> Ticket:
-    return Ticket(session_id, "chromium", None, "client", deadline=float("inf"))
+    return Ticket(session_id, "chromium", "chromium", None, "client", deadline=float("inf"))
 
 
 async def waits(selector: Selector, asks: Ticket) -> asyncio.Task[str]:

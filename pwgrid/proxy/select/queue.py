@@ -5,15 +5,14 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
 from pwgrid.registry.records import CAPS, LEASE
+from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)
-
-UNBOUNDED: Final = 1_000_000_000
 
 
 class NoPlace(Exception):
@@ -29,7 +28,7 @@ class QueueFull(NoPlace):
     """As many clients wait as may. `limit` says which are counted: all ("grid"), those who borrow from this pool
     ("pool"), or of these the ones with the same run ("run"). `most` is how many may wait."""
 
-    def __init__(self, length: int, position: int, limit: str = "grid", most: int = 0) -> None:
+    def __init__(self, length: int, position: int, limit: str, most: int) -> None:
         super().__init__(length, position)
         self.limit = limit
         self.most = most
@@ -49,6 +48,7 @@ class Ticket:
 
     session_id: str
     browser_type: BrowserType
+    pool: str
     playwright_version: str | None
     client: str
     deadline: float
@@ -63,8 +63,6 @@ class Ticket:
     """The name of the client's token; "" for none."""
     borrows: bool = False
     """Whether it asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN bound these."""
-    pool: str = ""
-    """By default the pool that is named like the browser type."""
     caps: Mapping[str, int] = field(default_factory=dict)
     """How many sessions may live at once, like {"run:nightly": 5}; while a cap is reached, the client waits."""
     refusal: Callable[[], Exception | None] = lambda: None
@@ -75,9 +73,6 @@ class Ticket:
     """How long the registry took for its last answer; 0 where the worker was chosen without it."""
     chosen_locally: bool = False
     """Whether its worker was chosen without Redis, which has no slot to take back then."""
-
-    def __post_init__(self) -> None:
-        self.pool = self.pool or self.browser_type
 
     @property
     def party(self) -> Party:
@@ -99,28 +94,22 @@ class Queue:
     """A line for each pool.
 
     `select` leases a slot for a ticket and returns its worker's id, or None; `give_back` takes back the lease of a
-    client that has left. `max_waiting` bounds all lines together; `max_borrowing` bounds clients that borrow in one
-    line, and `max_borrowing_of_run` those of the same run there. Calls `on_change` whenever a client joins or leaves a
-    line.
+    client that has left. Of the settings MAX_QUEUE bounds all lines together; BORROW_QUEUE_MAX bounds clients that
+    borrow in one line, and BORROW_QUEUE_MAX_PER_RUN those of the same run there. Calls `on_change` whenever a client
+    joins or leaves a line.
     """
 
     def __init__(
         self,
         select: Callable[[Ticket], Awaitable[str | None]],
         give_back: Callable[[Ticket], Awaitable[None]],
-        max_waiting: int,
-        *,
-        max_borrowing: int = UNBOUNDED,
-        max_borrowing_of_run: int = UNBOUNDED,
+        settings: Settings,
     ) -> None:
         self._select = select
         self.give_back = give_back
-        self._max_waiting = max_waiting
-        self._max_borrowing = max_borrowing
-        self._max_borrowing_of_run = max_borrowing_of_run
+        self._settings = settings
         self.on_change: Callable[[], None] = lambda: None
         self._lines: defaultdict[str, FairLine[Ticket]] = defaultdict(FairLine)
-        self._waiting = 0
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
         """How many clients that borrow wait in a pool's line: all (None), and of each party."""
         self._capped: Counter[str] = Counter()
@@ -137,7 +126,7 @@ class Queue:
 
     def waiting(self, pool: str | None = None) -> int:
         """Returns how many clients wait, for one pool or for all."""
-        return self._waiting if pool is None else len(self._lines.get(pool, ()))
+        return sum(map(len, self._lines.values())) if pool is None else len(self._lines.get(pool, ()))
 
     def waiting_by_run(self) -> list[Waiting]:
         """Returns how many clients wait by pool, run and token; in each line in the order of their turns."""
@@ -228,12 +217,12 @@ class Queue:
 
     def _join(self, ticket: Ticket) -> None:
         """Raises QueueFull."""
-        line, pool, party = self._lines[ticket.pool], ticket.pool, ticket.party
-        bounds = [("grid", self._waiting, self._max_waiting)]
+        line, pool, party, settings = self._lines[ticket.pool], ticket.pool, ticket.party, self._settings
+        bounds = [("grid", self.waiting(), settings.max_queue)]
         if ticket.borrows:
-            bounds.append(("pool", self._borrowing[pool, None], self._max_borrowing))
+            bounds.append(("pool", self._borrowing[pool, None], settings.borrow_queue_max))
             if ticket.run:
-                bounds.append(("run", self._borrowing[pool, party], self._max_borrowing_of_run))
+                bounds.append(("run", self._borrowing[pool, party], settings.borrow_queue_max_per_run))
         for limit, waiting, most in bounds:
             if waiting >= most:
                 raise QueueFull(len(line), line.position_of_next(party), limit, most)
@@ -250,7 +239,6 @@ class Queue:
             ticket.granted.set_exception(why)
 
     def _count(self, ticket: Ticket, by: int) -> None:
-        self._waiting += by
         self.on_change()
         if ticket.caps:
             _add(self._capped, ticket.pool, by)

@@ -32,13 +32,7 @@ class Selector:
     the caller changes it."""
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
-        self.queue = Queue(
-            self.select,
-            self.give_back,
-            settings.max_queue,
-            max_borrowing=settings.borrow_queue_max,
-            max_borrowing_of_run=settings.borrow_queue_max_per_run,
-        )
+        self.queue = Queue(self.select, self.give_back, settings)
         self._local = LocalSelection(roster)
         self._settings = settings
         self._registry = registry
