@@ -22,10 +22,6 @@ class ClientTraces:
     traces: Traces
     with_names: bool
 
-    def attempt(self, name: str, headers: Iterable[tuple[str, str]]) -> Attempt:
-        """A client has come to connect or to borrow, with these headers."""
-        return Attempt(self.traces.begin(name, _carrier(headers)), with_names=self.with_names)
-
     def session_over(self, worker_id: str, told: Mapping[str, Any]) -> None:
         """A worker tells of the end of a session that was handed off with a `traceparent`."""
         failed = told["status"] == SessionStatus.FAILED
@@ -98,33 +94,27 @@ class Attempt:
 
     def ends(self, failure: Exception | None) -> None:
         """The client has its answer, or gets none. Sentences are left out: a client's own words may be in them."""
+        status, error, at = None, None, None
         if failure is None:
-            self._span.say({"pwgrid.outcome": "served"})
-            self._span.end(at=self._served_at)
+            outcome, at = "served", self._served_at
         elif isinstance(failure, Refusal):
-            self._span.say(
-                {
-                    "pwgrid.outcome": "refused",
-                    "error.type": failure.reason.value,
-                    "http.response.status_code": failure.status,
-                }
-            )
-            self._span.end(failure.reason.value)
+            outcome, status, error = "refused", failure.status, failure.reason.value
         elif isinstance(failure, ClientGone):
-            self._span.say({"pwgrid.outcome": "abandoned"})
-            self._span.end()
+            outcome = "abandoned"
         else:
-            self._span.say({"pwgrid.outcome": "failed", "error.type": type(failure).__name__})
-            self._span.end(type(failure).__name__)
+            outcome, error = "failed", type(failure).__name__
+        self._span.say({"pwgrid.outcome": outcome, "error.type": error, "http.response.status_code": status})
+        self._span.end(error, at=at)
 
 
 @contextlib.contextmanager
 def attempting(traces: ClientTraces | None, name: str, headers: Iterable[tuple[str, str]]) -> Iterator[Attempt | None]:
-    """What happens in the block is one attempt, None where nothing is traced."""
+    """What happens in the block is one attempt of a client that has come to connect or to borrow, with these headers;
+    None where nothing is traced."""
     if traces is None:
         yield None
         return
-    attempt = traces.attempt(name, headers)
+    attempt = Attempt(traces.traces.begin(name, _carrier(headers)), with_names=traces.with_names)
     try:
         yield attempt
     except Exception as failure:

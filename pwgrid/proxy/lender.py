@@ -15,7 +15,7 @@ import structlog
 
 from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
-from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, NoAnswer
+from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, NoAnswer
 from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone, Ticket
@@ -62,9 +62,9 @@ class Lent:
 class Lender:
     """Lends slots through the same queue and selection as connects."""
 
-    def __init__(self, gateway: Gateway, handoffs: Handoffs) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._handoffs = handoffs
+        self._ask = gateway.handoffs.ask
 
     async def lend(self, ticket: Ticket, ttl_s: float, attempt: Attempt | None = None) -> Lent:
         """Returns a lease for this ticket, which `borrows`, and tells `attempt` of each step. Raises Refusal, or
@@ -128,18 +128,18 @@ class Lender:
             "told": {name: text for name, text in ticket.told().items() if name != EXPIRES_AT},
         }
         try:
-            answer = await self._handoffs.ask(lease_id.worker_id, {**question, "do": "take"})
+            answer = await self._ask(lease_id.worker_id, {**question, "do": "take"})
         except NoAnswer as error:
             return {"refused": str(error)}
         if answer["refused"] is not None:
             return answer
         does = {"do": "drop"} if ticket.abandoned else {"do": "keep", "saysWhenAnswered": True}
         try:
-            answer = await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, **does})
+            answer = await self._ask(lease_id.worker_id, {"id": lease_id.own, **does})
         except NoAnswer as error:
             # It may have kept the lease without having answered.
             with contextlib.suppress(NoAnswer):
-                await self._handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": "return"})
+                await self._ask(lease_id.worker_id, {"id": lease_id.own, "do": "return"})
             return {"refused": str(error)}
         return {**answer, "refused": "its client has gone"} if does["do"] == "drop" else answer
 
@@ -149,7 +149,7 @@ class Lender:
         until = asyncio.get_running_loop().time() + SUCCESSOR_S
         while True:
             try:
-                answer = await self._handoffs.ask(lease_id.worker_id, {**question, "id": lease_id.own})
+                answer = await self._ask(lease_id.worker_id, {**question, "id": lease_id.own})
             except NoAnswer as error:
                 if await self._gateway.may_answer_again(lease_id.worker_id, until):
                     continue

@@ -108,7 +108,7 @@ class Proxy:
         if traces is not None:
             self.gateway.traces = ClientTraces(traces, self.settings.log_run_names)
             self.handoffs.on_session_over = self.gateway.traces.session_over
-        self.lender = Lender(self.gateway, self.handoffs)
+        self.lender = Lender(self.gateway)
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self)
         self.gateway.refusal_log.on_line = self.feed.events.refused
@@ -167,9 +167,7 @@ class Proxy:
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
         self.control.event("listening", {})
-        stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
+        await first_of(asyncio.wait([serving]), self._stop.wait())
         self.control.stopping()
         self.queue.close(stopping())
         self.feed.close()

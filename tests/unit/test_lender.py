@@ -33,7 +33,7 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
 ) -> None:
     """A worker of an earlier version understands neither."""
     handoffs = Handoffs()
-    lender = Lender(mock.Mock(), cast("Any", handoffs))
+    lender = Lender(mock.Mock(handoffs=handoffs))
     ticket = mock.Mock(spec=Ticket, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
     lent = Lent(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
@@ -69,7 +69,8 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(lender_module.time, "time", lambda: now[0])
-    gateway, handoffs = mock.Mock(), Handoffs()
+    handoffs = Handoffs()
+    gateway = mock.Mock(handoffs=handoffs)
     gateway.closed.return_value = None
 
     async def a_slot_after_half_a_minute(_ticket: Ticket, _attempt: object) -> str:
@@ -78,6 +79,6 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
 
     gateway.slot = a_slot_after_half_a_minute
     ticket = Ticket("lease:bb", "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0)
-    lent = await Lender(gateway, cast("Any", handoffs)).lend(ticket, 60.0)
+    lent = await Lender(gateway).lend(ticket, 60.0)
     assert lent.expires_at == 1090.0
     assert handoffs.asked[0][1]["expiresAt"] == 1090.0

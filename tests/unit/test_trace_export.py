@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pwgrid.cli.main import main
 from pwgrid.common import trace_export
-from pwgrid.proxy.client_traces import ClientTraces
+from pwgrid.proxy.client_traces import ClientTraces, attempting
 from pwgrid.settings.load import load
 from pwgrid.setup.doctor import _traces as traces_of
 
@@ -131,7 +131,8 @@ def test_a_client_says_once_what_it_is_part_of_or_not_at_all(
     headers: list[tuple[str, str]], carrier: dict[str, str]
 ) -> None:
     begun: Any = mock.Mock()
-    ClientTraces(begun, with_names=True).attempt("connect", headers)
+    with attempting(ClientTraces(begun, with_names=True), "connect", headers):
+        pass
     (call,) = begun.begin.call_args_list
     name, given = call.args
     assert (name, {key: value for key, value in given.items() if value}) == ("connect", carrier)

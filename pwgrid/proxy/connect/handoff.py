@@ -1,6 +1,8 @@
 """Sends accepted sockets to workers over their handoff sockets, and asks workers about leases. Chooses no worker,
 answers no client."""
 
+from __future__ import annotations
+
 import array
 import asyncio
 import contextlib
@@ -11,11 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
+
+if TYPE_CHECKING:
+    from pwgrid.proxy.select.selector import Selector
 
 HANDOFF_TIMEOUT_S: Final = 2.0
 """After this the worker refuses the offer as late, and the proxy tries another worker."""
@@ -68,23 +73,10 @@ PendingAnswer = asyncio.Future[Served | HandoffFailure]
 OnOver = Callable[[str, Mapping[str, Any]], None]
 
 
-class HandoffListener(Protocol):
-    """Is told what the links notice of workers, beside the answers to offers."""
-
-    def freed(self, worker_id: str) -> None:
-        """Called when the worker was full and has a slot again, or can say so no more as its link is closed."""
-
-    def silent(self, worker_id: str) -> None:
-        """Called when the worker leaves an offer or a question unanswered."""
-
-    def awake(self, worker_id: str) -> None:
-        """Called when the worker answers such a one after all."""
-
-
 class HandoffLink:
     """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
-    `hears` hears what it notices of the worker; `on_over` gets what that tells of a traced session that has ended.
+    `selector` hears what it notices of the worker; `on_over` gets what that tells of a traced session that has ended.
     """
 
     def __init__(
@@ -92,12 +84,12 @@ class HandoffLink:
         path: Path,
         loop: asyncio.AbstractEventLoop,
         worker_id: str,
-        hears: HandoffListener,
+        selector: Selector,
         on_over: OnOver,
     ) -> None:
         self._loop = loop
         self._worker_id = worker_id
-        self._hears = hears
+        self._selector = selector
         self._on_over = on_over
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -124,9 +116,7 @@ class HandoffLink:
         self._pending[session_id] = answer, deadline
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._check_deadline)
-        self._unsent.append((session_id, packet, fd))
-        if not self._is_full:
-            self._write()
+        self._send(session_id, packet, fd)
         return answer
 
     async def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
@@ -134,14 +124,12 @@ class HandoffLink:
         number = secrets.token_hex(4)
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._asked[number] = answer
-        self._unsent.append(("", orjson.dumps({**question, "ask": number}), _NO_FD))
-        if not self._is_full:
-            self._write()
+        self._send("", orjson.dumps({**question, "ask": number}), _NO_FD)
         try:
             async with asyncio.timeout(HANDOFF_TIMEOUT_S + _LATE_ANSWER_S):
                 return await answer
         except TimeoutError:
-            self._hears.silent(self._worker_id)
+            self._selector.silent(self._worker_id)
             raise NoAnswer(SILENT) from None
         finally:
             self._asked.pop(number, None)
@@ -165,6 +153,11 @@ class HandoffLink:
             if not asked.done():
                 asked.set_exception(NoAnswer(reason))
         self._tell_freed()
+
+    def _send(self, session_id: str, packet: bytes, fd: int) -> None:
+        self._unsent.append((session_id, packet, fd))
+        if not self._is_full:
+            self._write()
 
     def _write(self) -> None:
         while self._unsent:
@@ -210,13 +203,13 @@ class HandoffLink:
             return
         if "asked" in message:
             if (asked := self._asked.get(message["asked"])) is None:
-                self._hears.awake(self._worker_id)
+                self._selector.awake(self._worker_id)
             elif not asked.done():
                 asked.set_result(message)
             return
         answer, deadline = self._pending.pop(message["session"], (None, 0.0))
         if answer is None:
-            self._hears.awake(self._worker_id)
+            self._selector.awake(self._worker_id)
         elif message["refused"] is None:
             served = Served(message["servedAt"])
             # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
@@ -227,7 +220,7 @@ class HandoffLink:
 
     def _tell_freed(self) -> None:
         # After those whom the worker refused before: their tasks note only then that it is full.
-        self._loop.call_soon(self._hears.freed, self._worker_id)
+        self._loop.call_soon(self._selector.freed, self._worker_id)
 
     def _check_deadline(self) -> None:
         # All offers have the same timeout, so the oldest is late first: one timer serves all of them.
@@ -241,7 +234,7 @@ class HandoffLink:
             del self._pending[session_id]
             sent = deque(each for each in self._unsent if each[0] != session_id)
             is_unsent, self._unsent = len(sent) < len(self._unsent), sent
-            self._hears.silent(self._worker_id)
+            self._selector.silent(self._worker_id)
             _settle(answer, HandoffFailure(SILENT, open_until=0.0 if is_unsent else deadline))
 
 
@@ -256,11 +249,11 @@ class Handoffs:
     Calls `on_session_over` with what a worker tells of a session that has ended and was handed off with a `trace`.
     """
 
-    def __init__(self, runtime: Path, hears: HandoffListener) -> None:
+    def __init__(self, runtime: Path, selector: Selector) -> None:
         self.on_session_over: OnOver = lambda _worker_id, _told: None
         """Set it before the first link is opened."""
         self._runtime = runtime
-        self._hears = hears
+        self._selector = selector
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, HandoffLink] = {}
 
@@ -311,7 +304,7 @@ class Handoffs:
         if link is None or link.closed:
             self._links.pop(worker_id, None)
             path = self._runtime / "w" / worker_id / "handoff.sock"
-            link = HandoffLink(path, self._loop, worker_id, self._hears, self.on_session_over)
+            link = HandoffLink(path, self._loop, worker_id, self._selector, self.on_session_over)
             self._links[worker_id] = link
         return link
 
