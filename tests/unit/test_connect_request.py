@@ -23,7 +23,7 @@ from pwgrid.proxy.policy.accept_or_refuse import (
     is_usual_handshake,
 )
 from pwgrid.proxy.policy.access import Access, Address
-from pwgrid.proxy.policy.labels_and_run_names import Offered
+from pwgrid.proxy.policy.label_match import Offered
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
 

@@ -20,8 +20,8 @@ from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.lender import LeaseId, Lender, Lent
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.labels_and_run_names import run_name
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.run_name import run_name
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records

@@ -14,8 +14,7 @@ from pwgrid.proxy.connect.handoff import Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.accept_or_refuse import Policy
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.policy.label_match import Switches
-from pwgrid.proxy.policy.labels_and_run_names import Offered
+from pwgrid.proxy.policy.label_match import Offered
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
@@ -76,16 +75,18 @@ class Gateway:
             default = settings.default_browser_type
             types = {pool.browser_type for pool in offered.values()}
             sandbox = {"chromiumSandbox": settings.chromium_sandbox}
-            switches = Switches(
-                settings.borrow_trailing_fallback, settings.borrow_prefix_expand, settings.borrow_wildcards
-            )
             self._policy = Policy(
                 # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
                 pools={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in offered.items()},
                 versions=self.roster.versions(),
                 access=self.access,
-                labels=Offered(self.roster.label_keys(), switches),
+                labels=Offered(
+                    self.roster.label_keys(),
+                    settings.borrow_trailing_fallback,
+                    settings.borrow_prefix_expand,
+                    settings.borrow_wildcards,
+                ),
             )
         return self._policy
 

@@ -15,8 +15,9 @@ from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
 from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.ignored_launch_options import not_heeded
-from pwgrid.proxy.policy.labels_and_run_names import Offered, run_name
+from pwgrid.proxy.policy.label_match import Offered
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
+from pwgrid.proxy.policy.run_name import run_name
 from pwgrid.proxy.roster import PoolView
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"

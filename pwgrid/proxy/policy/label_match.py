@@ -1,4 +1,4 @@
-"""Decides which of the pools' label keys serves a label key that a client asks for. Knows no pool.
+"""Decides which of the pools' label keys serves a label key that a client asks for.
 
 Tries in this order: the same key; the key without its last segment, its last two, and so on (two segments stay); longer
 keys that begin with it; with wildcards, keys of the same length whose segments match, then also longer ones. Of several
@@ -7,42 +7,60 @@ keys the shortest is taken, and of these the first in the alphabet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from pwgrid.common.label_keys import MIN_SEGMENTS, WILDCARD, LabelKey
+from pwgrid.common.label_keys import MIN_SEGMENTS, WILDCARD, LabelKey, LabelKeyError, parse
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.policy.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Switches:
-    """Which other keys than the same one may serve (the settings BORROW_…)."""
+class Offered:
+    """The label keys of pools, with the pools' names, and which of them may serve another key (the settings
+    BORROW_…)."""
 
+    keys: Mapping[LabelKey, str] = field(default_factory=dict)
     trailing_fallback: bool = True
     prefix_expand: bool = True
     wildcards: bool = False
 
+    def serving(self, text: str, browser_type: BrowserType | None = None) -> LabelKey:
+        """Returns the key of a pool that serves the key `text`. `browser_type` is the client's own. Raises Refusal."""
+        try:
+            wanted = parse(text, wildcards=self.wildcards)
+        except LabelKeyError as error:
+            raise Refusal(400, str(error)) from None
+        keys = [*self.keys]
+        if wanted.browser_type is None and browser_type is not None:
+            keys = [key for key in keys if key.browser_type == browser_type]
+        found = self.match(wanted, keys)
+        if found is None:
+            known = sorted(map(str, self.keys), key=str.lower)
+            listed = f"there are {', '.join(known)}" if known else "no pool of this grid has label keys"
+            raise Refusal(404, f"no pool serves the label key {wanted}: {listed}", details={"labelKeys": known})
+        return found
 
-def match(wanted: LabelKey, offered: Collection[LabelKey], switches: Switches) -> LabelKey | None:
-    """Returns the offered key that serves `wanted`, or None."""
-    for candidates in _steps(wanted, offered, switches):
-        if candidates:
-            return min(candidates, key=lambda key: (len(key.segments), key.segments))
-    return None
+    def match(self, wanted: LabelKey, keys: Collection[LabelKey]) -> LabelKey | None:
+        """Returns which of these keys serves `wanted`, or None."""
+        for candidates in self._steps(wanted, keys):
+            if candidates:
+                return min(candidates, key=lambda key: (len(key.segments), key.segments))
+        return None
 
-
-def _steps(wanted: LabelKey, offered: Collection[LabelKey], switches: Switches) -> Iterator[list[LabelKey]]:
-    segments = wanted.segments
-    yield [key for key in offered if key == wanted]
-    if switches.trailing_fallback:
-        for length in range(len(segments) - 1, MIN_SEGMENTS - 1, -1):
-            yield [key for key in offered if key.segments == segments[:length]]
-    if switches.prefix_expand:
-        yield [key for key in offered if key.segments[: len(segments)] == segments]
-    if switches.wildcards and wanted.has_wildcards:
-        fitting = [key for key in offered if _fits(segments, key.segments)]
-        yield [key for key in fitting if len(key.segments) == len(segments)]
-        if switches.prefix_expand:
-            yield fitting
+    def _steps(self, wanted: LabelKey, keys: Collection[LabelKey]) -> Iterator[list[LabelKey]]:
+        segments = wanted.segments
+        yield [key for key in keys if key == wanted]
+        if self.trailing_fallback:
+            for length in range(len(segments) - 1, MIN_SEGMENTS - 1, -1):
+                yield [key for key in keys if key.segments == segments[:length]]
+        if self.prefix_expand:
+            yield [key for key in keys if key.segments[: len(segments)] == segments]
+        if self.wildcards and wanted.has_wildcards:
+            fitting = [key for key in keys if _fits(segments, key.segments)]
+            yield [key for key in fitting if len(key.segments) == len(segments)]
+            if self.prefix_expand:
+                yield fitting
 
 
 def _fits(pattern: tuple[str, ...], segments: tuple[str, ...]) -> bool:
