@@ -101,13 +101,12 @@ class Proxy:
         self.queue = self.selector.queue
         self.queue.on_change = self._on_waiting
         self._tell_waiting: asyncio.TimerHandle | None = None
-        self.handoffs = Handoffs(boot.runtime, self.selector)
+        client_traces = None if traces is None else ClientTraces(traces, self.settings.log_run_names)
+        self.handoffs = Handoffs(boot.runtime, self.selector, client_traces)
         self.access = access_of(boot)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness)
-        if traces is not None:
-            self.gateway.traces = ClientTraces(traces, self.settings.log_run_names)
-            self.handoffs.on_session_over = self.gateway.traces.session_over
+        self.gateway.traces = client_traces
         self.lender = Lender(self.gateway)
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self)
@@ -181,16 +180,6 @@ class Proxy:
         if self.control.is_lost:
             end_grid_if_last(self.boot.runtime)
         return 0
-
-    # For the API
-
-    def ask_drain(self, worker_id: str, reason: str, *, now: bool = False) -> None:
-        """Asks the master to drain a worker; with `now` its sessions end at once."""
-        self.control.event("drain_asked", {"workerId": worker_id, "reason": reason, "now": now})
-
-    def end_session(self, worker_id: str, session_id: str, reason: str) -> None:
-        """Asks the master to have a worker end one of its sessions."""
-        self.control.event("end_session", {"workerId": worker_id, "sessionId": session_id, "reason": reason})
 
     # Registry
 

@@ -63,7 +63,8 @@ def session_routes(grid: "Proxy") -> APIRouter:
         """Ends a live session; its client hears that an operator ended it."""
         if found.status not in LIVE:
             raise Refusal(409, f"the session has ended already: {found.status}, {found.reason}")
-        grid.end_session(found.worker_id, found.session_id, EndReason.ENDED_BY_OPERATOR)
+        ended = {"workerId": found.worker_id, "sessionId": found.session_id, "reason": EndReason.ENDED_BY_OPERATOR}
+        grid.control.event("end_session", ended)
         return models.Ending(ending=found.session_id)
 
     return router

@@ -49,7 +49,7 @@ def operator_routes(grid: "Proxy") -> APIRouter:
         once. With `now` its live sessions end at once, too."""
         if worker_id not in grid.roster.workers:
             raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
-        grid.ask_drain(worker_id, "operator", now=now)
+        grid.control.event("drain_asked", {"workerId": worker_id, "reason": "operator", "now": now})
         return models.Draining(draining=[worker_id])
 
     return router

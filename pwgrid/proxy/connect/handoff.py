@@ -10,7 +10,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ import orjson
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 
 if TYPE_CHECKING:
+    from pwgrid.proxy.client_traces import ClientTraces
     from pwgrid.proxy.select.selector import Selector
 
 HANDOFF_TIMEOUT_S: Final = 2.0
@@ -70,27 +71,19 @@ class OfferTooLarge(Exception):
 
 
 PendingAnswer = asyncio.Future[Served | HandoffFailure]
-OnOver = Callable[[str, Mapping[str, Any]], None]
 
 
 class HandoffLink:
     """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
-    `selector` hears what it notices of the worker; `on_over` gets what that tells of a traced session that has ended.
+    `selector` hears what it notices of the worker; `traces` what that tells of a traced session that has ended.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        loop: asyncio.AbstractEventLoop,
-        worker_id: str,
-        selector: Selector,
-        on_over: OnOver,
-    ) -> None:
-        self._loop = loop
+    def __init__(self, path: Path, worker_id: str, selector: Selector, traces: ClientTraces | None) -> None:
+        self._loop = asyncio.get_running_loop()
         self._worker_id = worker_id
         self._selector = selector
-        self._on_over = on_over
+        self._traces = traces
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             self._sock.connect(str(path))
@@ -103,7 +96,7 @@ class HandoffLink:
         self._timer: asyncio.TimerHandle | None = None
         self._is_full = False
         self.closed = False
-        loop.add_reader(self._sock, self.read_answers)
+        self._loop.add_reader(self._sock, self.read_answers)
 
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
@@ -199,7 +192,8 @@ class HandoffLink:
             self._tell_freed()
             return
         if "over" in message:
-            self._on_over(self._worker_id, message["over"])
+            if self._traces is not None:
+                self._traces.session_over(self._worker_id, message["over"])
             return
         if "asked" in message:
             if (asked := self._asked.get(message["asked"])) is None:
@@ -244,17 +238,12 @@ def _settle(answer: PendingAnswer, outcome: Served | HandoffFailure) -> None:
 
 
 class Handoffs:
-    """The links to all workers, each opened at the worker's first session.
+    """The links to all workers, each opened at the worker's first session."""
 
-    Calls `on_session_over` with what a worker tells of a session that has ended and was handed off with a `trace`.
-    """
-
-    def __init__(self, runtime: Path, selector: Selector) -> None:
-        self.on_session_over: OnOver = lambda _worker_id, _told: None
-        """Set it before the first link is opened."""
+    def __init__(self, runtime: Path, selector: Selector, traces: ClientTraces | None = None) -> None:
         self._runtime = runtime
         self._selector = selector
-        self._loop = asyncio.get_running_loop()
+        self._traces = traces
         self._links: dict[str, HandoffLink] = {}
 
     async def offer(
@@ -304,8 +293,7 @@ class Handoffs:
         if link is None or link.closed:
             self._links.pop(worker_id, None)
             path = self._runtime / "w" / worker_id / "handoff.sock"
-            link = HandoffLink(path, self._loop, worker_id, self._selector, self.on_session_over)
-            self._links[worker_id] = link
+            link = self._links[worker_id] = HandoffLink(path, worker_id, self._selector, self._traces)
         return link
 
 

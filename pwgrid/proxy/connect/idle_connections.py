@@ -33,16 +33,13 @@ class IdleConnections:
         self._idle[protocol] = transport
         if len(all_connections) > self._most and (oldest := next(iter(self._idle))) is not protocol:
             self._idle.pop(oldest).abort()
-            self._count()
+            self._closed += 1
+            if self._timer is None:
+                self._tell()
 
     def discard(self, protocol: asyncio.BaseProtocol) -> None:
         """Called when the client has asked for something, or has left. Idempotent."""
         self._idle.pop(protocol, None)
-
-    def _count(self) -> None:
-        self._closed += 1
-        if self._timer is None:
-            self._tell()
 
     def _tell(self) -> None:
         self._timer = None
