@@ -318,6 +318,22 @@ async def test_what_a_silent_worker_was_never_sent_can_be_with_nobody(
     assert (failures[-1].reason, failures[-1].open_until) == ("the worker does not answer", 0.0)
 
 
+async def test_a_silent_worker_hears_later_what_it_was_asked_and_is_offered_nobody_late(
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question may return a lease that it has kept."""
+    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    answers = [worker.offer(f"s{number}", sock, {"user-agent": "x" * 30_000}) for number in range(40)]
+    await asyncio.sleep(0)  # all are offered, and the link is full
+    with pytest.raises(NoAnswer):
+        await worker.handoffs.ask(WORKER, {"do": "return", "id": "l1"})
+    sent = [each for each in await asyncio.gather(*answers) if isinstance(each, HandoffFailure) and each.open_until]
+    for _ in sent:
+        await worker.packet()
+    assert (await worker.question())["id"] == "l1"
+
+
 async def test_offers_that_do_not_fit_are_sent_when_there_is_room(worker: Worker, sock: socket.socket) -> None:
     sessions = [f"s{number}" for number in range(40)]
     answers = [worker.offer(each, sock, {"user-agent": "x" * 30_000}) for each in sessions]

@@ -70,7 +70,8 @@ class OfferTooLarge(Exception):
     """No worker could read this offer; it was sent to none."""
 
 
-PendingAnswer = asyncio.Future[Served | HandoffFailure]
+PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
+"""Of an offer or a question: what the worker says, or why it says nothing."""
 
 
 class HandoffLink:
@@ -92,7 +93,6 @@ class HandoffLink:
             raise
         self._unsent: deque[tuple[str, bytes, int]] = deque()
         self._pending: dict[str, tuple[PendingAnswer, float]] = {}
-        self._asked: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_full = False
         self.closed = False
@@ -101,31 +101,27 @@ class HandoffLink:
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
 
-    def offer(self, session_id: str, packet: bytes, fd: int) -> PendingAnswer:
+    async def offer(self, session_id: str, packet: bytes, fd: int) -> Served | HandoffFailure:
         """Sends the packet with the socket `fd`, which must stay open until there is an answer."""
-        answer: PendingAnswer = self._loop.create_future()
-        # The worker's deadline is the shorter one, so that it never takes a socket that the proxy has given up on.
-        deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
-        self._pending[session_id] = answer, deadline
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check_deadline)
-        self._send(session_id, packet, fd)
-        return answer
+        pending, deadline = self._send(session_id, packet, fd)
+        answer = await pending
+        if isinstance(answer, HandoffFailure):
+            return answer
+        if answer["refused"] is not None:
+            return HandoffFailure(answer["refused"], is_refusal=True)
+        served = Served(answer["servedAt"])
+        # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
+        is_in_time = served.at < deadline - _LATE_ANSWER_S - _IN_TIME_S
+        return served if is_in_time else HandoffFailure("it answered late", open_until=deadline)
 
     async def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
         """Returns the worker's answer. Raises NoAnswer when there is none in time."""
         number = secrets.token_hex(4)
-        answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._asked[number] = answer
-        self._send("", orjson.dumps({**question, "ask": number}), _NO_FD)
-        try:
-            async with asyncio.timeout(HANDOFF_TIMEOUT_S + _LATE_ANSWER_S):
-                return await answer
-        except TimeoutError:
-            self._selector.silent(self._worker_id)
-            raise NoAnswer(SILENT) from None
-        finally:
-            self._asked.pop(number, None)
+        pending, _ = self._send(number, orjson.dumps({**question, "ask": number}), _NO_FD)
+        answer = await pending
+        if isinstance(answer, HandoffFailure):
+            raise NoAnswer(answer.reason)
+        return answer
 
     def close(self, reason: str, *, is_dead: bool = False) -> None:
         """Ends the link; what is pending fails with `reason`. `is_dead`: the worker's end was closed first."""
@@ -135,22 +131,27 @@ class HandoffLink:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
-        unsent = {session_id for session_id, _, _ in self._unsent}
+        unsent = {key for key, _, _ in self._unsent}
         self._unsent.clear()
         if self._timer is not None:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
-        for session_id, (answer, deadline) in pending.items():
-            _settle(answer, HandoffFailure(reason, is_dead, open_until=0.0 if session_id in unsent else deadline))
-        for asked in self._asked.values():
-            if not asked.done():
-                asked.set_exception(NoAnswer(reason))
+        for key, (answer, deadline) in pending.items():
+            _settle(answer, HandoffFailure(reason, is_dead, open_until=0.0 if key in unsent else deadline))
         self._tell_freed()
 
-    def _send(self, session_id: str, packet: bytes, fd: int) -> None:
-        self._unsent.append((session_id, packet, fd))
+    def _send(self, key: str, packet: bytes, fd: int) -> tuple[PendingAnswer, float]:
+        """Returns the answer to come, and until when it may."""
+        answer: PendingAnswer = self._loop.create_future()
+        # The worker's deadline is the shorter one, so that it never takes a socket that the proxy has given up on.
+        deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
+        self._pending[key] = answer, deadline
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._check_deadline)
+        self._unsent.append((key, packet, fd))
         if not self._is_full:
             self._write()
+        return answer, deadline
 
     def _write(self) -> None:
         while self._unsent:
@@ -195,44 +196,34 @@ class HandoffLink:
             if self._traces is not None:
                 self._traces.session_over(self._worker_id, message["over"])
             return
-        if "asked" in message:
-            if (asked := self._asked.get(message["asked"])) is None:
-                self._selector.awake(self._worker_id)
-            elif not asked.done():
-                asked.set_result(message)
-            return
-        answer, deadline = self._pending.pop(message["session"], (None, 0.0))
+        answer, _ = self._pending.pop(message.get("asked") or message["session"], (None, 0.0))
         if answer is None:
             self._selector.awake(self._worker_id)
-        elif message["refused"] is None:
-            served = Served(message["servedAt"])
-            # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
-            is_in_time = served.at < deadline - _LATE_ANSWER_S - _IN_TIME_S
-            _settle(answer, served if is_in_time else HandoffFailure("it answered late", open_until=deadline))
         else:
-            _settle(answer, HandoffFailure(message["refused"], is_refusal=True))
+            _settle(answer, message)
 
     def _tell_freed(self) -> None:
         # After those whom the worker refused before: their tasks note only then that it is full.
         self._loop.call_soon(self._selector.freed, self._worker_id)
 
     def _check_deadline(self) -> None:
-        # All offers have the same timeout, so the oldest is late first: one timer serves all of them.
+        # All have the same timeout, so the oldest is late first: one timer serves all of them.
         self._timer = None
-        for session_id, (answer, deadline) in list(self._pending.items()):
+        for key, (answer, deadline) in list(self._pending.items()):
             if deadline > self._loop.time():
                 self._timer = self._loop.call_at(deadline, self._check_deadline)
                 return
             # The link stays: later offers have deadlines of their own. If they failed now, their clients would get
-            # another worker while this one may still wake up and take them. An unsent offer is not sent any more.
-            del self._pending[session_id]
-            sent = deque(each for each in self._unsent if each[0] != session_id)
+            # another worker while this one may still wake up and take them. An unsent offer is not sent any more, an
+            # unsent question is: it may return a lease.
+            del self._pending[key]
+            sent = deque(each for each in self._unsent if each[0] != key or each[2] == _NO_FD)
             is_unsent, self._unsent = len(sent) < len(self._unsent), sent
             self._selector.silent(self._worker_id)
             _settle(answer, HandoffFailure(SILENT, open_until=0.0 if is_unsent else deadline))
 
 
-def _settle(answer: PendingAnswer, outcome: Served | HandoffFailure) -> None:
+def _settle(answer: PendingAnswer, outcome: dict[str, Any] | HandoffFailure) -> None:
     if not answer.done():  # else its caller was cancelled
         answer.set_result(outcome)
 
