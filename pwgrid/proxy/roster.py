@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import pydantic
+from pydantic.alias_generators import to_camel
 
 from pwgrid.common import readiness
 from pwgrid.common.label_keys import LabelKey, parse
@@ -11,10 +14,13 @@ from pwgrid.common.types import BrowserType
 _NO_LIMIT: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
+_AS_TOLD: Final = pydantic.ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, slots=True, config=_AS_TOLD)
 class PoolView:
-    """One pool. `wanted`, `available`, `starting`, `spare` and `draining` count workers; `reason` says why the pool is
-    short of them; `drain_timeouts` counts drains that cut sessions.
+    """One pool, read from what the master tells of it. `wanted`, `available`, `starting`, `spare` and `draining` count
+    workers; `reason` says why the pool is short of them; `drain_timeouts` counts drains that cut sessions.
 
     `slots` and `lifetime` are sessions of each worker, `labels` the pool's label keys; `options` are its browsers'
     launch options, which clients may ask for, too.
@@ -33,28 +39,8 @@ class PoolView:
     draining: int = 0
     drain_timeouts: int = 0
     options: Mapping[str, object] = field(default_factory=dict)
-    is_removed: bool = False
+    is_removed: Annotated[bool, pydantic.Field(alias="removed")] = False
     """Whether the configuration has dropped it, so that its last workers drain."""
-
-    @classmethod
-    def of(cls, name: str, told: Mapping[str, Any]) -> "PoolView":
-        """Reads the master's state of a pool."""
-        return cls(
-            name=name,
-            browser_type=told["browserType"],
-            wanted=told["wanted"],
-            available=told["available"],
-            reason=told["reason"],
-            slots=told["slots"],
-            lifetime=told["lifetime"],
-            labels=tuple(told["labels"]),
-            starting=told["starting"],
-            spare=told["spare"],
-            draining=told["draining"],
-            drain_timeouts=told["drainTimeouts"],
-            is_removed=told["removed"],
-            options={"headless": told["headless"], "args": told["args"]},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +77,10 @@ class Roster:
         self.configuration = state.get("configuration", "")
         self.host_guard = state.get("hostGuard")
         self.metrics = state.get("metrics", {})
-        self.pools = {name: PoolView.of(name, told) for name, told in state.get("pools", {}).items()}
+        self.pools = {
+            name: PoolView(name=name, options={"headless": told["headless"], "args": told["args"]}, **told)
+            for name, told in state.get("pools", {}).items()
+        }
         self.workers = {
             worker["id"]: WorkerView(
                 *(worker["id"], worker["browserType"], worker["status"], _minor(worker)),
