@@ -58,18 +58,6 @@ def stopping() -> Refusal:
     )
 
 
-def token_used_up(token: str, most: int) -> Refusal:
-    """429, not 503: the token's limit is reached, not the grid's."""
-    refusal = come_back(
-        RETRY_AFTER_S,
-        429,
-        f"the token {token} has {most} live sessions, which is its limit: end one, or have an operator make a token "
-        "with another --max-sessions",
-    )
-    refusal.details["maxSessions"] = most
-    return refusal
-
-
 def lease_not_served(reason: str, *, is_known: bool) -> Refusal:
     """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
     link; `is_known`: the master lists the worker."""
@@ -96,8 +84,15 @@ def no_place(ticket: Ticket, settings: Settings, why: NoPlace) -> Refusal:
 def cap_reached(cap: str, most: int, why: NoPlace) -> Refusal:
     """429 for a token, 503 for a run or label key that has as many live sessions as it may have."""
     what, _, name = cap.partition(":")
-    if what == "token":
-        return token_used_up(name, most)
+    if what == "token":  # its limit is reached, not the grid's
+        refusal = come_back(
+            RETRY_AFTER_S,
+            429,
+            f"the token {name} has {most} live sessions, which is its limit: end one, or have an operator make a token "
+            "with another --max-sessions",
+        )
+        refusal.details["maxSessions"] = most
+        return refusal
     shown = name.partition("/")[2] if what == "run" else name
     refusal = no_capacity(
         f"{what} {shown!r} has {counted(most, 'session')} already, as many as it may have at once: "
