@@ -49,7 +49,7 @@ class LeaseId:
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class GrantedLease:
     """A lease that a worker keeps. `path` is its endpoint's, and secret; `expires_at` is in Unix seconds."""
 
     lease_id: LeaseId
@@ -66,7 +66,7 @@ class Lender:
         self._gateway = gateway
         self._ask = gateway.handoffs.ask
 
-    async def lend(self, ticket: Ticket, ttl_s: float, attempt: Attempt | None = None) -> Lent:
+    async def lend(self, ticket: Ticket, ttl_s: float, attempt: Attempt | None = None) -> GrantedLease:
         """Returns a lease for this ticket, which `borrows`, and tells `attempt` of each step. Raises Refusal, or
         ClientGone once the ticket is abandoned."""
         gateway, selector = self._gateway, self._gateway.selector
@@ -89,7 +89,7 @@ class Lender:
                 if attempt is not None:
                     attempt.served(worker_id, ticket.session_id)
                 path = f"/lease/{ticket.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
-                return Lent(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
+                return GrantedLease(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
             log.info("lease_not_taken", worker=worker_id, lease=lease_id.own, reason=refused)
             selector.not_taken(ticket, worker_id, refused)
             await selector.give_back(ticket)
@@ -98,7 +98,7 @@ class Lender:
             ticket.take_another_id()
             gateway.counts.retried += 1
 
-    async def answered(self, lent: Lent, *, is_gone: bool) -> None:
+    async def answered(self, lent: GrantedLease, *, is_gone: bool) -> None:
         """Tells the worker that the borrow's answer is written. `is_gone`: the client had left before that, so that
         nobody knows of the lease, and the worker ends it."""
         if lent.hears_of_answer:

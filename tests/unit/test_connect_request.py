@@ -15,15 +15,15 @@ from websockets.server import ServerProtocol
 from pwgrid.common.label_keys import parse
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.accept_or_refuse import (
+    ConnectRequest,
     LeasePath,
     Policy,
-    Wanted,
     browser_server_headers,
     decide,
     is_usual_handshake,
 )
 from pwgrid.proxy.policy.access import Access, Address
-from pwgrid.proxy.policy.label_match import Offered
+from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
 
@@ -58,7 +58,7 @@ def headers(*more: tuple[str, str], without: str = "") -> Pairs:
     return [pair for pair in HANDSHAKE if pair[0] != without] + list(more)
 
 
-def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> Wanted:
+def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> ConnectRequest:
     return decide(Request(target, Headers(given)), policy, local)
 
 
@@ -101,26 +101,26 @@ FIREFOX_CLIENT = ("x-playwright-browser", "firefox")
 @pytest.mark.parametrize(
     ("target", "more", "wanted"),
     [
-        ("/", [], Wanted("chromium", "chromium")),
-        ("", [], Wanted("chromium", "chromium")),
-        ("/?browser=firefox", [], Wanted("firefox", "firefox")),
-        ("/?browser=FIREFOX", [], Wanted("firefox", "firefox")),
-        ("/", [FIREFOX_CLIENT], Wanted("firefox", "firefox")),
-        ("/?browser=firefox", [FIREFOX_CLIENT], Wanted("firefox", "firefox")),
+        ("/", [], ConnectRequest("chromium", "chromium")),
+        ("", [], ConnectRequest("chromium", "chromium")),
+        ("/?browser=firefox", [], ConnectRequest("firefox", "firefox")),
+        ("/?browser=FIREFOX", [], ConnectRequest("firefox", "firefox")),
+        ("/", [FIREFOX_CLIENT], ConnectRequest("firefox", "firefox")),
+        ("/?browser=firefox", [FIREFOX_CLIENT], ConnectRequest("firefox", "firefox")),
         (
             "/",
             [("user-agent", "Playwright/1.65.1 (x64; debian 12) python/3.11")],
-            Wanted("chromium", "chromium", "1.65"),
+            ConnectRequest("chromium", "chromium", "1.65"),
         ),
-        ("/", [("user-agent", "curl/8")], Wanted("chromium", "chromium")),
+        ("/", [("user-agent", "curl/8")], ConnectRequest("chromium", "chromium")),
         (
             "/playwright/firefox/0a1b2c3d.s3cret",
             [],
-            Wanted("firefox", "firefox", None, "0a1b2c3d", "/playwright/firefox/0a1b2c3d.s3cret"),
+            ConnectRequest("firefox", "firefox", None, "0a1b2c3d", "/playwright/firefox/0a1b2c3d.s3cret"),
         ),
     ],
 )
-def test_a_good_request_names_its_session(target: str, more: Pairs, wanted: Wanted) -> None:
+def test_a_good_request_names_its_session(target: str, more: Pairs, wanted: ConnectRequest) -> None:
     assert decided(target, headers(*more), policy()) == wanted
 
 
@@ -371,7 +371,7 @@ def test_launch_options_are_held_against_those_of_the_pool() -> None:
     )
 
 
-LABELS = Offered({parse("AppA:Chromium:UAT"): "appa", parse("AppB:Firefox:UAT"): "foxes"})
+LABELS = OfferedLabels({parse("AppA:Chromium:UAT"): "appa", parse("AppB:Firefox:UAT"): "foxes"})
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from itertools import permutations
 import pytest
 
 from pwgrid.common.label_keys import RULE, parse
-from pwgrid.proxy.policy.label_match import Offered
+from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal
 
-DEFAULT = Offered()
-NO_FALLBACK = Offered(trailing_fallback=False)
-NO_EXPANSION = Offered(prefix_expand=False)
-EXACT_ALONE = Offered(trailing_fallback=False, prefix_expand=False)
-WILD = Offered(wildcards=True)
-WILD_ALONE = Offered(trailing_fallback=False, prefix_expand=False, wildcards=True)
+DEFAULT = OfferedLabels()
+NO_FALLBACK = OfferedLabels(trailing_fallback=False)
+NO_EXPANSION = OfferedLabels(prefix_expand=False)
+EXACT_ALONE = OfferedLabels(trailing_fallback=False, prefix_expand=False)
+WILD = OfferedLabels(wildcards=True)
+WILD_ALONE = OfferedLabels(trailing_fallback=False, prefix_expand=False, wildcards=True)
 
 TABLE = [
     # asked for            offered                                                  switches      serves
@@ -61,7 +61,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("wanted", "offered", "switches", "serves"), TABLE)
-def test_the_key_that_serves(wanted: str, offered: str, switches: Offered, serves: str | None) -> None:
+def test_the_key_that_serves(wanted: str, offered: str, switches: OfferedLabels, serves: str | None) -> None:
     asked = parse(wanted, wildcards=True)
     keys = [parse(each) for each in offered.split()]
     for order in permutations(keys):
@@ -72,32 +72,32 @@ def test_the_key_that_serves(wanted: str, offered: str, switches: Offered, serve
 KEYS = dict.fromkeys(map(parse, ("AppB:Firefox:UAT", "AppA:Chromium:UAT", "appA:Firefox:UAT")), "pool")
 
 
-def refused(keys: Offered, text: str) -> Refusal:
+def refused(keys: OfferedLabels, text: str) -> Refusal:
     with pytest.raises(Refusal) as raised:
         keys.serving(text)
     return raised.value
 
 
 def test_a_label_key_is_served_by_that_of_a_pool_as_the_pool_has_it() -> None:
-    assert str(Offered(KEYS).serving(" appa:CHROMIUM:uat:eu ")) == "AppA:Chromium:UAT"
+    assert str(OfferedLabels(KEYS).serving(" appa:CHROMIUM:uat:eu ")) == "AppA:Chromium:UAT"
 
 
 def test_what_is_no_label_key_is_400_with_the_rule() -> None:
-    refusal = refused(Offered(KEYS), "AppA")
+    refusal = refused(OfferedLabels(KEYS), "AppA")
     assert (refusal.status, refusal.error) == (400, f"'AppA' is no label key (it has 1 segment): {RULE}")
-    assert refused(Offered(KEYS), "*:Chromium:UAT").status == 400
-    assert refused(Offered(KEYS, wildcards=True), "*:Webkit:UAT").status == 404
+    assert refused(OfferedLabels(KEYS), "*:Chromium:UAT").status == 400
+    assert refused(OfferedLabels(KEYS, wildcards=True), "*:Webkit:UAT").status == 404
 
 
 def test_a_label_key_without_a_pool_is_404_with_those_that_there_are() -> None:
-    refusal = refused(Offered(KEYS), "AppC:Chromium:UAT")
+    refusal = refused(OfferedLabels(KEYS), "AppC:Chromium:UAT")
     known = ["AppA:Chromium:UAT", "appA:Firefox:UAT", "AppB:Firefox:UAT"]
     assert (refusal.status, refusal.details) == (404, {"labelKeys": known})
     assert refusal.error == f"no pool serves the label key AppC:Chromium:UAT: there are {', '.join(known)}"
-    assert refused(Offered(), "AppC:Chromium:UAT").error.endswith(": no pool of this grid has label keys")
+    assert refused(OfferedLabels(), "AppC:Chromium:UAT").error.endswith(": no pool of this grid has label keys")
 
 
 def test_a_wildcard_for_the_browser_stands_for_the_client_s_own() -> None:
-    offered = Offered(KEYS, wildcards=True)
+    offered = OfferedLabels(KEYS, wildcards=True)
     assert str(offered.serving("AppA:*:UAT")) == "AppA:Chromium:UAT"
     assert str(offered.serving("AppA:*:UAT", "firefox")) == "appA:Firefox:UAT"

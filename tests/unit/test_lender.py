@@ -9,7 +9,7 @@ import pytest
 
 from pwgrid.proxy import lender as lender_module
 from pwgrid.proxy.api.leases import _answered, _lent
-from pwgrid.proxy.lender import LeaseId, Lender, Lent
+from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender
 from pwgrid.proxy.select.queue import Ticket
 
 
@@ -36,7 +36,7 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
     lender = Lender(mock.Mock(handoffs=handoffs))
     ticket = mock.Mock(spec=Ticket, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
-    lent = Lent(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
+    lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
     await _answered(lender, lent, ticket, cast("Any", watch))
     assert handoffs.asked == [("aa", {"do": each, "id": "bb"}) for each in said]
     with pytest.raises(asyncio.CancelledError):
@@ -56,7 +56,7 @@ async def test_a_client_that_leaves_as_its_lease_comes_is_known_to_be_gone_befor
         assert await _lent(lease_comes, watch) is lent
         return bool(ticket.abandoned)
 
-    lent = Lent(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer=True)
+    lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer=True)
     watch, answering = asyncio.create_task(watched()), asyncio.create_task(answers())
     await asyncio.sleep(0)
     lease_comes.set_result(lent)

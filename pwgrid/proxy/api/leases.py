@@ -18,7 +18,7 @@ from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, p
 from pwgrid.proxy.api.roles import needs
 from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.gateway import Gateway
-from pwgrid.proxy.lender import LeaseId, Lender, Lent
+from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.run_name import run_name
@@ -175,7 +175,7 @@ async def _abandoned_with(request: Request, gateway: Gateway, ticket: Ticket) ->
     gateway.selector.queue.abandon(ticket)
 
 
-async def _lent(lend: Awaitable[Lent], watch: asyncio.Task[None]) -> Lent:
+async def _lent(lend: Awaitable[GrantedLease], watch: asyncio.Task[None]) -> GrantedLease:
     try:
         lent = await lend
         await asyncio.sleep(0)  # `watch` hears first of a client that has left in this turn of the loop
@@ -185,7 +185,7 @@ async def _lent(lend: Awaitable[Lent], watch: asyncio.Task[None]) -> Lent:
         raise
 
 
-async def _answered(lender: Lender, lent: Lent, ticket: Ticket, watch: asyncio.Task[None]) -> None:
+async def _answered(lender: Lender, lent: GrantedLease, ticket: Ticket, watch: asyncio.Task[None]) -> None:
     """Runs after the answer was given to the client's connection, and tells the lender whether the client was there."""
     watch.cancel()
     is_gone = ticket.abandoned

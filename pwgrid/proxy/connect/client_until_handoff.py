@@ -22,7 +22,7 @@ from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect import make_refusals, parse_head
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff import HandoffFailure, OfferTooLarge, Served, clear_marks, may_be_served
-from pwgrid.proxy.policy.accept_or_refuse import LeasePath, Wanted, browser_server_headers, decide
+from pwgrid.proxy.policy.accept_or_refuse import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.access import Address
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
 from pwgrid.proxy.policy.session_caps import caps_of
@@ -117,7 +117,7 @@ class ConnectingClient(asyncio.Protocol):
         else:
             await self._serve(wanted, request.headers)
 
-    async def _serve(self, wanted: Wanted, headers: Headers) -> None:
+    async def _serve(self, wanted: ConnectRequest, headers: Headers) -> None:
         """Leases a slot and hands the client over; if the worker does not take it, tries another one."""
         gateway = self._gateway
         ticket = self._ticket = Ticket(
@@ -210,7 +210,7 @@ class ConnectingClient(asyncio.Protocol):
         if self._attempt is not None:
             self._attempt.served(worker_id, session_id, _until(outcome))
 
-    async def _check_endpoint(self, wanted: Wanted, worker_id: str) -> None:
+    async def _check_endpoint(self, wanted: ConnectRequest, worker_id: str) -> None:
         """Raises Refusal unless the path has the secret of the worker's registered endpoint."""
         endpoint = await self._gateway.selector.endpoint_of(wanted.browser_type, worker_id)
         path = urlsplit(endpoint).path if endpoint else ""
@@ -267,7 +267,7 @@ def _until(outcome: Served | HandoffFailure) -> float:
     return outcome.at if isinstance(outcome, Served) else time.monotonic()
 
 
-def _fields(wanted: Wanted) -> dict[str, str]:
+def _fields(wanted: ConnectRequest) -> dict[str, str]:
     """Returns the optional fields of the session's record."""
     fields = {
         records.IGNORED_OPTIONS: ",".join(wanted.not_heeded),

@@ -14,7 +14,7 @@ from pwgrid.proxy.connect.handoff import Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.accept_or_refuse import Policy
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.policy.label_match import Offered
+from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
@@ -81,7 +81,7 @@ class Gateway:
                 pools={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in offered.items()},
                 versions=self.roster.versions(),
                 access=self.access,
-                labels=Offered(
+                labels=OfferedLabels(
                     self.roster.label_keys(),
                     settings.borrow_trailing_fallback,
                     settings.borrow_prefix_expand,

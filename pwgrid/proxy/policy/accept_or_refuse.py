@@ -15,7 +15,7 @@ from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
 from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.ignored_launch_options import not_heeded
-from pwgrid.proxy.policy.label_match import Offered
+from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
 from pwgrid.proxy.policy.run_name import run_name
 from pwgrid.proxy.roster import PoolView
@@ -50,7 +50,7 @@ class Policy:
     versions: frozenset[str]
     """Playwright major.minor of the available workers; empty when none is known yet."""
     access: Access = field(default_factory=Access)
-    labels: Offered = field(default_factory=Offered)
+    labels: OfferedLabels = field(default_factory=OfferedLabels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LeasePath:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConnectRequest:
     """What an upgrade request asks for, after all checks. `worker_id` and `endpoint_path` are set if the path names a
     worker. `not_heeded` are launch options that the grid ignores.
     """
@@ -83,7 +83,7 @@ class Wanted:
     """The pool's label key that serves `labels`."""
 
 
-def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> Wanted | LeasePath:
+def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> ConnectRequest | LeasePath:
     """Returns what this upgrade request asks for, or the lease that it comes with. Raises Refusal.
 
     `local` is the address that the client has connected to, `peer` the client's host.
@@ -121,7 +121,7 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     ignored = not_heeded(headers, parameters, offered.options)
     worker_id, endpoint_path = (named["id"], path) if named else (None, None)
     said = (labels, name, str(labelled or ""))
-    return Wanted(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
+    return ConnectRequest(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
 
 
 def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> LeasePath:

@@ -16,7 +16,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedLabels:
     """The label keys of pools, with the pools' names, and which of them may serve another key (the settings
     BORROW_…)."""
 
