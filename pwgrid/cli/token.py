@@ -89,10 +89,7 @@ def revoke(where: Place, name: str) -> None:
 
 def listed(where: Place) -> list[dict[str, Any]]:
     """The tokens without their salts and hashes."""
-    hidden = ("salt", "hash")
-    return [
-        {name: value for name, value in token.as_json().items() if name not in hidden} for token in load(where.path).all
-    ]
+    return [token.model_dump(mode="json", by_alias=True, exclude={"salt", "digest"}) for token in load(where.path).all]
 
 
 def _file_of(grid: RunningGrid) -> Path | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import orjson
 import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
@@ -20,6 +20,12 @@ log = structlog.get_logger()
 
 MODE: Final = 0o600
 _MOST_BYTES: Final = 16 << 20
+
+
+class _Content(BaseModel):
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    tokens: tuple[Token, ...]
 
 
 class TokenFile:
@@ -64,9 +70,10 @@ def read(path: Path) -> Tokens:
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES)
     try:
-        return Tokens(Token.read(entry) for entry in orjson.loads(content)["tokens"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"is no file of tokens: {error!r:.200}") from None
+        return Tokens(_Content.model_validate_json(content).tokens)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"is no file of tokens: {': '.join(map(str, (*first['loc'], first['msg'])))}") from None
 
 
 @contextlib.contextmanager
@@ -100,11 +107,11 @@ def load(path: Path) -> Tokens:
 
 
 def _replace(path: Path, directory: int, tokens: dict[str, Token], owner: int | None) -> None:
-    content = orjson.dumps({"tokens": [each.as_json() for each in tokens.values()]}, option=orjson.OPT_INDENT_2)
+    content = _Content(tokens=tuple(tokens.values())).model_dump_json(by_alias=True, indent=2)
     uid = -1
     if os.geteuid() == 0:
         uid = _owner(path) if owner is None else owner
-    write_whole(path, content + b"\n", mode=MODE, uid=uid, durable=True)
+    write_whole(path, f"{content}\n".encode(), mode=MODE, uid=uid, durable=True)
     os.fsync(directory)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 _TEXT: Final = re.compile(r"pwg_([0-9a-f]{8})_[0-9a-f]{48}")
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -26,56 +28,45 @@ class Role(StrEnum):
     OPERATOR = "operator"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(BaseModel, frozen=True):
     """A token without its text. `digest` is the HMAC of the text, keyed with `salt`. `max_sessions` may live at once
     (0: no limit); `pools` are those that it may use (empty: all)."""
 
-    name: str
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        allow_inf_nan=False,
+        ser_json_bytes="hex",
+        val_json_bytes="hex",
+        hide_input_in_errors=True,
+    )
+
+    name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
     id: str
     role: Role
-    max_sessions: int
+    max_sessions: Annotated[int, Field(ge=0)]
     pools: tuple[str, ...]
     created_at: float
     """Unix seconds."""
     salt: bytes
-    digest: bytes
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "id": self.id,
-            "role": self.role.value,
-            "maxSessions": self.max_sessions,
-            "pools": list(self.pools),
-            "createdAt": self.created_at,
-            "salt": self.salt.hex(),
-            "hash": self.digest.hex(),
-        }
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> Token:
-        """Reverses `as_json`. Raises ValueError, KeyError or TypeError for anything else."""
-        token = cls(
-            name=str(entry["name"]),
-            id=str(entry["id"]),
-            role=Role(entry["role"]),
-            max_sessions=int(entry["maxSessions"]),
-            pools=tuple(map(str, entry["pools"])),
-            created_at=float(entry["createdAt"]),
-            salt=bytes.fromhex(entry["salt"]),
-            digest=bytes.fromhex(entry["hash"]),
-        )
-        if not NAME.fullmatch(token.name) or token.max_sessions < 0:
-            raise ValueError(f"{token.name!r:.80}, {token.max_sessions} sessions")
-        return token
+    digest: Annotated[bytes, Field(alias="hash")]
 
 
 def make(name: str, role: Role, max_sessions: int, pools: Iterable[str], now: float) -> tuple[Token, str]:
     """Makes a token. Returns it, and its text, which is stored nowhere."""
     token_id, salt = secrets.token_hex(4), secrets.token_bytes(_SALT_BYTES)
     text = f"pwg_{token_id}_{secrets.token_hex(24)}"
-    return Token(name, token_id, role, max_sessions, tuple(pools), now, salt, _digest(salt, text)), text
+    token = Token(
+        name=name,
+        id=token_id,
+        role=role,
+        max_sessions=max_sessions,
+        pools=tuple(pools),
+        created_at=now,
+        salt=salt,
+        digest=_digest(salt, text),
+    )
+    return token, text
 
 
 class Tokens:

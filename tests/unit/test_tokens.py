@@ -64,7 +64,7 @@ def test_the_same_token_never_looks_the_same_twice_and_is_in_no_file() -> None:
     made = [make("ci", Role.CLIENT, 0, (), 0.0) for _ in range(20)]
     assert len({token.salt for token, _ in made}) == len({text for _, text in made}) == 20
     for token, text in made:
-        written = json.dumps(token.as_json())
+        written = token.model_dump_json(by_alias=True)
         assert text not in written
         assert text.rpartition("_")[2] not in written
 
