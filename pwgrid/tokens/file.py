@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
@@ -23,8 +23,6 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class _Content(BaseModel):
-    model_config = ConfigDict(hide_input_in_errors=True)
-
     tokens: tuple[Token, ...]
 
 

@@ -33,12 +33,7 @@ class Token(BaseModel, frozen=True):
     (0: no limit); `pools` are those that it may use (empty: all)."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
-        validate_by_name=True,
-        allow_inf_nan=False,
-        ser_json_bytes="hex",
-        val_json_bytes="hex",
-        hide_input_in_errors=True,
+        alias_generator=to_camel, validate_by_name=True, ser_json_bytes="hex", val_json_bytes="hex"
     )
 
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]

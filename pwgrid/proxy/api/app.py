@@ -19,11 +19,10 @@ from pwgrid.proxy.api.metrics import CONTENT_TYPE, Scrape, exposition
 from pwgrid.proxy.api.not_a_websocket import hint_routes
 from pwgrid.proxy.api.pools import pool_command_routes, pool_routes
 from pwgrid.proxy.api.request_counts import RequestCounts, Requests
-from pwgrid.proxy.api.roles import check_all_name_a_role, needs
+from pwgrid.proxy.api.roles import NEEDS_OPERATOR, check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
 from pwgrid.proxy.api.status_and_workers import operator_routes
 from pwgrid.proxy.policy.access import Access
-from pwgrid.tokens.tokens import Role
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -69,7 +68,7 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
 
 
 def _metrics_route(grid: "Proxy", requests: Requests) -> APIRouter:
-    router = APIRouter(dependencies=[needs(Role.OPERATOR)])
+    router = APIRouter(dependencies=[NEEDS_OPERATOR])
 
     @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
     async def metrics(request: Request, by: Annotated[Literal["worker"] | None, NoneIfEmpty, Query()] = None) -> object:

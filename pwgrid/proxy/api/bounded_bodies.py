@@ -1,13 +1,12 @@
 """Bounds the size and time of requests with a body. Reads no field."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final
 
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Message
 
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone
@@ -26,26 +25,24 @@ class BoundedBody(APIRoute):
         handler = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            body, deadline = b"", asyncio.get_running_loop().time() + BODY_S
+            bounded = _BoundedRequest(request.scope, request.receive)
             try:
-                async with asyncio.timeout_at(deadline):
-                    async for part in request.stream():
-                        body += part
-                        if len(body) > MAX_BODY_BYTES:
-                            raise Refusal(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+                async with asyncio.timeout(BODY_S):
+                    await bounded.body()
             except ClientDisconnect:
                 raise ClientGone from None
             except TimeoutError:
                 raise Refusal(408, f"the body did not arrive within {BODY_S:g} s") from None
-            is_read = False
-
-            async def receive() -> Message:
-                nonlocal is_read
-                if is_read:
-                    return await request.receive()  # http.disconnect
-                is_read = True
-                return {"type": "http.request", "body": body, "more_body": False}
-
-            return await handler(Request(request.scope, receive))
+            return await handler(bounded)
 
         return answer
+
+
+class _BoundedRequest(Request):
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        size = 0
+        async for part in super().stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                raise Refusal(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+            yield part

@@ -20,7 +20,7 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.proxy.api.common import address_of
 from pwgrid.proxy.api.errors import away, refused
-from pwgrid.proxy.api.roles import identify, open_to_all
+from pwgrid.proxy.api.roles import OPEN_TO_ALL, identify
 from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
@@ -49,7 +49,7 @@ def page_of(request: Request) -> Response | None:
 
 def file_routes() -> APIRouter:
     """Makes the routes of the page's files. They ask for no token: they hold the page's code and no data."""
-    router = APIRouter(include_in_schema=False, dependencies=[open_to_all])
+    router = APIRouter(include_in_schema=False, dependencies=[OPEN_TO_ALL])
 
     @router.api_route("/dashboard", methods=["GET", "HEAD"])
     async def page(request: Request) -> Response:

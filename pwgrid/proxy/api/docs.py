@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import Response
 
-from pwgrid.proxy.api.roles import open_to_all
+from pwgrid.proxy.api.roles import OPEN_TO_ALL
 from pwgrid.proxy.policy.refusal import Refusal
 
 ASSETS: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "favicon.png": "image/png"}
@@ -34,7 +34,7 @@ _POLICY: Final = {
 
 def docs_routes() -> APIRouter:
     """Makes the routes of /docs and its files. They ask for no token: they describe the API, not this grid."""
-    router = APIRouter(dependencies=[open_to_all], include_in_schema=False)
+    router = APIRouter(dependencies=[OPEN_TO_ALL], include_in_schema=False)
 
     @router.get("/docs")
     async def docs() -> Response:

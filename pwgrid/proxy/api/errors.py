@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.api.leases import on_client_gone
 from pwgrid.proxy.connect.make_refusals import body_of, no_capacity, registry_away
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.queue import ClientGone
@@ -62,6 +61,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     return Response(orjson.dumps({"error": sentence}), error.status_code, error.headers, JSON)
 
 
+async def _on_client_gone(_request: Request, _gone: Exception) -> Response:
+    """The status that web servers log for a client that has left; nobody reads the answer."""
+    return Response(status_code=499)
+
+
 async def _on_failure(request: Request, error: Exception) -> Response:
     """Answers after a bug."""
     log.error("api_failed", path=request.url.path, error=repr(error))
@@ -74,6 +78,6 @@ HANDLERS: Final[dict[type[Exception], _Handler]] = {
     RegistryUnavailable: _on_outage,
     RequestValidationError: _on_bad_query,
     HTTPException: _on_http_error,
-    ClientGone: on_client_gone,
+    ClientGone: _on_client_gone,
     Exception: _on_failure,
 }

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pwgrid import __version__
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.common import problems
-from pwgrid.proxy.api.roles import open_to_all
+from pwgrid.proxy.api.roles import OPEN_TO_ALL
 from pwgrid.proxy.connect.make_refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S
 from pwgrid.proxy.policy.refusal import Refusal
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def health_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes."""
-    router = APIRouter(tags=["health"], dependencies=[open_to_all])
+    router = APIRouter(tags=["health"], dependencies=[OPEN_TO_ALL])
 
     @router.get("/health")
     async def health() -> models.Health:

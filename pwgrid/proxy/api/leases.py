@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
 from starlette.requests import Request
-from starlette.responses import Response
 
 from pwgrid.common.label_keys import LabelKey, LabelKeyError, parse
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, problems
-from pwgrid.proxy.api.roles import needs
+from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender
@@ -27,25 +26,20 @@ from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records
 from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
-from pwgrid.tokens.tokens import Role
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
-
-CLIENT_CLOSED = 499
-"""The status that web servers log for a client that has left; nobody reads the answer."""
 
 _Status = Annotated[models.LeaseStatus | None, NoneIfEmpty, Query()]
 
 
 def lease_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes, for clients and operators."""
-    router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[needs(Role.CLIENT)])
-    who = Annotated[Identity, needs(Role.CLIENT)]
+    router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[NEEDS_CLIENT])
 
     @router.post("/session/borrow", responses=problems(400, 404, 413, 503))
     async def borrow(
-        request: Request, wanted: models.Borrow, identity: who, afterwards: BackgroundTasks
+        request: Request, wanted: models.Borrow, identity: Client, afterwards: BackgroundTasks
     ) -> models.Borrowed:
         """Keeps a slot of the pool that serves the label key, and returns its endpoint."""
         with (
@@ -65,7 +59,7 @@ def lease_routes(grid: "Proxy") -> APIRouter:
         )
 
     @router.post("/session/return", responses=problems(400, 503))
-    async def give_back(returned: models.Return, identity: who) -> models.Returned:
+    async def give_back(returned: models.Return, identity: Client) -> models.Returned:
         """Ends a lease and frees its slot; a connected client hears why. May be repeated."""
         lease_id = LeaseId.read(returned.browser_id)
         check(returned.label_key)
@@ -73,7 +67,9 @@ def lease_routes(grid: "Proxy") -> APIRouter:
         return models.Returned(browser_id=str(lease_id), returned=was_live)
 
     @router.patch("/v1/leases/{id}", responses=problems(400, 404, 503))
-    async def extend(lease: Annotated[str, Path(alias="id")], wanted: models.Extend, identity: who) -> models.Extended:
+    async def extend(
+        lease: Annotated[str, Path(alias="id")], wanted: models.Extend, identity: Client
+    ) -> models.Extended:
         """Makes a lease last for at least `ttlSeconds` from now on."""
         lease_id = LeaseId.read(lease)
         expires_at = await grid.lender.extend(lease_id, wanted.ttl_seconds, identity.sees_only)
@@ -83,7 +79,7 @@ def lease_routes(grid: "Proxy") -> APIRouter:
 
     @router.get("/v1/leases", responses=problems(400, 503))
     async def leases(
-        identity: who, status: _Status = None, limit: PageSize = 100, cursor: Cursor = None
+        identity: Client, status: _Status = None, limit: PageSize = 100, cursor: Cursor = None
     ) -> models.Leases:
         """Leases (a client's own), the newest first: those of this status, or without `status` those that live."""
         statuses = {known for known, called in models.LEASE_STATUS.items() if called == status} if status else LIVE
@@ -94,7 +90,7 @@ def lease_routes(grid: "Proxy") -> APIRouter:
         return models.Leases(leases=[models.Lease.of(each) for each in page.sessions], cursor=page.cursor)
 
     @router.get("/v1/leases/{id}", responses=problems(400, 404, 503))
-    async def lease(lease: Annotated[str, Path(alias="id")], identity: who) -> models.Lease:
+    async def lease(lease: Annotated[str, Path(alias="id")], identity: Client) -> models.Lease:
         """One lease: status, reason, times, label key, names."""
         lease_id = LeaseId.read(lease)
         found = await grid.registry.lease(lease_id.own)
@@ -112,11 +108,6 @@ def check(label_key: str | None) -> None:
             parse(label_key, wildcards=True)
     except LabelKeyError as error:
         raise Refusal(400, str(error)) from None
-
-
-async def on_client_gone(_request: Request, _gone: Exception) -> Response:
-    """Ends a request whose client has left."""
-    return Response(status_code=CLIENT_CLOSED)
 
 
 @contextlib.contextmanager

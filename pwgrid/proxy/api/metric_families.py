@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
-from typing import Final
+from typing import ClassVar, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -25,12 +25,18 @@ Labels = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
+class Family:
+    """One metric. Whatever is made is in `ALL`."""
+
+    kind: ClassVar[str]
     name: str
     """Without the `_total` of a counter."""
     source: Source
     meaning: str
     labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ALL.append(self)
 
     @property
     def shown(self) -> str:
@@ -38,7 +44,7 @@ class _Family:
         return self.name
 
 
-class _Single(_Family):
+class _Single(Family):
     makes: type[GaugeMetricFamily | CounterMetricFamily]
 
     def of(self, samples: Iterable[tuple[Labels, float]]) -> Metric:
@@ -51,14 +57,14 @@ class _Single(_Family):
 class Gauge(_Single):
     """A figure that rises and falls."""
 
-    kind: Final = "gauge"
+    kind = "gauge"
     makes = GaugeMetricFamily
 
 
 class Counter(_Single):
     """A figure that only rises."""
 
-    kind: Final = "counter"
+    kind = "counter"
     makes = CounterMetricFamily
 
     @property
@@ -66,10 +72,10 @@ class Counter(_Single):
         return f"{self.name}_total"
 
 
-class Buckets(_Family):
+class Buckets(Family):
     """A histogram: figures counted by upper bounds."""
 
-    kind: Final = "histogram"
+    kind = "histogram"
 
     def of(self, samples: Iterable[tuple[Labels, Histogram]]) -> Metric:
         metric = HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
@@ -79,13 +85,15 @@ class Buckets(_Family):
         return metric
 
 
+ALL: Final[list[Family]] = []
+"""In the order of docs/metrics.md, which is that of this file."""
+
 _R, _M, _P = Source.REDIS, Source.MASTER, Source.PROXY
 POOL: Final = ("browser_type", "pool")
 WORKER: Final = (*POOL, "worker")
 
 READY: Final = Gauge("pwgrid_ready", _P, "1 if every pool can take a session")
-ACTIVE: Final = Gauge("pwgrid_active_sessions", _R, "Live sessions", POOL)
-LIFETIME: Final = Gauge("pwgrid_lifetime_sessions", _R, "Sessions that the present workers have had", POOL)
+SLOTS_WANTED: Final = Gauge("pwgrid_slots_wanted", _M, "Slots when all wanted workers serve", POOL)
 SLOTS: Final = Gauge(
     "pwgrid_slots",
     _R,
@@ -93,7 +101,8 @@ SLOTS: Final = Gauge(
     "worker), draining (free, but its worker drains)",
     (*POOL, "state"),
 )
-SLOTS_WANTED: Final = Gauge("pwgrid_slots_wanted", _M, "Slots when all wanted workers serve", POOL)
+ACTIVE: Final = Gauge("pwgrid_active_sessions", _R, "Live sessions", POOL)
+LIFETIME: Final = Gauge("pwgrid_lifetime_sessions", _R, "Sessions that the present workers have had", POOL)
 WAITING: Final = Gauge("pwgrid_clients_waiting", _P, "Clients in the queue", POOL)
 
 SESSIONS: Final = Counter(
@@ -117,6 +126,7 @@ REPAIRS: Final = Counter("pwgrid_counter_repairs", _R, "Counters in Redis that a
 WORKERS_WANTED: Final = Gauge("pwgrid_workers_wanted", _M, "Workers that are wanted", POOL)
 WORKERS: Final = Gauge("pwgrid_workers", _M, "Workers by status", (*POOL, "status"))
 STARTS: Final = Counter("pwgrid_worker_starts", _M, "Workers that were started", POOL)
+LAUNCH: Final = Buckets("pwgrid_worker_launch_seconds", _M, "From a worker's fork until its browser is warm", POOL)
 RECYCLES: Final = Counter("pwgrid_worker_recycles", _M, "Workers that were replaced as planned", (*POOL, "reason"))
 DEATHS: Final = Counter(
     "pwgrid_worker_deaths",
@@ -130,38 +140,15 @@ EARLY_DEATHS: Final = Gauge(
     "Early deaths of workers without a healthy worker in between: the more, the longer the next start waits",
     POOL,
 )
-LAUNCH: Final = Buckets("pwgrid_worker_launch_seconds", _M, "From a worker's fork until its browser is warm", POOL)
 DRAIN: Final = Buckets("pwgrid_worker_drain_seconds", _M, "How long the sessions of a drain went on", POOL)
 DRAIN_TIMEOUTS: Final = Counter("pwgrid_drain_timeouts", _M, "Drains that cut sessions", POOL)
 CANARY: Final = Buckets("pwgrid_canary_first_page_seconds", _M, "An idle browser's time to its first page", POOL)
 CANARY_FAILURES: Final = Counter("pwgrid_canary_failures", _M, "Tries of an idle browser that failed", POOL)
+
 MEMORY: Final = Gauge("pwgrid_pool_memory_bytes", _M, "Memory of all workers with their browsers (MEMORY_METRIC)", POOL)
 LARGEST: Final = Gauge("pwgrid_largest_worker_memory_bytes", _M, "Memory of the largest worker with its browser", POOL)
 HOST_MEMORY: Final = Gauge("pwgrid_host_memory_available_bytes", _M, "Memory that host and cgroup still have")
-MASTER_START: Final = Gauge("pwgrid_master_start_time_seconds", _M, "When the grid was started, in Unix seconds")
 
-BUILD: Final = Gauge(
-    "pwgrid_build_info", _P, "Always 1; the labels are the versions that run", ("version", "python_version")
-)
-REDIS_UP: Final = Gauge("pwgrid_redis_up", _P, "1 if Redis has answered this scrape; else its figures are missing")
-REDIS_SECONDS: Final = Buckets("pwgrid_proxy_redis_exchange_seconds", _P, "How long Redis took for a pipeline")
-CONNECT: Final = Buckets(
-    "pwgrid_proxy_connect_seconds",
-    _P,
-    "Connects by phase: queue (in line), selection (the call that leases a slot), handoff (until the browser "
-    "server has the socket)",
-    (*POOL, "phase"),
-)
-QUEUE_WAIT: Final = Buckets(
-    "pwgrid_proxy_queue_wait_seconds",
-    _P,
-    "Waits of the clients that stood in line: served, refused or abandoned (the client left)",
-    (*POOL, "outcome"),
-)
-REFUSALS: Final = Counter(
-    "pwgrid_proxy_refusals", _P, "Clients that got an HTTP error instead of a session", ("status", "reason")
-)
-HTTP: Final = Counter("pwgrid_proxy_http_requests", _P, "Requests to the API", ("route", "method", "status"))
 UPGRADES: Final = {
     "handed_off": Counter(
         "pwgrid_upgrades_handed_off", _P, "Clients that a worker has taken, or may have taken when it died"
@@ -179,11 +166,30 @@ UPGRADES: Final = {
 }
 """By the names of `Counts`."""
 
-WORKER_ACTIVE: Final = Gauge("pwgrid_worker_active_sessions", _R, "Live sessions of one worker", WORKER)
-WORKER_SLOTS: Final = Gauge("pwgrid_worker_slots", _R, "Sessions that one worker takes at once; 0 for a spare", WORKER)
-WORKER_LIFETIME: Final = Gauge("pwgrid_worker_lifetime_sessions", _R, "Sessions that one worker has had", WORKER)
-WORKER_MEMORY: Final = Gauge("pwgrid_worker_memory_bytes", _R, "RSS of the worker and its browser", WORKER)
+CONNECT: Final = Buckets(
+    "pwgrid_proxy_connect_seconds",
+    _P,
+    "Connects by phase: queue (in line), selection (the call that leases a slot), handoff (until the browser "
+    "server has the socket)",
+    (*POOL, "phase"),
+)
+QUEUE_WAIT: Final = Buckets(
+    "pwgrid_proxy_queue_wait_seconds",
+    _P,
+    "Waits of the clients that stood in line: served, refused or abandoned (the client left)",
+    (*POOL, "outcome"),
+)
+REFUSALS: Final = Counter(
+    "pwgrid_proxy_refusals", _P, "Clients that got an HTTP error instead of a session", ("status", "reason")
+)
+HTTP: Final = Counter("pwgrid_proxy_http_requests", _P, "Requests to the API", ("route", "method", "status"))
+REDIS_UP: Final = Gauge("pwgrid_redis_up", _P, "1 if Redis has answered this scrape; else its figures are missing")
+REDIS_SECONDS: Final = Buckets("pwgrid_proxy_redis_exchange_seconds", _P, "How long Redis took for a pipeline")
 
+BUILD: Final = Gauge(
+    "pwgrid_build_info", _P, "Always 1; the labels are the versions that run", ("version", "python_version")
+)
+MASTER_START: Final = Gauge("pwgrid_master_start_time_seconds", _M, "When the grid was started, in Unix seconds")
 _PROCESS: Final[dict[str, type[Gauge | Counter]]] = {
     "virtual_memory_bytes": Gauge,
     "resident_memory_bytes": Gauge,
@@ -197,27 +203,8 @@ PROCESS: Final[list[Gauge | Counter]] = [
     for name, kind in _PROCESS.items()
 ]
 
+WORKER_ACTIVE: Final = Gauge("pwgrid_worker_active_sessions", _R, "Live sessions of one worker", WORKER)
+WORKER_SLOTS: Final = Gauge("pwgrid_worker_slots", _R, "Sessions that one worker takes at once; 0 for a spare", WORKER)
+WORKER_LIFETIME: Final = Gauge("pwgrid_worker_lifetime_sessions", _R, "Sessions that one worker has had", WORKER)
+WORKER_MEMORY: Final = Gauge("pwgrid_worker_memory_bytes", _R, "RSS of the worker and its browser", WORKER)
 ONLY_BY_WORKER: Final = (WORKER_ACTIVE, WORKER_SLOTS, WORKER_LIFETIME, WORKER_MEMORY)
-Family = Gauge | Counter | Buckets
-ALL: Final[tuple[Family, ...]] = (
-    *(READY, SLOTS_WANTED, SLOTS, ACTIVE, LIFETIME, WAITING),
-    *(SESSIONS, TAKEN_BACK, DURATION, LEASES, LEASES_TAKEN_BACK, REPAIRS),
-    *(
-        WORKERS_WANTED,
-        WORKERS,
-        STARTS,
-        LAUNCH,
-        RECYCLES,
-        DEATHS,
-        EARLY_DEATHS,
-        DRAIN,
-        DRAIN_TIMEOUTS,
-        CANARY,
-        CANARY_FAILURES,
-    ),
-    *(MEMORY, LARGEST, HOST_MEMORY),
-    *UPGRADES.values(),
-    *(CONNECT, QUEUE_WAIT, REFUSALS, HTTP, REDIS_UP, REDIS_SECONDS),
-    *(BUILD, MASTER_START, *PROCESS),
-    *ONLY_BY_WORKER,
-)

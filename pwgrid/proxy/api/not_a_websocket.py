@@ -6,14 +6,14 @@ from starlette.responses import Response
 
 from pwgrid.proxy.api import dashboard
 from pwgrid.proxy.api.errors import refused
-from pwgrid.proxy.api.roles import open_to_all
+from pwgrid.proxy.api.roles import OPEN_TO_ALL
 from pwgrid.proxy.policy.accept_or_refuse import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
 
 
 def hint_routes() -> APIRouter:
     """Makes the routes."""
-    router = APIRouter(dependencies=[open_to_all])
+    router = APIRouter(dependencies=[OPEN_TO_ALL])
 
     @router.api_route("/", methods=["GET", "HEAD", "POST"], include_in_schema=False)
     @router.get("/playwright/{path:path}", include_in_schema=False)

@@ -10,12 +10,11 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import problems
-from pwgrid.proxy.api.roles import needs
+from pwgrid.proxy.api.roles import NEEDS_OPERATOR
 from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import RegistrySnapshot
-from pwgrid.tokens.tokens import Role
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 def pool_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes that read, for operators."""
-    router = APIRouter(dependencies=[needs(Role.OPERATOR)])
+    router = APIRouter(dependencies=[NEEDS_OPERATOR])
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:
@@ -66,7 +65,7 @@ def pool_routes(grid: "Proxy") -> APIRouter:
 
 def pool_command_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes that the master answers, for operators; AskMaster bounds how long it may take."""
-    router = APIRouter(prefix="/v1/pools", tags=["pools"], route_class=BoundedBody, dependencies=[needs(Role.OPERATOR)])
+    router = APIRouter(prefix="/v1/pools", tags=["pools"], route_class=BoundedBody, dependencies=[NEEDS_OPERATOR])
 
     async def ask(name: str, data: dict[str, Any]) -> dict[str, Any]:
         try:

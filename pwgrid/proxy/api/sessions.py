@@ -8,11 +8,9 @@ from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, problems
-from pwgrid.proxy.api.roles import needs
-from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.records import SessionRecord
-from pwgrid.tokens.tokens import Role
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -20,10 +18,9 @@ if TYPE_CHECKING:
 
 def session_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes."""
-    router = APIRouter(dependencies=[needs(Role.CLIENT)])
-    who = Annotated[Identity, needs(Role.CLIENT)]
+    router = APIRouter(dependencies=[NEEDS_CLIENT])
 
-    async def find(session_id: Annotated[str, Path(alias="id")], identity: who) -> SessionRecord:
+    async def find(session_id: Annotated[str, Path(alias="id")], identity: Client) -> SessionRecord:
         session = await grid.registry.session(session_id)
         if session is None or not identity.may_see(session.token):
             raise Refusal(404, "there is no such session (any more)")
@@ -33,7 +30,7 @@ def session_routes(grid: "Proxy") -> APIRouter:
 
     @router.get("/v1/sessions", tags=["sessions"], responses=problems(400))
     async def sessions(
-        identity: who,
+        identity: Client,
         status: Annotated[SessionStatus | None, NoneIfEmpty, Query()] = None,
         browser_type: Annotated[BrowserType | None, NoneIfEmpty, Query(alias="browserType")] = None,
         worker_id: Annotated[str | None, NoneIfEmpty, Query(alias="workerId")] = None,

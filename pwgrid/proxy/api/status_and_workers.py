@@ -7,10 +7,9 @@ from fastapi import APIRouter, Path
 
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.common import problems
-from pwgrid.proxy.api.roles import needs
-from pwgrid.proxy.policy.access import ANYBODY, Identity
+from pwgrid.proxy.api.roles import NEEDS_OPERATOR, Operator
+from pwgrid.proxy.policy.access import ANYBODY
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.tokens.tokens import Role
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def operator_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes."""
-    router = APIRouter(dependencies=[needs(Role.OPERATOR)])
+    router = APIRouter(dependencies=[NEEDS_OPERATOR])
 
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:
@@ -38,7 +37,7 @@ def operator_routes(grid: "Proxy") -> APIRouter:
         )
 
     @router.get("/v1/workers", tags=["workers"])
-    async def workers(identity: Annotated[Identity, needs(Role.OPERATOR)]) -> models.Workers:
+    async def workers(identity: Operator) -> models.Workers:
         """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
         no token, since then anybody may ask."""
         return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
