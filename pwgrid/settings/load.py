@@ -393,8 +393,6 @@ def _sentence(setting: Setting, written: object) -> str:
     if setting.choices:
         hint = did_you_mean(written.lower(), setting.choices) if isinstance(written, str) else ""
         return f"must be one of {', '.join(setting.choices)}{hint}"
-    if setting.bounds:
-        return f"must be {'a whole number' if setting.kind is int else 'a number'}, {setting.bounds}"
     return {bool: "must be true or false", tuple: "must be a list of texts"}.get(setting.kind, "must be a text")
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr, ValidationError, field_validator
-from pydantic.fields import FieldInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from pwgrid.common import label_keys
@@ -143,13 +142,6 @@ class PoolTable(BaseModel, frozen=True):
         server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         return {"server": server, "username": user, "password": value_types.Secret(password)}
 
-    @field_validator("env", mode="before")
-    @classmethod
-    def _texts(cls, value: Any) -> Any:
-        if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
-            return {name: value_types.Secret(text) for name, text in value.items()}
-        return value
-
     @property
     def browser_type(self) -> BrowserType:
         """The browser of the table, or the one that its labels name."""
@@ -159,8 +151,7 @@ class PoolTable(BaseModel, frozen=True):
 
     def shown(self) -> dict[str, Any]:
         """The keys that the table has, with values for JSON and TOML, secrets masked."""
-        said = self.model_dump(exclude_unset=True, exclude_none=True)
-        return {name: _without_secrets(value) for name, value in said.items()}
+        return self.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +296,8 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] == value_types.RULE:
         return error["msg"]
     key = str(error["loc"][0])
-    info = PoolTable.model_fields[key]
     if key == "browser":
         return f"must be one of {', '.join(BROWSER_TYPES)}"
-    if bounds := _bounds(info):
-        return f"must be a whole number, {bounds}"
     return {
         "headless": "must be true or false",
         "args": "must be a list of texts",
@@ -317,13 +305,6 @@ def _sentence(error: ErrorDetails) -> str:
         "proxy": "must be a URL, or a table of server, bypass, username, password",
         "env": "must be a table of texts",
     }.get(key, "must be a text")
-
-
-def _bounds(info: FieldInfo) -> value_types.Bounds | None:
-    """The bounds of a number, also of an optional one."""
-    parts = [info.annotation, *getattr(info.annotation, "__args__", ())]
-    found = [*info.metadata, *(each for part in parts for each in getattr(part, "__metadata__", ()))]
-    return next((each for each in found if isinstance(each, value_types.Bounds)), None)
 
 
 def _faults_within(place: str, table: PoolTable) -> Iterator[Violation]:
@@ -361,11 +342,3 @@ def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Violation]:
                 or sum(label_keys.parse(each) == label_keys.parse(text) for each in table.labels) > 1
             ):
                 yield Violation(f"pools.{table.name}.labels", repr(text), f"is a label key of pool {owner} already")
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, SecretStr):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {name: _without_secrets(each) for name, each in value.items()}
-    return [_without_secrets(each) for each in value] if isinstance(value, tuple) else value

@@ -4,11 +4,13 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, GetCoreSchemaHandler, SecretStr
+import pydantic
+from pydantic import AfterValidator, GetCoreSchemaHandler, ValidationError, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import no_info_after_validator_function
+from pydantic_core.core_schema import no_info_wrap_validator_function
 
 from pwgrid.common.redis_url import problem
 
@@ -42,9 +44,13 @@ class Bounds:
     zero_is_off: bool = False
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(kind))
+        return no_info_wrap_validator_function(partial(self._check, kind), handler(kind))
 
-    def _check(self, value: float) -> float:
+    def _check(self, kind: Any, given: object, number_of: ValidatorFunctionWrapHandler) -> float:
+        try:
+            value: float = number_of(given)
+        except ValidationError:
+            raise rule(f"must be {'a whole number' if kind is int else 'a number'}, {self}") from None
         if self.minimum <= value <= self.maximum or (self.zero_is_off and value == 0):
             return value
         raise rule(f"must be {self}")
@@ -58,11 +64,14 @@ def seconds(minimum: float, *, zero_is_off: bool = False) -> Bounds:
     return Bounds(minimum, MAX_SECONDS, "seconds", zero_is_off)
 
 
-class Secret(SecretStr):
-    """A text that is shown as ***, whoever prints it."""
+class Secret(pydantic.Secret[str]):
+    """A text that is shown as ***, whoever prints it or writes it as JSON. False if it is empty."""
+
+    def __bool__(self) -> bool:
+        return bool(self.get_secret_value())
 
     def _display(self) -> str:
-        return "***" if self.get_secret_value() else ""
+        return "***" if self else ""
 
 
 class RedisUrl(Secret):
@@ -82,7 +91,7 @@ def _text(fault: Callable[[str], str]) -> AfterValidator:
     """Refuses a text, secret or not, in which `fault` finds something wrong."""
 
     def check(value: T) -> T:
-        if found := fault(value.get_secret_value() if isinstance(value, SecretStr) else str(value)):
+        if found := fault(value.get_secret_value() if isinstance(value, Secret) else str(value)):
             raise rule(found)
         return value
 
