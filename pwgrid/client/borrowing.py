@@ -94,10 +94,11 @@ class Borrowing:
     def __enter__(self) -> Lease:
         self._enter()
         try:
-            return self._keep(self._lease_of(self._call().run()))
+            self._lease = self._lease_of(self._call().run())
         except BaseException:
             self._inside.release()
             raise
+        return self._lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
@@ -107,10 +108,11 @@ class Borrowing:
     async def __aenter__(self) -> Lease:
         self._enter()
         try:
-            return self._keep(await self._borrowed())
+            self._lease = await self._borrowed()
         except BaseException:
             self._inside.release()
             raise
+        return self._lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
@@ -131,10 +133,6 @@ class Borrowing:
     def _enter(self) -> None:
         if not self._inside.acquire(blocking=False):
             raise RuntimeError("this borrow() is entered already, and is for one lease at a time: call borrow() again")
-
-    def _keep(self, lease: Lease) -> Lease:
-        self._lease = lease
-        return lease
 
     def _leave(self) -> Lease:
         lease, self._lease = self._lease, None

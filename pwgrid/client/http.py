@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import socket
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,13 +70,8 @@ class Call:
         self._headers = {"Content-Type": "application/json"}
         if server.token:
             self._headers["Authorization"] = f"Bearer {server.token}"
-        self._connection = (
-            http.client.HTTPSConnection(
-                server.host, server.port, timeout=timeout_s, context=ssl.create_default_context()
-            )
-            if server.is_encrypted
-            else http.client.HTTPConnection(server.host, server.port, timeout=timeout_s)
-        )
+        connect = http.client.HTTPSConnection if server.is_encrypted else http.client.HTTPConnection
+        self._connection = connect(server.host, server.port, timeout=timeout_s)
         self._is_cancelled = False
 
     def run(self) -> dict[str, Any]:

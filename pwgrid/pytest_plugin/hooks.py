@@ -21,12 +21,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the fixtures. So late that they replace those of pytest-playwright, but none of a conftest.py."""
     if url := endpoint(config):
+        from pwgrid.client.http import Server
         from pwgrid.pytest_plugin import fixtures
 
-        if not _is_url(url):
+        try:
+            Server.at(url)
+        except ValueError:
             where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
             shown = url.partition("?")[0]  # behind that there may be a token
-            raise pytest.UsageError(f"{where}: {shown!r} is no URL of a grid: use ws://host:8080")
+            raise pytest.UsageError(f"{where}: {shown!r} is no URL of a grid: use ws://host:8080") from None
         config.pluginmanager.register(fixtures, "pwgrid-fixtures")
 
 
@@ -42,12 +45,3 @@ def endpoint(config: pytest.Config) -> str:
     """The grid's URL, from --pwgrid or else the environment; empty when the tests use none."""
     given: str | None = config.getoption("--pwgrid")
     return os.environ.get(ENDPOINT_VARIABLE, "") if given is None else given
-
-
-def _is_url(text: str) -> bool:
-    """Whether a grid may be at this URL."""
-    try:
-        url = urlsplit(text)
-        return url.scheme in ("ws", "wss", "http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # a port that is none, or half an IPv6 address
-        return False
