@@ -3,7 +3,7 @@
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common import trace_export
@@ -85,13 +84,16 @@ def load(
     draft = _Draft()
     path = draft.take_file(*_find_file(config_file, environ))
     environment = _Environment(environ)
-    texts = environment()
-    draft.take_pools(texts, f"environment {environment.variables[POOLS]}", read_pool_config)
-    draft.take(texts, lambda setting: f"environment {environment.variables[setting.name]}", _TEXTS)
+    for name, text in environment().items():
+        source = f"environment {environment.variables[name]}"
+        if name == POOLS:
+            draft.take_pools(*read_pool_config(text), source)
+        else:
+            draft.take(name, text, source, _TEXTS)
     for name, value in flags.items():
         if value is not None and value != ():
             given = str(value).strip() if isinstance(value, str | PurePath) else value
-            draft.take({name: given}, lambda setting: setting.flag, _TEXTS if isinstance(given, str) else _TYPED)
+            draft.take(name, given, SETTINGS[name].flag, _TEXTS if isinstance(given, str) else _TYPED)
     draft.take_credential(environ)
     tokens_file = None if private else find_tokens_file(path, environ)
     settings = draft.finished(has_tokens=tokens_file is not None and os.path.exists(tokens_file))
@@ -151,7 +153,6 @@ class _Environment(EnvSettingsSource):
         return value  # a list is words, not JSON: the model splits them
 
 
-_ReadPools = Callable[[Any], tuple[tuple[PoolTable, ...], list[Violation]]]
 _Validate = Callable[[Mapping[str, object]], Settings]
 _ALONE: Final = Sources(unusable=frozenset(SETTINGS))  # the rules between settings are for all sources together
 _TYPED: Final[_Validate] = partial(Settings.model_validate, strict=True, context=_ALONE)
@@ -187,46 +188,40 @@ class _Draft:
             return path
         known: dict[str, object] = {}
         unknown = list(_sort_out(table, known))
-        self.take_pools(known, str(path), read_tables)
-        self.take(known, lambda _setting: str(path), _TYPED)
+        if POOLS in known:
+            self.take_pools(*read_tables(known.pop(POOLS)), str(path))
+        for name, value in known.items():
+            self.take(name, value, str(path), _TYPED)
         self._violations += [Violation(place, "", sentence, str(path)) for place, sentence in unknown]
         return path
 
-    def take(self, given: Mapping[str, object], source: Callable[[Setting], str], validate: _Validate) -> None:
-        """Takes the values of a source, which beats all sources before it.
+    def take(self, name: str, given: object, source: str, validate: _Validate) -> None:
+        """Takes the value of a source, which beats all sources before it.
 
         A bad value is a violation, even where a later source has a good one.
         """
         try:
-            good = validate(given)
+            value = getattr(validate({name: given}), name)
         except ValidationError as error:
-            faults: dict[str, ErrorDetails] = {}
-            for each in error.errors():
-                faults.setdefault(str(each["loc"][0]), each)
-            for name, fault in faults.items():
-                setting, written = SETTINGS[name], given[name]
-                sentence = fault["msg"] if fault["type"] == RULE else _sentence(setting, written)
-                self._violations.append(Violation(name, _written(setting, written), sentence, source(setting)))
-            self._unusable |= faults.keys()
-            good = validate({name: value for name, value in given.items() if name not in faults})
-        for name in good.model_fields_set:
-            self._put(name, getattr(good, name), source(SETTINGS[name]))
+            setting, fault = SETTINGS[name], error.errors()[0]
+            sentence = fault["msg"] if fault["type"] == RULE else _sentence(setting, given)
+            self._violations.append(Violation(name, _written(setting, given), sentence, source))
+            self._unusable.add(name)
+        else:
+            self._put(name, value, source)
 
-    def take_pools(self, given: dict[str, Any], source: str, read: _ReadPools) -> None:
-        """Takes the pools of a source out of `given`; they replace those of the sources before it."""
-        if POOLS not in given:
-            return
-        tables, faults = read(given.pop(POOLS))
-        self._violations += [replace(each, source=source) for each in faults]
+    def take_pools(self, tables: tuple[PoolTable, ...], faults: Iterable[Violation], source: str) -> None:
+        """Takes the pools of a source; they replace those of the sources before it."""
         self._put(POOLS, tables, source)
-        if faults:
+        for each in faults:
+            self._violations.append(replace(each, source=source))
             self._unusable.add(POOLS)
 
     def take_credential(self, environ: Mapping[str, str]) -> None:
         """Takes the token from the file of systemd's credential (LoadCredential= of the unit), if none was set."""
         path = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / CREDENTIAL
         if path.is_absolute() and _is_there(path) and self.sources["token"] == self.sources["token_file"] == DEFAULT:
-            self.take({"token_file": str(path)}, lambda _setting: f"systemd's credential {CREDENTIAL}", _TEXTS)
+            self.take("token_file", str(path), f"systemd's credential {CREDENTIAL}", _TEXTS)
 
     def finished(self, *, has_tokens: bool) -> Settings:
         """The settings, checked by the rules between them. Raises ConfigError with all that is wrong."""
@@ -281,7 +276,7 @@ class _Draft:
             except (OSError, ValueError) as error:
                 fault = str(error) if type(error) is ValueError else _unreadable(error)
             else:
-                self.take({"token": text}, lambda _setting: f"token_file {path}", _TEXTS)
+                self.take("token", text, f"token_file {path}", _TEXTS)
                 return
         self._violations.append(Violation("token_file", repr(path), fault, self.sources["token_file"]))
         self._unusable |= {"token", "token_file"}

@@ -276,12 +276,10 @@ def name_of_label(key: str, taken: Iterable[str] = ()) -> str:
 
 def _faults(place: str, given: Mapping[str, Any], error: ValidationError) -> Iterator[Violation]:
     """A fault for each key that is wrong."""
-    told: set[str] = set()
+    first: dict[str, ErrorDetails] = {}
     for each in error.errors():
-        key = str(each["loc"][0])
-        if key in told:
-            continue
-        told.add(key)
+        first.setdefault(str(each["loc"][0]), each)
+    for key, each in first.items():
         if each["type"] == "missing" and len(each["loc"]) == 1:
             yield Violation(place, "", f"must say its {key}")
         elif key not in PoolTable.model_fields:
