@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import select
-import selectors
 import shutil
 import signal
 import subprocess
@@ -212,17 +211,15 @@ def _stream(command: Sequence[str], environ: Mapping[str, str], say: Steps, time
     output = process.stdout.fileno()
     unfinished = b""
     try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(output, selectors.EVENT_READ)
-            while selector.select(max(0.0, deadline - time.monotonic())):
-                data = os.read(output, 65536)
-                *complete, unfinished = (unfinished + data).replace(b"\r", b"\n").split(b"\n")
-                for line in complete if data else [unfinished]:
-                    lines.take(line)
-                if not data:
-                    break
-            else:
-                return f"not done within {timeout_s:g} s"
+        while select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            data = os.read(output, 65536)
+            *complete, unfinished = (unfinished + data).replace(b"\r", b"\n").split(b"\n")
+            for line in complete if data else [unfinished]:
+                lines.take(line)
+            if not data:
+                break
+        else:
+            return f"not done within {timeout_s:g} s"
         code = process.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         return f"not done within {timeout_s:g} s"

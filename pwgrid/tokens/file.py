@@ -30,8 +30,7 @@ class TokenFile:
     """The tokens in the file at `path`. While the file exists and cannot be read, no token is valid."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._name = str(path)  # for stat(), which would convert the Path for each client
+        self._path = str(path)  # stat() would convert a Path for each client
         self._seen: tuple[int, ...] | None = None
         self._tokens = NO_TOKENS
 
@@ -39,12 +38,12 @@ class TokenFile:
         """Returns the tokens that the file has now. Called for each client: costs one stat() if nothing has changed."""
         seen: tuple[int, ...] = ()
         try:
-            status = os.stat(self._name)
+            status = os.stat(self._path)
             # A replaced file has another inode; an edited one has another time.
             seen = (status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
             if seen == self._seen:
                 return self._tokens
-            self._tokens = read(self._path)
+            self._tokens = read(Path(self._path))
         except FileNotFoundError:
             self._seen, self._tokens = None, NO_TOKENS
             return NO_TOKENS
@@ -53,13 +52,13 @@ class TokenFile:
         except ValueError as error:
             return self._unreadable(seen, error)
         self._seen = seen
-        log.info("tokens_read", path=str(self._path), tokens=len(self._tokens.all))
+        log.info("tokens_read", path=self._path, tokens=len(self._tokens.all))
         return self._tokens
 
     def _unreadable(self, seen: tuple[int, ...], error: Exception) -> Tokens:
         if seen != self._seen:
             self._seen, self._tokens = seen, Tokens()
-            log.error("tokens_unreadable", path=str(self._path), error=_why(error), so="all tokens in it are refused")
+            log.error("tokens_unreadable", path=self._path, error=_why(error), so="all tokens in it are refused")
         return self._tokens
 
 

@@ -24,7 +24,7 @@ from pwgrid.proxy.api.roles import OPEN_TO_ALL, identify
 from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
-from pwgrid.proxy.dashboard.page_files import HEADERS, File, files, wants_page
+from pwgrid.proxy.dashboard.page_files import HEADERS, File, files
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 
@@ -42,7 +42,8 @@ TOKEN_LOOK_S: Final = 1.0
 
 def page_of(request: Request) -> Response | None:
     """Returns the page for a browser that opens the endpoint; None for all other clients."""
-    if request.method in ("GET", "HEAD") and wants_page(request.headers.get("accept", "")):
+    # fetch() and command line tools ask for no HTML.
+    if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", "").lower():
         return _sent(files()["index.html"], request)
     return None
 
@@ -114,7 +115,7 @@ def live_routes(grid: Proxy) -> APIRouter:
             writer.close()
             with contextlib.suppress(RegistryUnavailable):  # the record has the view's begin already
                 await grid.registry.note_view(session_id)
-            grid.feed.touch_session(session_id)
+            grid.feed.sessions.touch(session_id)
         await close_page(socket)
 
     return router
@@ -133,7 +134,7 @@ async def _open_view(
     if record.status != SessionStatus.RUNNING:
         raise Refusal(409, f"the session does not run: it is {record.status}")
     await grid.registry.note_view(session_id)
-    grid.feed.touch_session(session_id)
+    grid.feed.sessions.touch(session_id)
     try:
         return await open_view(grid.boot.runtime / "w" / record.worker_id / SOCKET, session_id)
     except OSError:

@@ -66,7 +66,7 @@ class Feed:
         self.history = History()
         self.events = RecentEvents()
         self._grid = grid
-        self._sessions = ShownSessions(grid.registry, self._session_ended)
+        self.sessions = ShownSessions(grid.registry, self._session_ended)
         self._pages: set[Page] = set()
         self._producer: asyncio.Task[None] | None = None
         self._view: View = {}
@@ -90,10 +90,6 @@ class Feed:
     def is_full(self) -> bool:
         """Whether no further page may open."""
         return len(self._pages) >= MOST_PAGES
-
-    def touch_session(self, session_id: str) -> None:
-        """Marks a session whose record has changed although no counter has."""
-        self._sessions.touch(session_id)
 
     def roster_changed(self) -> None:
         """Called when the master has sent its roster: has its status asked for, too."""
@@ -172,7 +168,7 @@ class Feed:
         try:
             self._activity = await self._grid.registry.activity()
             if with_sessions:
-                await self._sessions.refresh(self._activity)
+                await self.sessions.refresh(self._activity)
         except RegistryUnavailable as error:
             self._problems["redis"] = registry_away(error)
         else:
@@ -240,7 +236,7 @@ class Feed:
             workers=roster.workers.values(),
             active=self._activity.active,
             lifetime=self._activity.lifetime,
-            sessions=self._sessions.rows,
+            sessions=self.sessions.rows,
             waiting=grid.queue.waiting_by_run(),
             status_at=self._status_at,
             grid={

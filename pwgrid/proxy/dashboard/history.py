@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-import orjson
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 PERIOD_S: Final = 10.0
 HOUR_S: Final = 3600.0
@@ -14,6 +14,8 @@ MOST: Final = round(HOUR_S / PERIOD_S)
 Sample = tuple[float, int | None, int, int, int, float, int | None]
 """Time (Unix seconds); live sessions; connects and refusals since the previous sample; waiting clients; the longest
 wait for a slot since then, in seconds; memory of all workers in MiB. None means unknown."""
+
+_SAMPLE: Final = TypeAdapter[Sample](Sample, config=ConfigDict(allow_inf_nan=False))
 
 
 class History:
@@ -36,15 +38,13 @@ class History:
 
 def text_of(sample: Sample) -> str:
     """Returns the sample as Redis keeps it."""
-    return orjson.dumps(sample).decode()
+    return _SAMPLE.dump_json(sample).decode()
 
 
 def read(text: str, now: float) -> Sample | None:
     """Parses a sample from Redis. Returns None if it is older than an hour, or malformed."""
     try:
-        at, live, connects, refusals, waiting, wait_s, memory = orjson.loads(text)
-        is_sample = all(isinstance(each, (int, float)) for each in (at, connects, refusals, waiting, wait_s))
-        is_sample &= all(each is None or isinstance(each, int) for each in (live, memory))
-    except (ValueError, TypeError):
+        sample = _SAMPLE.validate_json(text)
+    except ValidationError:
         return None
-    return (at, live, connects, refusals, waiting, wait_s, memory) if is_sample and now - HOUR_S < at <= now else None
+    return sample if now - HOUR_S < sample[0] <= now else None

@@ -40,11 +40,6 @@ def files() -> dict[str, File]:
     return {path.name: _read(path) for path in STATIC.iterdir() if path.suffix in _TYPES}
 
 
-def wants_page(accept: str) -> bool:
-    """Whether a browser that opens a page sends this Accept header: fetch() and command line tools ask for no HTML."""
-    return "text/html" in accept.lower()
-
-
 def _read(path: Path) -> File:
     content = path.read_bytes()
     return File(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"')

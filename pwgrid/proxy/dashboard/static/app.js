@@ -2,6 +2,7 @@
 
 import { ask, setToken, socket, token } from './api.js';
 import { showCurves } from './curves.js';
+import { byId } from './dom.js';
 import { showEvents } from './events.js';
 import { age } from './format.js';
 import { showGrid } from './grid.js';
@@ -22,8 +23,6 @@ const state = {
 const changed = new Set();
 let attempts = 0;
 let drawing = false;
-
-const byId = id => document.getElementById(id);
 
 // ------------------------------------------------------------------------------------------------------------- feed
 

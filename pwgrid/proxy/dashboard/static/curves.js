@@ -1,6 +1,6 @@
 // The last hour as curves, drawn by uPlot (a file beside this one).
 
-import { h } from './dom.js';
+import { byId, h } from './dom.js';
 import { age, mib } from './format.js';
 
 const HEIGHT = 130;
@@ -16,7 +16,7 @@ const CURVES = [
   { title: 'Memory of all workers', of: sample => sample[6], text: mib, tick: value => value >= 1024 ? `${value / 1024} G` : `${value} M` },
 ];
 
-const parent = document.getElementById('curves');
+const parent = byId('curves');
 const drawn = [];
 
 export function showCurves(state) {

@@ -1,5 +1,7 @@
 // The little that this page needs of a framework. Sets texts only as text, never as HTML: names come from clients.
 
+export const byId = id => document.getElementById(id);
+
 // Makes an element with attributes (`on…` are listeners, `text` its text) and children.
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);

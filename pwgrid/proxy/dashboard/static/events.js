@@ -1,9 +1,9 @@
 // What has happened, the newest first.
 
-import { h, keyed } from './dom.js';
+import { byId, h, keyed } from './dom.js';
 import { clock } from './format.js';
 
-const list = document.getElementById('events');
+const list = byId('events');
 
 export function showEvents(state) {
   const events = [...state.events].sort((a, b) => b.at - a.at || b.n - a.n);

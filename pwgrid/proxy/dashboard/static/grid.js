@@ -1,12 +1,10 @@
 // The head of the page, the figures, pools with their workers as a picture, and the line.
 
-import { h, keyed, set, since } from './dom.js';
+import { byId, h, keyed, set, since } from './dom.js';
 import { age, mib, plural } from './format.js';
 
 const MOST_SLOTS_DRAWN = 60;
 const NO_LIMIT = 1e8; // a lifetime that nobody reaches
-
-const byId = id => document.getElementById(id);
 
 export function showGrid(state, act) {
   const { grid, pools, workers, queue } = state.tables;

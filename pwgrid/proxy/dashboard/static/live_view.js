@@ -1,9 +1,8 @@
 // Shows the pages of one session as they are now. Asks for each frame, so that a slow connection shows fewer of them.
 
 import { socket } from './api.js';
-import { h, keyed, set } from './dom.js';
+import { byId, h, keyed, set } from './dom.js';
 
-const byId = id => document.getElementById(id);
 const dialog = byId('viewer');
 const picture = byId('viewer-picture');
 const choice = byId('viewer-page');

@@ -1,21 +1,21 @@
 // The table of sessions, with a filter that stays where it is while rows come and go.
 
-import { h, keyed, set, since } from './dom.js';
+import { byId, h, keyed, set, since } from './dom.js';
 import { clock } from './format.js';
 import { view } from './live_view.js';
 
 const MOST_SHOWN = 200;
 const LIVE = ['pending', 'running'];
 
-const words = document.getElementById('words');
-const wanted = document.getElementById('state');
+const words = byId('words');
+const wanted = byId('state');
 let mayView = true;
 const body = document.querySelector('#sessions tbody');
 
 export function onFilter(callback) {
   words.addEventListener('input', callback);
   wanted.addEventListener('change', callback);
-  document.getElementById('filter').addEventListener('submit', event => event.preventDefault());
+  byId('filter').addEventListener('submit', event => event.preventDefault());
 }
 
 export function showSessions(state, act) {
@@ -26,7 +26,7 @@ export function showSessions(state, act) {
   keyed(body, shown.map(session => [session.id, session]), id => makeRow(id, act), updateRow);
   document.body.classList.toggle('operator', state.operator);
   const rest = passing.length > shown.length ? `, the first ${shown.length} are shown` : '';
-  document.getElementById('count').textContent = `${passing.length} of ${all.length}${rest}`;
+  byId('count').textContent = `${passing.length} of ${all.length}${rest}`;
 }
 
 function isLive(session) {
