@@ -28,7 +28,6 @@ from pwgrid.settings.model import (
     Setting,
     Settings,
     Sources,
-    environment_names,
     literal,
 )
 from pwgrid.settings.pools import PoolTable, read_pool_config, read_tables
@@ -108,10 +107,7 @@ def load(
 
 def log_format_of(environ: Mapping[str, str], flags: Mapping[str, object]) -> str:
     """LOG_FORMAT by flag and environment alone, as `load` reads it: errors of `load` itself are told in that format."""
-    texts = set_variables(environ)
-    names = (name for name in environment_names("log_format") if name in texts)
-    given = flags.get("log_format") or texts.get(next(names, ""), "")
-    return str(given).strip().lower()
+    return str(flags.get("log_format") or _Environment(environ)().get("log_format", "")).strip().lower()
 
 
 def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Path:

@@ -75,10 +75,8 @@ class ProxyServer(BaseModel, frozen=True):
 
     def options(self) -> dict[str, str]:
         """Playwright's launch option; the password in clear."""
-        given = {"server": self.server, "bypass": self.bypass, "username": self.username}
-        return {name: text for name, text in given.items() if text} | (
-            {"password": self.password.get_secret_value()} if self.password else {}
-        )
+        given = {**dict(self), "password": self.password.get_secret_value()}
+        return {name: text for name, text in given.items() if text}
 
 
 class PoolTable(BaseModel, frozen=True):
@@ -209,20 +207,9 @@ def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:
 def resolved(settings: Settings, table: PoolTable) -> PoolSettings:
     """The pool of a table: for keys that the table does not have, the global settings count."""
     default = short_form(settings, table.browser_type)
-    optional = ("slots", "lifetime", "max_memory_mib", "max_memory_hard_mib", "headless", "args")
-    given: dict[str, Any] = {name: value for name in optional if (value := getattr(table, name)) is not None}
-    return replace(
-        default,
-        name=table.name,
-        workers=table.workers,
-        executable=table.executable or ("" if table.channel else default.executable),
-        channel=table.channel,
-        proxy=table.proxy,
-        env=table.env,
-        labels=table.labels,
-        is_short_form=False,
-        **given,
-    )
+    given = {name: value for name, value in table if name != "browser" and value is not None}
+    given["executable"] = table.executable or ("" if table.channel else default.executable)
+    return replace(default, **given, is_short_form=False)
 
 
 # Reading them

@@ -174,31 +174,10 @@ def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> 
     return None if fault is None else f"apt-get failed ({fault})"
 
 
-class _Output:
-    """What an installer prints, without colours, progress bars and stack frames."""
-
-    def __init__(self, say: Steps) -> None:
-        self._say = say
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-
-    def take(self, raw: bytes) -> None:
-        """One line."""
-        line = _ANSI.sub("", raw.decode(errors="replace")).rstrip()
-        if not _LETTER.search(line) or _STACK_FRAME.match(line):
-            return
-        if line.strip() not in self._tail:
-            self._tail.append(line.strip())
-        self._say.output(line)
-
-    def last_words(self) -> str:
-        """The last lines, or those of them that mention an error."""
-        return " / ".join([line for line in self._tail if _ERROR.search(line)] or self._tail)
-
-
 def _stream(command: Sequence[str], environ: Mapping[str, str], say: Steps, timeout_s: float) -> str | None:
     """Runs `command`. None when it exits 0, else what it printed last."""
     deadline = time.monotonic() + timeout_s
-    lines = _Output(say)
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
     process = subprocess.Popen(
         command,
         env=dict(environ),
@@ -214,8 +193,11 @@ def _stream(command: Sequence[str], environ: Mapping[str, str], say: Steps, time
         while select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
             data = os.read(output, 65536)
             *complete, unfinished = (unfinished + data).replace(b"\r", b"\n").split(b"\n")
-            for line in complete if data else [unfinished]:
-                lines.take(line)
+            for line in map(_readable, complete if data else [unfinished]):
+                if line:
+                    say.output(line)
+                if line and line.strip() not in tail:
+                    tail.append(line.strip())
             if not data:
                 break
         else:
@@ -226,7 +208,14 @@ def _stream(command: Sequence[str], environ: Mapping[str, str], say: Steps, time
     finally:
         _end(process, say)
         process.stdout.close()
-    return None if code == 0 else f"exit {code}: {lines.last_words() or 'it printed nothing'}"
+    last_words = " / ".join([line for line in tail if _ERROR.search(line)] or tail)
+    return None if code == 0 else f"exit {code}: {last_words or 'it printed nothing'}"
+
+
+def _readable(raw: bytes) -> str:
+    """A line without colours; empty for a progress bar or a stack frame."""
+    line = _ANSI.sub("", raw.decode(errors="replace")).rstrip()
+    return line if _LETTER.search(line) and not _STACK_FRAME.match(line) else ""
 
 
 def _end(process: subprocess.Popen[bytes], say: Steps) -> None:

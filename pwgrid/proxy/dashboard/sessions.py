@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
-from pwgrid.proxy.api.models import Session
 from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.registry.registry import Registry
 
@@ -47,8 +46,7 @@ class ShownSessions:
         self._touched -= touched
         known = {key: each for key, each in self._records.items() if key in wanted and key not in unread}
         self._records = known | found
-        made = {key: Session.of(each).model_dump(by_alias=True) for key, each in found.items()}
-        self.rows = {key: made.get(key) or self.rows[key] for key in self._records}
+        self.rows = {key: found[key].as_json() if key in found else self.rows[key] for key in self._records}
         self._activity = activity
         self._has_pending = any(each.status == SessionStatus.PENDING for each in self._records.values())
         self._tell_ends()
