@@ -38,22 +38,17 @@ class Lease:
 
     def extend(self, ttl_s: float) -> Lease:
         """Makes the lease end `ttl_s` seconds from now, and returns it so. Raises GridRefusal when it has ended."""
-        return self._extended(self._extension(ttl_s).run())
+        call = Call(self.server, "PATCH", f"/v1/leases/{self.browser_id}", {"ttlSeconds": int(ttl_s)}, ANSWER_S)
+        return replace(self, expires_at=float(call.run()["expiresAt"]))
 
     async def extend_async(self, ttl_s: float) -> Lease:
         """`extend` for async programs: other tasks go on meanwhile."""
-        return self._extended(await asyncio.to_thread(self._extension(ttl_s).run))
+        return await asyncio.to_thread(self.extend, ttl_s)
 
     def give_back(self) -> bool:
         """Frees the slot. False if it was given back already, or the lease has expired."""
         body = {"labelKey": self.label_key, "browserId": self.browser_id}
         return bool(Call(self.server, "POST", "/session/return", body, ANSWER_S).run().get("returned", True))
-
-    def _extension(self, ttl_s: float) -> Call:
-        return Call(self.server, "PATCH", f"/v1/leases/{self.browser_id}", {"ttlSeconds": int(ttl_s)}, ANSWER_S)
-
-    def _extended(self, answer: Mapping[str, Any]) -> Lease:
-        return replace(self, expires_at=float(answer["expiresAt"]))
 
 
 def borrow(

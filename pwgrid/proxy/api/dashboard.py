@@ -21,6 +21,7 @@ from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.proxy.api.common import address_of
 from pwgrid.proxy.api.errors import away, refused
 from pwgrid.proxy.api.roles import OPEN_TO_ALL, identify
+from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
@@ -128,9 +129,7 @@ async def _open_view(
     RegistryUnavailable."""
     if not grid.settings.live_view:
         raise Refusal(403, "nobody may look at sessions of this grid: LIVE_VIEW=false forbids it")
-    record = await grid.registry.session(session_id)
-    if record is None or not identity.may_see(record.token):
-        raise Refusal(404, "there is no such session (any more)")
+    record = await find_session(grid, session_id, identity)
     if record.status != SessionStatus.RUNNING:
         raise Refusal(409, f"the session does not run: it is {record.status}")
     await grid.registry.note_view(session_id)

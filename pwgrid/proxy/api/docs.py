@@ -1,7 +1,7 @@
 """The API's documentation at /docs, with all files from fastapi-offline, so that browsers ask no other host."""
 
 from functools import cache
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +61,4 @@ def docs_routes() -> APIRouter:
 @cache
 def _content(name: str) -> bytes:
     """Reads a file of fastapi-offline without importing it, which would make an application of its own."""
-    spec = find_spec("fastapi_offline")
-    assert spec is not None
-    assert spec.origin is not None
-    return (Path(spec.origin).parent / "static" / name).read_bytes()
+    return Path(str(distribution("fastapi-offline").locate_file(f"fastapi_offline/static/{name}"))).read_bytes()

@@ -9,6 +9,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, problems
 from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
+from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.records import SessionRecord
 
@@ -16,15 +17,20 @@ if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
 
 
+async def find_session(grid: "Proxy", session_id: str, identity: Identity) -> SessionRecord:
+    """Returns a session's record. Raises Refusal if there is none, or another token's."""
+    session = await grid.registry.session(session_id)
+    if session is None or not identity.may_see(session.token):
+        raise Refusal(404, "there is no such session (any more)")
+    return session
+
+
 def session_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes."""
     router = APIRouter(dependencies=[NEEDS_CLIENT])
 
     async def find(session_id: Annotated[str, Path(alias="id")], identity: Client) -> SessionRecord:
-        session = await grid.registry.session(session_id)
-        if session is None or not identity.may_see(session.token):
-            raise Refusal(404, "there is no such session (any more)")
-        return session
+        return await find_session(grid, session_id, identity)
 
     found_session = Annotated[SessionRecord, Depends(find)]
 

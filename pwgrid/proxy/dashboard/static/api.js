@@ -18,7 +18,7 @@ export function setToken(value) {
 }
 
 // Relative to the page: a reverse proxy may serve the grid under a path of its own.
-export function address(path) {
+function address(path) {
   return new URL(path, location.href);
 }
 
