@@ -41,25 +41,21 @@ class TokenFile:
             status = os.stat(self._path)
             # A replaced file has another inode; an edited one has another time.
             seen = (status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-            if seen == self._seen:
-                return self._tokens
-            self._tokens = read(Path(self._path))
+            if seen != self._seen:
+                self._tokens, self._seen = read(Path(self._path)), seen
+                log.info("tokens_read", path=self._path, tokens=len(self._tokens.all))
         except FileNotFoundError:
-            self._seen, self._tokens = None, NO_TOKENS
-            return NO_TOKENS
+            self._tokens, self._seen = NO_TOKENS, None
         except OSError as error:  # perhaps only for now (no descriptor is free): it is tried again for the next client
-            return self._unreadable((error.errno or 0,), error)
+            self._refuse_all((error.errno or 0,), error)
         except ValueError as error:
-            return self._unreadable(seen, error)
-        self._seen = seen
-        log.info("tokens_read", path=self._path, tokens=len(self._tokens.all))
+            self._refuse_all(seen, error)
         return self._tokens
 
-    def _unreadable(self, seen: tuple[int, ...], error: Exception) -> Tokens:
+    def _refuse_all(self, seen: tuple[int, ...], error: Exception) -> None:
         if seen != self._seen:
-            self._seen, self._tokens = seen, Tokens()
+            self._tokens, self._seen = Tokens(), seen
             log.error("tokens_unreadable", path=self._path, error=_why(error), so="all tokens in it are refused")
-        return self._tokens
 
 
 def read(path: Path) -> Tokens:
@@ -105,19 +101,14 @@ def load(path: Path) -> Tokens:
 
 def _replace(path: Path, directory: int, tokens: dict[str, Token], owner: int | None) -> None:
     content = _Content(tokens=tuple(tokens.values())).model_dump_json(by_alias=True, indent=2)
-    uid = -1
-    if os.geteuid() == 0:
-        uid = _owner(path) if owner is None else owner
+    if os.geteuid() != 0:
+        uid = -1
+    elif owner is not None:
+        uid = owner
+    else:
+        uid = path.stat().st_uid if path.exists() else 0
     write_whole(path, f"{content}\n".encode(), mode=MODE, uid=uid, durable=True)
     os.fsync(directory)
-
-
-def _owner(path: Path) -> int:
-    """Returns the user id of the file's owner; root's, 0, if there is no file yet."""
-    try:
-        return path.stat().st_uid
-    except FileNotFoundError:
-        return 0
 
 
 def _why(error: Exception) -> str:
