@@ -287,10 +287,8 @@ def _is_there(path: Path) -> bool:
     """Whether the file exists, also if we may not read it: a grid that ignored its token would be open to all."""
     try:
         path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
     return True
 
 

@@ -144,28 +144,26 @@ class Settings(BaseModel, frozen=True):
     """WebKit workers."""
     default_browser_type: BrowserType = setting("chromium", "workers", "proxy")
     """Browser for clients that name none."""
-    max_concurrent_sessions: Annotated[int, value_types.Bounds(1, 1000)] = setting(5, "workers", "proxy", "worker")
+    max_concurrent_sessions: value_types.Slots = setting(5, "workers", "proxy", "worker")
     """Slots of each worker."""
-    max_lifetime_sessions: Annotated[int, value_types.Bounds(1, 1_000_000_000)] = setting(
-        50, "workers", "proxy", "worker"
-    )
+    max_lifetime_sessions: value_types.Lifetime = setting(50, "workers", "proxy", "worker")
     """Sessions after which a worker is recycled."""
 
     worker_select_timeout: value_types.Wait = setting(5.0, "queue", "proxy")
     """How long a client waits for a slot."""
-    max_queue: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(1000, "queue", "proxy")
+    max_queue: value_types.Count = setting(1000, "queue", "proxy")
     """Clients that may wait at once; more are refused."""
     borrow_queue_timeout: value_types.Wait = setting(30.0, "queue", "proxy")
     """How long a client that borrows waits for a slot."""
-    borrow_queue_max: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(100, "queue", "proxy")
+    borrow_queue_max: value_types.Count = setting(100, "queue", "proxy")
     """Borrowing clients that may wait for one pool at once."""
-    borrow_queue_max_per_run: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(5, "queue", "proxy")
+    borrow_queue_max_per_run: value_types.Count = setting(5, "queue", "proxy")
     """Borrowing clients of the same run that may wait for one pool at once."""
-    max_sessions_per_run: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    max_sessions_per_run: value_types.Count = setting(0, "queue", "proxy")
     """Sessions and leases that a run may have at once; further clients wait. 0: any number."""
-    max_sessions_per_label: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    max_sessions_per_label: value_types.Count = setting(0, "queue", "proxy")
     """Sessions and leases that a label key may have at once; further clients wait. 0: any number."""
-    max_sessions_per_token: Annotated[int, value_types.Bounds(0, 1_000_000)] = setting(0, "queue", "proxy")
+    max_sessions_per_token: value_types.Count = setting(0, "queue", "proxy")
     """Sessions and leases at once of a token that has no limit of its own; further clients wait. 0: any number."""
 
     borrow_trailing_fallback: bool = setting(True, "labels", "proxy")

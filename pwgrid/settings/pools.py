@@ -92,9 +92,9 @@ class PoolTable(BaseModel, frozen=True):
     """chromium, firefox or webkit; may be left out where labels name it."""
     workers: value_types.Workers = 1
     """How many workers."""
-    slots: Annotated[int, value_types.Bounds(1, 1000)] | None = None
+    slots: value_types.Slots | None = None
     """Slots of each worker; else MAX_CONCURRENT_SESSIONS."""
-    lifetime: Annotated[int, value_types.Bounds(1, 1_000_000_000)] | None = None
+    lifetime: value_types.Lifetime | None = None
     """Sessions after which a worker is recycled; else MAX_LIFETIME_SESSIONS."""
     max_memory_mib: value_types.Mib | None = None
     """A worker above this is recycled; else MAX_WORKER_MEMORY_MIB."""

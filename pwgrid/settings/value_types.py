@@ -140,6 +140,9 @@ Wait = Annotated[float, seconds(0)]
 Limit = Annotated[float, seconds(0.1, zero_is_off=True)]
 Mib = Annotated[int, Bounds(16, 1 << 30, "MiB", zero_is_off=True)]
 Workers = Annotated[int, Bounds(0, MAX_WORKERS)]
+Slots = Annotated[int, Bounds(1, 1000)]
+Lifetime = Annotated[int, Bounds(1, 1_000_000_000)]
+Count = Annotated[int, Bounds(0, 1_000_000)]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 # An empty text means that a setting is not set, except for `host`.

@@ -38,9 +38,8 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
         description="A grid of real Playwright browsers on one host.",
         docs_url=None,  # FastAPI's own pages take their files from another host
         redoc_url=None,
+        exception_handlers=HANDLERS,
     )
-    for error, handler in HANDLERS.items():
-        app.add_exception_handler(error, handler)
     requests = Requests()
     app.add_middleware(RequestCounts, counted=requests)
     app.state.access = access

@@ -30,12 +30,11 @@ def away(error: Exception) -> Refusal:
     return no_capacity(registry_away(error))
 
 
-async def _on_refusal(_request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, Refusal)
+async def _on_refusal(_request: Request, refusal: Refusal) -> Response:
     return refused(refusal)
 
 
-async def _on_outage(_request: Request, error: Exception) -> Response:
+async def _on_outage(_request: Request, error: RegistryUnavailable) -> Response:
     return refused(away(error))
 
 
@@ -43,8 +42,7 @@ _NO_BODY: Final = "bad body: send one JSON object, with Content-Type: applicatio
 """Says what a body has to be. FastAPI answers 400 by itself only for one that it cannot read."""
 
 
-async def _on_bad_query(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+async def _on_bad_query(_request: Request, error: RequestValidationError) -> Response:
     if any(each["loc"] == ("body",) or each["type"] == "json_invalid" for each in error.errors()):
         return refused(Refusal(400, _NO_BODY))
     wrong = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
@@ -52,16 +50,15 @@ async def _on_bad_query(_request: Request, error: Exception) -> Response:
     return refused(Refusal(400, f"bad {what}: {wrong}"))
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
     """Turns Starlette's own errors into sentences."""
-    assert isinstance(error, HTTPException)
     path = request.url.path[:100]
     sentences = {400: _NO_BODY, 404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
     sentence = sentences.get(error.status_code, str(error.detail))
     return Response(orjson.dumps({"error": sentence}), error.status_code, error.headers, JSON)
 
 
-async def _on_client_gone(_request: Request, _gone: Exception) -> Response:
+async def _on_client_gone(_request: Request, _gone: ClientGone) -> Response:
     """The status that web servers log for a client that has left; nobody reads the answer."""
     return Response(status_code=499)
 
@@ -72,8 +69,7 @@ async def _on_failure(request: Request, error: Exception) -> Response:
     return refused(Refusal(500, "the grid failed to answer, and its log says why"))
 
 
-_Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
-HANDLERS: Final[dict[type[Exception], _Handler]] = {
+HANDLERS: Final[dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]]] = {
     Refusal: _on_refusal,
     RegistryUnavailable: _on_outage,
     RequestValidationError: _on_bad_query,
