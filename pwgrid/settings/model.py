@@ -196,11 +196,11 @@ class Settings(BaseModel, frozen=True):
     """Browsers run without a display."""
     prefer: Literal["auto", "playwright", "system"] = setting("auto", "browsers", "worker")
     """Which browsers come first; auto: Playwright's own if it is installed, else the system's."""
-    chromium_executable: value_types.Executable = setting("", "browsers", "chromium")
+    chromium_executable: value_types.AbsolutePath = setting("", "browsers", "chromium")
     """Path of Chromium; empty: look for one."""
-    firefox_executable: value_types.Executable = setting("", "browsers", "firefox")
+    firefox_executable: value_types.AbsolutePath = setting("", "browsers", "firefox")
     """Path of Firefox; empty: look for one."""
-    webkit_executable: value_types.Executable = setting("", "browsers", "webkit")
+    webkit_executable: value_types.AbsolutePath = setting("", "browsers", "webkit")
     """Path of WebKit; empty: look for one."""
     chromium_sandbox: bool = setting(False, "browsers", "proxy", "chromium")
     """Chromium's sandbox; it cannot run as root."""

@@ -100,7 +100,7 @@ class PoolTable(BaseModel, frozen=True):
     """A worker above this is recycled; else MAX_WORKER_MEMORY_MIB."""
     max_memory_hard_mib: value_types.Mib | None = None
     """A worker above this is killed; else MAX_WORKER_MEMORY_HARD_MIB."""
-    executable: value_types.Executable = ""
+    executable: value_types.AbsolutePath = ""
     """Path of the browser; else that of the global setting."""
     channel: Annotated[
         str, value_types.like(r"[a-z0-9-]*", "must be a channel of Playwright, like chrome or msedge")

@@ -151,7 +151,6 @@ Host = Annotated[str, like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
 HostOrNone = Annotated[str, like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
 VISIBLE: Final = like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
 AbsolutePath = Annotated[str, like(r"(/.*)?", "must be an absolute path")]
-Executable = AbsolutePath
 RuntimeDir = Annotated[str, _text(_runtime_dir)]
 RedisAddress = Annotated[RedisUrl, _text(_redis_url)]
 Origin = Annotated[

@@ -1,6 +1,6 @@
 """The routes of pools: what they have and how much of it is taken, how to scale and drain them, and /nodes."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path
@@ -101,6 +101,5 @@ def _room(grid: "Proxy", pool: PoolView, found: RegistrySnapshot) -> models.Room
     )
 
 
-def _sum(rooms: Iterable[models.Room]) -> models.Room:
-    known = list(rooms)
-    return models.Room(**{name: sum(getattr(each, name) for each in known) for name in models.Room.model_fields})
+def _sum(rooms: Collection[models.Room]) -> models.Room:
+    return models.Room(**{name: sum(getattr(each, name) for each in rooms) for name in models.Room.model_fields})
