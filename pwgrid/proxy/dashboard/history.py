@@ -22,18 +22,17 @@ class History:
     """The latest 360 samples, about 60 KiB."""
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=MOST)
+        self._samples: deque[tuple[int, Sample]] = deque(maxlen=MOST)
         self.last = 0
         """The number of the newest sample, counted from 1."""
 
     def add(self, sample: Sample) -> None:
-        self._samples.append(sample)
         self.last += 1
+        self._samples.append((self.last, sample))
 
     def since(self, number: int) -> list[Sample]:
         """Returns the kept samples after this number, the newest last."""
-        count = min(self.last - number, len(self._samples))
-        return list(self._samples)[len(self._samples) - count :] if count > 0 else []
+        return [sample for of_sample, sample in self._samples if of_sample > number]
 
 
 def text_of(sample: Sample) -> str:
