@@ -171,7 +171,7 @@ async def test_much_text_between_two_sockets_bars_the_third(node: FakeNode, some
         node.channel.send({"do": "close", "reason": "x" * 8000})
     node.channel.send_handle({"session": "second"}, some_socket)
     node.channel.send_handle({"session": "third"}, some_socket)
-    assert "held=1" in repr(node.channel)
+    assert "unsent=1" in repr(node.channel)
 
 
 async def test_everything_arrives_in_order_when_the_other_side_reads_late(

@@ -22,6 +22,9 @@ leaves no half line."""
 
 _ANSWERS: Final = {"NODE_HANDLE_ACK", "NODE_HANDLE_NACK"}
 
+_Line = tuple[bytes | memoryview, socket.socket | None, "asyncio.Future[None] | None"]
+"""What is to be written, the socket that goes with it, and who waits for the answer to it."""
+
 
 class NodeLink:
     """One end of a Node process's IPC, on the running loop. Node calls a socket that it gets a handle.
@@ -36,30 +39,23 @@ class NodeLink:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._incoming = bytearray()
-        self._outgoing: deque[tuple[bytes | memoryview, socket.socket | None]] = deque()
+        self._outgoing: deque[_Line] = deque()
         self._unanswered: deque[asyncio.Future[None]] = deque()
-        self._held: deque[tuple[bytes, socket.socket | None, asyncio.Future[None] | None]] = deque()
         self._barred_until: asyncio.Future[None] | None = None
         self._plain_bytes = 0
+        """What was written since the last socket."""
         self._closed = False
         sock.setblocking(False)
         self._loop.add_reader(sock, self._read)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
-        return (
-            f"<NodeLink {state} unsent={len(self._outgoing)} unanswered={len(self._unanswered)} held={len(self._held)}>"
-        )
+        return f"<NodeLink {state} unsent={len(self._outgoing)} unanswered={len(self._unanswered)}>"
 
     def send(self, message: Message) -> None:
         """Sends a message, now or when there is room. Does nothing once the link has ended."""
-        if self._closed:
-            return
-        line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
-        if self._held:
-            self._held.append((line, None, None))
-        else:
-            self._send_plain(line)
+        if not self._closed:
+            self._put(message, None, None)
 
     def send_handle(self, message: Message, handle: socket.socket) -> asyncio.Future[None]:
         """Sends a socket with its message. The future is done when Node has the socket, and fails with
@@ -70,13 +66,8 @@ class NodeLink:
         future: asyncio.Future[None] = self._loop.create_future()
         if self._closed:
             future.set_exception(BrowserServerGone())
-            return future
-        framed = {"cmd": "NODE_HANDLE", "type": "net.Socket", "msg": message}
-        line = orjson.dumps(framed, option=orjson.OPT_APPEND_NEWLINE)
-        if self._barred_until is not None:
-            self._held.append((line, handle, future))
         else:
-            self._send_handle(line, handle, future)
+            self._put({"cmd": "NODE_HANDLE", "type": "net.Socket", "msg": message}, handle, future)
         return future
 
     def close(self) -> None:
@@ -87,9 +78,8 @@ class NodeLink:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
-        pending = [*self._unanswered, *(future for _, _, future in self._held if future is not None)]
+        pending = [*self._unanswered, *(future for _, _, future in self._outgoing if future is not None)]
         self._outgoing.clear()
-        self._held.clear()
         self._unanswered.clear()
         for future in pending:
             if not future.done():
@@ -100,74 +90,50 @@ class NodeLink:
         while not self._closed and self._read():
             pass
 
-    # Sockets
-
-    def _send_plain(self, line: bytes) -> None:
-        self._plain_bytes += len(line)
-        self._write(line, None)
-
-    def _send_handle(self, line: bytes, handle: socket.socket, future: asyncio.Future[None]) -> None:
-        # Node keeps one received socket until the line that it came with is complete, and a second one replaces it. So
-        # after a line that Node may read in two pieces, further sockets are held until it is answered.
-        if len(line) + self._plain_bytes > _BATCH_BYTES or self._outgoing:
-            self._barred_until = future
-        self._plain_bytes = 0
-        self._unanswered.append(future)
-        self._write(line, handle)
-
-    def _answered(self, received: bool) -> None:
-        if not self._unanswered:
-            return  # an answer to this worker's dead predecessor
-        future = self._unanswered.popleft()
-        if not future.done():
-            if received:
-                future.set_result(None)
-            else:
-                future.set_exception(
-                    BrowserServerGone("the browser server did not get the socket (too many open files?)")
-                )
-        if future is self._barred_until:
-            self._barred_until = None
-            self._send_held()
-
-    def _send_held(self) -> None:
-        while self._held and self._barred_until is None:
-            line, handle, future = self._held.popleft()
-            if handle is None or future is None:
-                self._send_plain(line)
-            else:
-                self._send_handle(line, handle, future)
-
     # Writing
 
-    def _write(self, line: bytes, handle: socket.socket | None) -> None:
-        sent = 0
-        if not self._outgoing:
-            sent = self._transmit(line, handle)
-            if sent < 0 or sent == len(line):
-                return
-            self._loop.add_writer(self._sock, self._flush)
-        self._outgoing.append((memoryview(line)[sent:], None if sent else handle))  # it went with the first byte
+    def _put(self, message: Message, handle: socket.socket | None, future: asyncio.Future[None] | None) -> None:
+        self._outgoing.append((orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE), handle, future))
+        if len(self._outgoing) == 1:  # else it goes with what is before it
+            self._flush()
 
     def _flush(self) -> None:
+        """Writes as much as the kernel takes, up to a socket that is barred."""
         while self._outgoing:
-            data, handle = self._outgoing.popleft()
+            data, handle, future = self._outgoing[0]
+            if future is not None and self._barred_until is not None:
+                break
+            self._outgoing.popleft()
+            if future is not None:
+                self._expect_answer(future, len(data))
             if handle is None:
                 data = self._batch(data)
             sent = self._transmit(data, handle)
             if sent < 0:
                 return
+            if handle is None:
+                self._plain_bytes += sent
             if sent < len(data):
-                self._outgoing.appendleft((memoryview(data)[sent:], None if sent else handle))
+                rest = memoryview(data)[sent:]
+                self._outgoing.appendleft((rest, None if sent else handle, None))  # it went with the first byte
+                self._loop.add_writer(self._sock, self._flush)
                 return
         self._loop.remove_writer(self._sock)
+
+    def _expect_answer(self, future: asyncio.Future[None], line_bytes: int) -> None:
+        # Node keeps one received socket until the line that it came with is complete, and a second one replaces it. So
+        # after a line that Node may read in two pieces, further sockets are barred until it is answered.
+        if line_bytes + self._plain_bytes > _BATCH_BYTES:
+            self._barred_until = future
+        self._plain_bytes = 0
+        self._unanswered.append(future)
 
     def _batch(self, data: bytes | memoryview) -> bytes | memoryview:
         """Joins `data` with the following lines that carry no socket, up to _BATCH_BYTES."""
         batch: list[bytes | memoryview] = [data]
         size = len(data)
         while self._outgoing:
-            more, handle = self._outgoing[0]
+            more, handle, _ = self._outgoing[0]
             if handle is not None or size + len(more) > _BATCH_BYTES:
                 break
             batch.append(more)
@@ -221,6 +187,21 @@ class NodeLink:
             self._answered(message["cmd"] == "NODE_HANDLE_ACK")
         elif not self._closed:
             self._on_message(message)
+
+    def _answered(self, received: bool) -> None:
+        if not self._unanswered:
+            return  # an answer to this worker's dead predecessor
+        future = self._unanswered.popleft()
+        if not future.done():
+            if received:
+                future.set_result(None)
+            else:
+                future.set_exception(
+                    BrowserServerGone("the browser server did not get the socket (too many open files?)")
+                )
+        if future is self._barred_until:
+            self._barred_until = None
+            self._flush()
 
     def _end_after_what_is_left(self) -> None:
         self.drain()
