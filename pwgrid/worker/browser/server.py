@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import psutil
 
@@ -82,8 +82,10 @@ class BrowserServer:
         self._asked: dict[tuple[str, int], asyncio.Future[Message]] = {}
         """The answers that are awaited, by their kind and number."""
         self._last_asked = 0
-        self._untold: list[Callable[[], None]] | None = []
-        self._stderr: deque[str] = deque(maxlen=_EVIDENCE_LINES)
+        self._returned: asyncio.Future[None] = self._loop.create_future()
+        """Done when the caller of `start` or `adopt` gets this object."""
+        self._stderr: IO[bytes] | None = None
+        self._said: deque[str] = deque(maxlen=_EVIDENCE_LINES)
         self._stopping = False
         self._gone = False
         self._released = False
@@ -107,7 +109,7 @@ class BrowserServer:
     @property
     def evidence(self) -> str:
         """The last lines of the browser server's stderr."""
-        return "\n".join(self._stderr)
+        return "\n".join(self._said)
 
     @classmethod
     async def start(
@@ -280,10 +282,7 @@ class BrowserServer:
 
     def _when_ready(self, callback: Callable[[], None]) -> None:
         """Calls back soon, but not before the caller of `start` or `adopt` has this object."""
-        if self._untold is None:
-            self._loop.call_soon(callback)
-        else:
-            self._untold.append(callback)
+        self._returned.add_done_callback(lambda _: callback())
 
     def _deliver(self, message: Message) -> None:
         closed = SessionClosed(
@@ -313,33 +312,33 @@ class BrowserServer:
     def _set_ready(self, message: Message) -> None:
         self.ready = LaunchedBrowser.of(message)
         self._tree.note_below(self._process)
-        untold, self._untold = self._untold or [], None
-        for callback in untold:
-            self._loop.call_soon(callback)
+        self._returned.set_result(None)
 
     # Its process
 
     def _watch(self, popen: subprocess.Popen[bytes]) -> None:
         self._popen = popen
         assert popen.stderr is not None
-        os.set_blocking(popen.stderr.fileno(), False)
-        self._loop.add_reader(popen.stderr, self._read_stderr)
+        self._stderr = popen.stderr
+        os.set_blocking(self._stderr.fileno(), False)
+        self._loop.add_reader(self._stderr, self._read_stderr)
 
     def _read_stderr(self) -> None:
-        assert self._popen is not None
-        assert self._popen.stderr is not None
+        if self._stderr is None:
+            return
         try:
-            data = os.read(self._popen.stderr.fileno(), 64 * 1024)
+            data = os.read(self._stderr.fileno(), 64 * 1024)
         except BlockingIOError:
             return
         if not data:
             self._close_stderr()
-        self._stderr.extend(data.decode(errors="replace").splitlines())
+        self._said.extend(data.decode(errors="replace").splitlines())
 
     def _close_stderr(self) -> None:
-        if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
-            self._loop.remove_reader(self._popen.stderr)
-            self._popen.stderr.close()
+        if self._stderr is not None:
+            self._loop.remove_reader(self._stderr)
+            self._stderr.close()
+            self._stderr = None
 
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)
@@ -347,8 +346,7 @@ class BrowserServer:
         self.exited.set_result(code)
         self._link.drain()
         self._link.close()
-        if self._popen is not None and self._popen.stderr is not None and not self._popen.stderr.closed:
-            self._read_stderr()
+        self._read_stderr()
         ended = f"the browser server ended ({ending(code)})"
         if not self._started.done():
             self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
