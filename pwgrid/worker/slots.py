@@ -55,8 +55,7 @@ class Slots:
         self._has_refused = True
         """Whether an offer was refused for want of a slot, and no slot has come free since. At the start this worker's
         predecessor may have refused one."""
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._fewer = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Slots {self.taken}/{self.slots} held={len(self.held)} lifetime={self.lifetime}>"
@@ -82,11 +81,8 @@ class Slots:
 
     def admit_with_lease(self, offer: Offer) -> None:
         """Admits the session of a client with a lease of this worker, into the lease's slot."""
-        self.live[offer.session_id] = LiveSession(
-            offer.session_id, offer.client, told=offer.told, lease_id=offer.lease_id, trace=offer.trace
-        )
+        self.live[offer.session_id] = _session_of(offer)
         self._within_leases += 1
-        self._empty.clear()
 
     def expect(self, leases: Mapping[str, float]) -> None:
         """Called when a drain begins. `leases` maps sessions that are on their way to the seconds that their leases
@@ -94,7 +90,6 @@ class Slots:
         for session_id in leases.keys() - self.live.keys() - self.held.keys():
             self._expected.add(session_id)
             asyncio.get_running_loop().call_later(leases[session_id], self._expect_no_more, session_id)
-        self._tell_if_empty()
 
     def adopt(self, session_id: str, lease_id: str = "", told: Mapping[str, str] | None = None) -> None:
         """Takes over a session that this worker's predecessor admitted. With `lease_id` it uses that lease's slot."""
@@ -103,13 +98,11 @@ class Slots:
             self._within_leases += 1
         else:
             self.lifetime += 1
-        self._empty.clear()
 
     def adopt_held(self, held: LiveSession) -> None:
         """Takes over the slot of a lease of this worker's predecessor."""
         self.held[held.session_id] = held
         self.lifetime += 1
-        self._empty.clear()
 
     def take_back(self, session_id: str) -> None:
         """Undoes the admission of a session that the browser server did not get, or of a lease that no proxy kept, also
@@ -126,13 +119,14 @@ class Slots:
         elif session is not None and self._has_refused:
             self._has_refused = False
             self._on_freed()
-        self._expected.discard(session_id)  # it has come and gone
-        self._tell_if_empty()
+        self._expect_no_more(session_id)  # it has come and gone
         return session
 
     async def empty(self) -> None:
         """Returns once no session is live or expected and no lease is held."""
-        await self._empty.wait()
+        while self.live or self.held or self._expected:
+            self._fewer.clear()
+            await self._fewer.wait()
 
     def _take(
         self, into: dict[str, LiveSession], offer: Offer, status: WorkerStatus, now: float
@@ -140,18 +134,15 @@ class Slots:
         room = Room(self.taken, self.slots, self.lifetime, self.max_lifetime)
         reason = refusal(offer, status, room, now, is_expected=offer.session_id in self._expected)
         if reason is None:
-            into[offer.session_id] = LiveSession(offer.session_id, offer.client, told=offer.told, trace=offer.trace)
+            into[offer.session_id] = _session_of(offer)
             self.lifetime += 1
-            self._empty.clear()
         self._has_refused |= reason == "full"
         return reason
 
     def _expect_no_more(self, session_id: str) -> None:
         self._expected.discard(session_id)
-        self._tell_if_empty()
+        self._fewer.set()
 
-    def _tell_if_empty(self) -> None:
-        if self.live or self.held or self._expected:
-            self._empty.clear()
-        else:
-            self._empty.set()
+
+def _session_of(offer: Offer) -> LiveSession:
+    return LiveSession(offer.session_id, offer.client, told=offer.told, lease_id=offer.lease_id, trace=offer.trace)
