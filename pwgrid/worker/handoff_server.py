@@ -11,13 +11,16 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
 from pwgrid.worker.policy.admission import Offer
+
+if TYPE_CHECKING:
+    from pwgrid.worker.leases import Leases
 
 log = structlog.get_logger()
 
@@ -45,20 +48,11 @@ OnOffer = Callable[[Offer, socket.socket, Answer], None]
 """Gets the offer, the client's socket (this process's copy is closed with the answer) and the function that answers."""
 
 
-class LeaseRequests(Protocol):
-    """Answers requests about leases. Numbers identify the links to proxies."""
-
-    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer. Raises KeyError, TypeError or ValueError for a malformed request."""
-
-    def link_ended(self, link: int) -> None:
-        """Called when the proxy is gone, or this end of its link is closed."""
-
-
 class HandoffServer:
-    """Listens until closed. During a reload an old and a new proxy are connected."""
+    """Listens until closed. During a reload an old and a new proxy are connected; `leases` knows their links by
+    numbers."""
 
-    def __init__(self, path: Path, on_offer: OnOffer, leases: LeaseRequests) -> None:
+    def __init__(self, path: Path, on_offer: OnOffer, leases: Leases) -> None:
         self._path = path
         self._on_offer = on_offer
         self._leases = leases

@@ -6,13 +6,13 @@ The authority for them: Redis mirrors it, and leases.json tells a successor. Cho
 from __future__ import annotations
 
 import asyncio
-import hmac
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from hmac import compare_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
@@ -27,6 +27,7 @@ from pwgrid.worker.slots import LiveSession, Slots
 
 if TYPE_CHECKING:
     from pwgrid.worker.registry_sync import RegistrySync
+    from pwgrid.worker.sessions import Sessions
 
 log = structlog.get_logger()
 
@@ -59,7 +60,6 @@ class End:
 RETURNED: Final = End("grid", EndReason.RETURNED)
 EXPIRED: Final = End("grid", EndReason.EXPIRED)
 NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
-DISCONNECTED: Final = End("client", EndReason.CLIENT_DISCONNECTED)
 
 
 @dataclass(slots=True)
@@ -107,19 +107,6 @@ class Lease:
         return {"id": self.lease_id, "secret": self.secret, "expiresAt": self.expires_at, "told": self.told, **held}
 
 
-class Serving(Protocol):
-    """What Leases has its worker's Sessions do."""
-
-    def serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
-        """Gives an admitted client to the browser server."""
-
-    def end(self, session_id: str, reason: str) -> None:
-        """Closes a session; `Leases.disconnected` follows."""
-
-    def lease_taken(self) -> None:
-        """A lease has taken a slot."""
-
-
 @dataclass(slots=True)
 class Leases:
     """The leases of one worker. `status` returns the worker's status, `path` is the file for a successor, and a lease
@@ -130,7 +117,8 @@ class Leases:
     path: Path
     grace_s: float
     registry_sync: RegistrySync
-    sessions: Serving
+    sessions: Sessions
+    """Tells of each of its sessions that is over by `disconnected`."""
     by_id: dict[str, Lease] = field(default_factory=dict)
 
     # Requests of proxies
@@ -243,7 +231,7 @@ class Leases:
     def offered(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
         """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
         lease = self.by_id.get(offer.lease_id)
-        if lease is None or lease.over is not None or not _is_same(lease.secret, offer.secret):
+        if lease is None or lease.over is not None or not compare_digest(lease.secret.encode(), offer.secret.encode()):
             answer(NO_LEASE)
         elif time.monotonic() >= offer.deadline:
             answer("late")
@@ -381,7 +369,3 @@ class Leases:
             write_whole(self.path, content)
         except OSError as error:
             log.warning("leases_not_written", error=str(error))
-
-
-def _is_same(secret: str, given: str) -> bool:
-    return hmac.compare_digest(secret.encode(), given.encode())

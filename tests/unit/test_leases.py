@@ -13,12 +13,13 @@ import pytest
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of, takes_slot
 from pwgrid.worker.handoff_server import Answer
-from pwgrid.worker.leases import DISCONNECTED, EXPIRED, RETURNED, End, Lease, Leases
+from pwgrid.worker.leases import EXPIRED, RETURNED, End, Lease, Leases
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import LiveSession, Slots
 
 LINK, OTHER_LINK = 1, 2
+DISCONNECTED = End("client", "client disconnected")
 BOUND_S = 20.0
 
 
