@@ -203,16 +203,12 @@ def candidates_from(
     """Yields the candidates of one source, the best first, each file once."""
     seen = set()
     for kind in _kinds(browser_type, settings.headless):
-        if source == "playwright":
-            own = _own(kind, places)
-            found = [] if own is None else [FoundBrowser(browser_type, str(own), "", "playwright")]
-        else:
-            found = [_from_system(browser_type, each) for each in _system(kind, places, passed_over)]
-        for each in found:
-            file = os.path.realpath(each.executable)
+        is_own = source == "playwright"
+        for path in _own(kind, places) if is_own else _system(kind, places, passed_over):
+            file = os.path.realpath(path)
             if file not in seen:
                 seen.add(file)
-                yield each
+                yield FoundBrowser(browser_type, str(path), "", source) if is_own else _from_system(browser_type, path)
 
 
 def made_for(browser_type: BrowserType, places: SearchPaths) -> str:
@@ -229,15 +225,13 @@ def _chosen(browser_type: BrowserType, chosen: str, setting: str = "") -> FoundB
     setting = setting or f"{browser_type.upper()}_EXECUTABLE"
     path = Path(chosen)
     try:
-        is_file = path.is_file()
+        why_not = "" if path.is_file() else "where there is no file"
     except PermissionError:
-        raise BrowserMissing(
-            f"{setting} is {chosen}, where this user may not look: correct it, or unset it to look for one"
-        ) from None
-    if not is_file:
-        raise BrowserMissing(f"{setting} is {chosen}, where there is no file: correct it, or unset it to look for one")
-    if not os.access(path, os.X_OK):
-        raise BrowserMissing(f"{setting} is {chosen}, which is not executable: correct it, or unset it to look for one")
+        why_not = "where this user may not look"
+    if not why_not and not os.access(path, os.X_OK):
+        why_not = "which is not executable"
+    if why_not:
+        raise BrowserMissing(f"{setting} is {chosen}, {why_not}: correct it, or unset it to look for one")
     # Playwright's patched Firefox has its own protocol; it is in a directory like firefox-1572/firefox.
     own = re.search(r"/firefox-\d+/firefox/", str(path.resolve()))
     channel = STOCK_FIREFOX_CHANNEL if browser_type == "firefox" and not own else ""
@@ -264,14 +258,15 @@ def install_directories(name: str, places: SearchPaths) -> Iterator[Path]:
             yield from places.installed.glob(f"{prefix}_*_special-{revision}")
 
 
-def _own(kind: str, places: SearchPaths) -> Path | None:
+def _own(kind: str, places: SearchPaths) -> Iterator[Path]:
+    """Yields the driver's own browser, if it is there."""
     for directory in install_directories(kind, places):
         if not os.path.exists(directory / "INSTALLATION_COMPLETE"):
             continue  # a download that was interrupted, or one where we may not look
         for path in OWN_PATHS[kind]:
             if os.access(directory / path, os.X_OK):
-                return directory / path
-    return None
+                yield directory / path
+                return
 
 
 def _system(kind: str, places: SearchPaths, passed_over: list[str]) -> Iterator[Path]:
