@@ -18,7 +18,6 @@ from pwgrid.common.errors import BrowserLaunchError
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import FoundBrowser
-from pwgrid.worker.browser.node_link import Message
 from pwgrid.worker.policy.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
@@ -104,10 +103,6 @@ class LaunchedBrowser:
     browser_pid: int
     browser_version: str
     playwright_version: str
-
-    @classmethod
-    def of(cls, message: Message) -> LaunchedBrowser:
-        return cls(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
 
 
 def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subprocess.Popen[bytes]:

@@ -79,8 +79,8 @@ class BrowserServer:
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
         self._started: asyncio.Future[Message] = self._loop.create_future()
-        self._asked: dict[tuple[str, int], asyncio.Future[Message]] = {}
-        """The answers that are awaited, by their kind and number."""
+        self._asked: dict[int, asyncio.Future[Message]] = {}
+        """The answers that are awaited, by their numbers."""
         self._last_asked = 0
         self._returned: asyncio.Future[None] = self._loop.create_future()
         """Done when the caller of `start` or `adopt` gets this object."""
@@ -215,23 +215,19 @@ class BrowserServer:
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""
-        if self.is_gone:
-            return CanaryResult(False, "the browser server is gone", 0)
         # The launcher's own deadline comes first; this one is for a launcher that hangs.
         limit_s = timeout_s + max(1.0, timeout_s / 10)
-        with self._ask({"do": "canary", "timeoutS": timeout_s}, "canary") as answer:
+        with self._ask({"do": "canary", "timeoutS": timeout_s}) as answer:
             either: list[asyncio.Future[Any]] = [answer, self.exited]
             await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 said = answer.result()
                 return CanaryResult(said["ok"], said["error"] or "", said["ms"])
-        if self.exited.done():
-            return CanaryResult(False, f"the browser server ended ({ending(self.exited.result())})", 0)
         return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
 
     async def ping(self) -> None:
         """Returns when the launcher has answered. Has no timeout of its own, even if the launcher is gone."""
-        with self._ask({"do": "ping"}, "pong") as answer:
+        with self._ask({"do": "ping"}) as answer:
             await answer
 
     async def stop(self, timeout_s: float) -> None:
@@ -261,24 +257,24 @@ class BrowserServer:
             case "ready" | "failed" | "live":
                 if not self._started.done():
                     self._started.set_result(message)
-            case "canary" | "pong" as kind:
-                answer = self._asked.get((kind, message["id"]))
+            case "canary" | "pong":
+                answer = self._asked.get(message["id"])
                 if answer is not None and not answer.done():
                     answer.set_result(message)
             case "gone":
                 self._when_ready(partial(self._tell_gone, message["reason"]))
 
     @contextlib.contextmanager
-    def _ask(self, question: Message, answer_kind: str) -> Iterator[asyncio.Future[Message]]:
+    def _ask(self, question: Message) -> Iterator[asyncio.Future[Message]]:
         """Sends a question. The future gets the answer; nobody waits for it after the block."""
         self._last_asked += 1
-        key = answer_kind, self._last_asked
-        self._asked[key] = answer = self._loop.create_future()
-        self._link.send({**question, "id": self._last_asked})
+        number = self._last_asked
+        self._asked[number] = answer = self._loop.create_future()
+        self._link.send({**question, "id": number})
         try:
             yield answer
         finally:
-            del self._asked[key]
+            del self._asked[number]
 
     def _when_ready(self, callback: Callable[[], None]) -> None:
         """Calls back soon, but not before the caller of `start` or `adopt` has this object."""
@@ -310,7 +306,7 @@ class BrowserServer:
                 return self._started.result()
 
     def _set_ready(self, message: Message) -> None:
-        self.ready = LaunchedBrowser.of(message)
+        self.ready = LaunchedBrowser(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
         self._tree.note_below(self._process)
         self._returned.set_result(None)
 
