@@ -30,7 +30,7 @@ from pwgrid.settings.endpoint import base_url
 from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
-from pwgrid.worker.browser.server import BrowserServer, ending
+from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.policy.admission import is_used_up, is_worth_telling
 from pwgrid.worker.policy.close_texts import drain_text
@@ -85,7 +85,6 @@ class Worker:
         self._drain = DrainRequest()
         self._was_signalled = False
         """Whether there was a SIGTERM."""
-        self._is_browser_gone = False
         self._stop_s = STOP_S
         self._background_tasks = BackgroundTasks(self._background_task_failed)
         self.control = ChildSide(
@@ -135,8 +134,9 @@ class Worker:
         else:
             await self.registry_sync.open()
             await self._take_over()
-        self._background_tasks.start(self._watch_browser_server(), "browser server watch")
-        self._background_tasks.start(self._end_when_hung(), "browser server liveness")
+        assert self.server is not None
+        self._background_tasks.start(self._watch_browser_server(self.server), "browser server watch")
+        self._background_tasks.start(self._end_when_hung(self.server), "browser server liveness")
         if self.boot.ipc_child is not None:
             await self._enter()
         else:
@@ -166,11 +166,10 @@ class Worker:
         self._tell_launched(server)
         self.sessions.open(boot.directory / "handoff.sock")
         if settings.canary_interval > 0:
-            self._background_tasks.start(self._recycle_when_sick(), "canary")
+            self._background_tasks.start(self._recycle_when_sick(server), "canary")
 
     async def _enter(self) -> None:
         """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
-        assert self.server is not None
         is_spare = self.boot.spare and not self._serve.is_set()
         self._step(WorkerEvent.WAITS if is_spare else WorkerEvent.SERVES)
         await self.registry_sync.register()
@@ -320,32 +319,26 @@ class Worker:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
     def _on_gone(self, reason: str) -> None:
-        if self._is_browser_gone:  # the browser's end comes first, that of its server's process second
-            return
-        self._is_browser_gone = True
         log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
         self._fail(reason, CLOSE_GRACE_S, EndReason.BROWSER_CRASHED)
 
-    async def _watch_browser_server(self) -> None:
-        assert self.server is not None
-        code = await asyncio.shield(self.server.exited)  # others wait for it, too, when this task is cancelled
+    async def _watch_browser_server(self, server: BrowserServer) -> None:
+        """Ends the sessions of a browser server that has ended; `_on_gone` was called before."""
+        await asyncio.shield(server.exited)  # others wait for it, too, when this task is cancelled
         self.sessions.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
-        self._on_gone(f"{EndReason.BROWSER_SERVER_LOST} ({ending(code)})")
 
-    async def _end_when_hung(self) -> None:
+    async def _end_when_hung(self, server: BrowserServer) -> None:
         """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
-        assert self.server is not None
-        await watch.wait_until_hung(self.server, self.settings.worker_lost_threshold)
+        await watch.wait_until_hung(server, self.settings.worker_lost_threshold)
         log.error("browser_server_hung", sessions=len(self.slots.live))
         self.sessions.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail("browser server hung", 0.0, EndReason.HUNG)
 
-    async def _recycle_when_sick(self) -> None:
-        assert self.server is not None
+    async def _recycle_when_sick(self, server: BrowserServer) -> None:
         settings = self.settings
         evidence = await watch.wait_until_sick(
-            self.server,
+            server,
             lambda: not self.slots.live,
             settings.canary_interval,
             settings.canary_timeout,
