@@ -77,11 +77,14 @@ function onMessage(message, socket) {
 // A worker that was killed in the middle of a long line leaves half of it in Node's buffer, and Node would prepend that to
 // every later line. This empties the buffer; the successor repeats its `sync` until it is answered.
 function forgetHalfLine() {
-  const symbolOf = (object, name) => Object.getOwnPropertySymbols(object).find(each => each.description === name);
   const channel = process[symbolOf(process, 'kChannelHandle')];
   const buffer = channel && symbolOf(channel, 'kJSONBuffer');
   if (buffer)
     channel[buffer] = '';
+}
+
+function symbolOf(object, name) {
+  return Object.getOwnPropertySymbols(object).find(each => each.description === name);
 }
 
 // ----------------------------------------------------------------------------------------------------------- sessions
@@ -160,46 +163,31 @@ function watchSessions() {
 
 async function launch() {
   wrapListening(options.socketPath, server => { httpServer = server; });
-  const stock = options.channel && options.channel.startsWith('moz-firefox');
-  if (stock)
+  if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
   clients = new Clients(playwright, options, () => browserServer.kill().catch(() => {}));
   browserType = playwright[options.browserType];
   const wsPath = '/' + randomBytes(16).toString('hex');
-  const launchOptions = {
-    wsPath, headless: options.headless, args: options.args, timeout: options.launchTimeoutS * 1000,
-    handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
-  };
-  if (options.proxy)
-    launchOptions.proxy = options.proxy;
-  if (options.executablePath)
-    launchOptions.executablePath = options.executablePath;
-  if (options.channel)
-    launchOptions.channel = options.channel;
-  if (options.browserType === 'chromium')
-    launchOptions.chromiumSandbox = options.chromiumSandbox;
-  if (options.browserType === 'firefox')
-    launchOptions.firefoxUserPrefs = options.firefoxUserPrefs;
-  browserServer = await browserType.launchServer(launchOptions);
+  const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
+  browserServer = await browserType.launchServer({
+    wsPath, headless, args, chromiumSandbox, firefoxUserPrefs, timeout: options.launchTimeoutS * 1000,
+    proxy: options.proxy ?? undefined, executablePath: options.executablePath || undefined,
+    channel: options.channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+  });
   const browserProcess = browserServer.process();
   browserProcess.once('exit', onBrowserExit);
   if (browserProcess.exitCode !== null || browserProcess.signalCode !== null)
     onBrowserExit(browserProcess.exitCode, browserProcess.signalCode);
   // Runs after playwright's own listener, which upgrades synchronously.
   httpServer.on('upgrade', (request, socket) => {
-    socket[kSession]?.upgraded(webSocketOf(socket));
+    socket[kSession]?.upgraded(socket[symbolOf(socket, 'websocket')]);
   });
   ready = {
     say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
   };
   ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
-}
-
-function webSocketOf(socket) {
-  const symbol = Object.getOwnPropertySymbols(socket).find(each => each.description === 'websocket');
-  return symbol && socket[symbol];
 }
 
 function onBrowserExit(code, signal) {
@@ -229,10 +217,8 @@ async function tryBrowser(timeoutMs) {
   const late = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new Error(`no context, page and evaluate within ${timeoutMs / 1000} s`)), timeoutMs);
   });
-  const attempted = attempt();
-  attempted.catch(() => {}); // it may fail long after the timeout
   try {
-    return await Promise.race([attempted, late]);
+    return await Promise.race([attempt(), late]);
   } finally {
     clearTimeout(timer);
     browser?.close().catch(() => {});
