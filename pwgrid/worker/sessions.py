@@ -132,19 +132,15 @@ class Sessions:
         self.leases.cut(End("grid", reason))
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
-        if self.server is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_GRACE_S):
-                    await self._slots.empty()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_GRACE_S):
+                await self._slots.empty()
         self.all_ended("grid", reason)
 
     def serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
         """Gives an admitted client to the browser server."""
+        assert self.server is not None
         session_id = offer.session_id
-        if self.server is None:
-            self._take_back(session_id)
-            answer("gone")
-            return
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
             # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff.py).
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)

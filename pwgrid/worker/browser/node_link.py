@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import socket
 from collections import deque
@@ -146,8 +145,7 @@ class NodeLink:
         try:
             if handle is None:
                 return self._sock.send(data)
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle.fileno()]))]
-            return self._sock.sendmsg([data], rights)
+            return socket.send_fds(self._sock, [data], [handle.fileno()])
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
