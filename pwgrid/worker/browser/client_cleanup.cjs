@@ -7,6 +7,7 @@ const childProcess = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
 const { AsyncLocalStorage } = require('node:async_hooks');
+const { setTimeout: sleep } = require('node:timers/promises');
 
 const { ENDS_THE_SESSION, isWellFormed, judge } = require('./message_guard.cjs');
 
@@ -103,16 +104,13 @@ class Client {
   }
 
   ownBrowser(dispatcher) {
-    const browser = dispatcher._object;
     override(dispatcher, 'newContextForReuse', async (newContextForReuse, params, progress) => {
       if (params.recordVideo)
         params.recordVideo.dir = undefined; // as Playwright does for newContext
-      const made = await this.clients.reusing(this, browser, () => newContextForReuse(params, progress));
-      dispatcher._isolatedContexts.add(this.reused._contextForReuse.context);
+      const made = await newContextForReuse(params, progress);
+      dispatcher._isolatedContexts.add(made.context._object);
       return made;
     });
-    override(dispatcher, 'disconnectFromReusedContext', (disconnect, params, progress) =>
-      this.clients.reusing(this, browser, () => disconnect(params, progress)));
   }
 
   ownCdpSession(dispatcher) {
@@ -256,7 +254,7 @@ class Client {
       undone.push(browser._session.send('Target.detachFromTarget', { sessionId: _session._sessionId }));
     this.browserSessions.clear();
     if (undone.length)
-      await settledWithin(END_LIMIT_MS, undone);
+      await Promise.race([Promise.allSettled(undone), sleep(END_LIMIT_MS, null, { ref: false })]);
     // Most have made no file: one system call says so, and fs.promises.rm takes three turns through Node's threads.
     if (this.directory && fs.existsSync(this.directory))
       await fs.promises.rm(this.directory, { recursive: true, force: true }).catch(console.error);
@@ -274,7 +272,6 @@ class Clients {
     this.going = null;
     this.running = new AsyncLocalStorage(); // the client whose message is being dispatched
     this.arriving = null;
-    this.reusingNow = null;
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
     this.lastDirectory = 0;
     this.byDirectory = new Map(); // clients that have one
@@ -338,8 +335,8 @@ class Clients {
       this.running.run(page.browserContext[kClient], () => made(page, ...rest)));
     this.ownMakers(browser, artifactsDir);
     const { newContextForReuse, contextForReuse } = browser;
-    browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusingNow, args);
-    browser.contextForReuse = () => contextForReuse.call(this.reusingNow);
+    browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusedBy(client()), args);
+    browser.contextForReuse = () => contextForReuse.call(this.reusedBy(client()));
   }
 
   // Playwright listens for the browser's end on behalf of each connection, a canary's too, and goes on when the connection is
@@ -418,17 +415,11 @@ class Clients {
   }
 
   // Playwright keeps one context for reuse in each browser. This gives each client one of its own.
-  reusing(client, browser, call) {
-    client.reused ??= Object.create(browser, {
+  reusedBy(client) {
+    return client.reused ??= Object.create(this.browser, {
       _contextForReuse: { value: undefined, writable: true },
-      newContext: { value: (...args) => browser.newContext(...args) },
+      newContext: { value: (...args) => this.browser.newContext(...args) },
     });
-    this.reusingNow = client.reused;
-    try {
-      return call(); // synchronous until it has asked the browser
-    } finally {
-      this.reusingNow = null;
-    }
   }
 
   wrapSpawn() {
@@ -466,13 +457,6 @@ async function closeAnyway(context) {
 // A page of a context that is being closed may come to life after that, and would begin its video.
 function withoutVideo(context) {
   context._options.recordVideo = undefined;
-}
-
-async function settledWithin(limitMs, promises) {
-  let timer;
-  const limit = new Promise(resolve => { timer = setTimeout(resolve, limitMs).unref(); });
-  await Promise.race([Promise.allSettled(promises), limit]);
-  clearTimeout(timer);
 }
 
 // Playwright makes each process the leader of a group, except a few that end soon.
