@@ -65,7 +65,6 @@ class DrainRequest:
     async def sessions_end(self, slots: Slots) -> EndReason | None:
         """Waits until no session is live or expected and no lease is held. Returns None, or the end reason for the rest
         if time has run out."""
-        await self.asked()
         since = self._loop.time()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._until) as self._wait:

@@ -136,26 +136,21 @@ class HandoffServer:
             self._leases.link_ended(number)
 
     def _on_readable(self, link: socket.socket) -> None:
-        while self._read(link):
-            pass
-
-    def _read(self, link: socket.socket) -> bool:
-        """Takes one packet. Returns False when there was none, or the link is closed."""
-        try:
-            # One buffer for all packets: a new one of this size would take fresh pages for each.
-            packet, fds = receive(link, self._buffer, _MOST_FDS)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if isinstance(error, DescriptorsLost):
-                log.error("handoff_packet_corrupt", error=error.strerror)
-            self._drop(link)
-            return False
-        if not packet and not fds:
-            self._drop(link)
-            return False
-        self._take(link, packet, fds)
-        return link in self._links
+        while link in self._links:
+            try:
+                # One buffer for all packets: a new one of this size would take fresh pages for each.
+                packet, fds = receive(link, self._buffer, _MOST_FDS)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if isinstance(error, DescriptorsLost):
+                    log.error("handoff_packet_corrupt", error=error.strerror)
+                self._drop(link)
+                return
+            if packet or fds:
+                self._take(link, packet, fds)
+            else:
+                self._drop(link)
 
     def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:
         try:

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,12 +64,11 @@ NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
 
 @dataclass(slots=True)
 class Lease:
-    """`expires_at` is in Unix seconds; `told` has the other fields of its record (names, label key)."""
+    """`expires_at` is in Unix seconds; `held.told` has the other fields of its record (names, label key)."""
 
     lease_id: str
     secret: str
     expires_at: float
-    told: dict[str, str]
     held: LiveSession
     link: int | None = None
     """The link of the proxy that took the lease; None after this worker's predecessor."""
@@ -93,18 +92,20 @@ class Lease:
 
     def fields(self) -> dict[str, str]:
         """Returns the fields of its record in Redis."""
-        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
+        return {**self.held.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
         """The lease as leases.json has it."""
-        last = None if self.last is None else asdict(self.last)
-        held = {
+        return {
+            "id": self.lease_id,
+            "secret": self.secret,
+            "expiresAt": self.expires_at,
+            "told": self.held.told,
             "client": self.held.client,
             "startedAt": self.held.started_at,
             "isAnswered": self.is_answered,
-            "last": last,
+            "last": self.last,
         }
-        return {"id": self.lease_id, "secret": self.secret, "expiresAt": self.expires_at, "told": self.told, **held}
 
 
 @dataclass(slots=True)
@@ -158,7 +159,7 @@ class Leases:
     def _may_ask(self, lease_id: str, token: object) -> bool:
         """Whether the lease is that of `token`, by the token's name. None, an operator, may ask about all leases."""
         lease = self.by_id.get(lease_id)
-        return token is None or lease is None or lease.told.get(TOKEN, "") == token
+        return token is None or lease is None or lease.held.told.get(TOKEN, "") == token
 
     def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
         told = {str(name): str(value) for name, value in dict(message["told"]).items()}
@@ -167,7 +168,7 @@ class Leases:
         if refused is not None:
             return {"refused": refused}
         held = self.slots.held[offer.session_id]
-        lease = Lease(lease_id, str(message["secret"]), float(message["expiresAt"]), told, held, link)
+        lease = Lease(lease_id, str(message["secret"]), float(message["expiresAt"]), held, link)
         lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
         self.by_id[lease_id] = lease
         self.sessions.lease_taken()
@@ -350,7 +351,7 @@ class Leases:
             return
         for each in entries:
             held = LiveSession(LEASE + each["id"], each["client"], each["startedAt"], is_served=True, told=each["told"])
-            lease = Lease(each["id"], each["secret"], each["expiresAt"], each["told"], held, is_kept=True)
+            lease = Lease(each["id"], each["secret"], each["expiresAt"], held, is_kept=True)
             lease.session_id = next((one for one in live if lease_of(one) == lease.lease_id), "")
             lease.is_answered = bool(lease.session_id or each["isAnswered"])
             self.by_id[lease.lease_id] = lease

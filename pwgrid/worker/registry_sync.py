@@ -122,7 +122,7 @@ class RegistrySync:
     def lease_started(self, lease: Lease) -> None:
         """Records that the lease was kept."""
         self._writer.note(_update(lease.held))
-        log.info("lease_started", lease=lease.lease_id, client=lease.held.client, **self.named(lease.told))
+        log.info("lease_started", lease=lease.lease_id, client=lease.held.client, **self.named(lease.held.told))
 
     def lease_ended(self, lease: Lease, end: End) -> None:
         """Records that the lease is over."""

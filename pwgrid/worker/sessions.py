@@ -98,7 +98,7 @@ class Sessions:
         if self._handoff is None:
             return
         now, lease, boot = time.time(), self.leases.by_id.get(session.lease_id), self._boot
-        told = lease.told if lease is not None else session.told
+        told = lease.held.told if lease is not None else session.told
         self._handoff.tell_over(
             {
                 "trace": session.trace,

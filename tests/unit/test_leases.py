@@ -309,7 +309,7 @@ async def test_a_lease_is_extended_and_never_shortened(worker: Worker) -> None:
 
 async def test_only_the_token_that_borrowed_a_lease_and_operators_may_change_it(worker: Worker) -> None:
     worker.borrow()
-    worker.leases.by_id["l1"].told["token"] = "ci"
+    worker.leases.by_id["l1"].held.told["token"] = "ci"
     assert worker.ask("extend", ttlS=60, token="other") == "no such lease"
     assert worker.ask("return", token="other") == "no such lease"
     assert worker.ask("extend", ttlS=60, token="ci") is None

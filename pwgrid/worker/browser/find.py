@@ -190,7 +190,7 @@ def candidates(
     """
     chosen = settings.executable(browser_type)
     if chosen:
-        yield _chosen(browser_type, chosen)
+        yield _chosen(browser_type, chosen, f"{browser_type.upper()}_EXECUTABLE")
         return
     sources: tuple[Source, ...] = ("playwright", "system")
     for source in reversed(sources) if settings.prefer == "system" else sources:
@@ -221,8 +221,7 @@ def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:
     return ("chromium-headless-shell", "chromium") if browser_type == "chromium" and headless else (browser_type,)
 
 
-def _chosen(browser_type: BrowserType, chosen: str, setting: str = "") -> FoundBrowser:
-    setting = setting or f"{browser_type.upper()}_EXECUTABLE"
+def _chosen(browser_type: BrowserType, chosen: str, setting: str) -> FoundBrowser:
     path = Path(chosen)
     try:
         why_not = "" if path.is_file() else "where there is no file"

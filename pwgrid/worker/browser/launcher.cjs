@@ -26,7 +26,7 @@ if (options.codeCache)
 const { Clients } = require('./client_cleanup.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { shimBidi, wrapListening } = require('./playwright_patches.cjs');
-const { GOING_AWAY, INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
@@ -245,7 +245,7 @@ function stop(graceMs = STOP_GRACE_MS) {
       browserServer?.kill().catch(() => {});
       setTimeout(() => process.exit(0), 500);
     }, graceMs);
-    endAll('grid', 'worker stopped', GOING_AWAY);
+    endAll('grid', 'worker stopped');
     httpServer?.close();
     await browserServer?.close().catch(() => {});
     while (sessions.size)
@@ -261,7 +261,7 @@ function onOrphaned() {
   if (!ready || browserGone || !sessions.size)
     return void stop();
   setTimeout(() => {
-    endAll('grid', 'drain timeout', GOING_AWAY);
+    endAll('grid', 'drain timeout');
     stop();
   }, options.drainTimeoutS * 1000);
 }

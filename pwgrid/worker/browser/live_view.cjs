@@ -112,7 +112,7 @@ class Viewer {
     const id = this.chosen || [...pages.keys()].at(-1) || '';
     const page = pages.get(id) ?? null;
     const why = page ? whyNot(page) : '';
-    const list = JSON.stringify({ pages: [...pages].map(([key, each]) => ({ id: key, url: urlOf(each) })), page: id, why });
+    const list = JSON.stringify({ pages: [...pages].map(([key, each]) => ({ id: key, url: each.mainFrame().url() })), page: id, why });
     if (list !== this.listed)
       this.say(JSON_KIND, this.listed = list);
     this.lookAt(why ? null : page);
@@ -336,10 +336,6 @@ function whyNot(page) {
     return '';
   const { screencast, delegate } = page;
   return typeof screencast?.addClient !== 'function' || /\{\s*\}$/.test(delegate.startScreencast) ? TOO_OLD : '';
-}
-
-function urlOf(page) {
-  return page.mainFrame().url();
 }
 
 module.exports = { serveLiveView };

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib.metadata import version as version_of_package
 from pathlib import Path
 from typing import Any
@@ -73,17 +72,12 @@ def _conditions(executable: str, settings: Settings) -> list[object]:
     return [
         file.st_size,
         file.st_mtime_ns,
-        _playwright_version(),
+        version_of_package("playwright"),
         settings.headless,
         settings.chromium_sandbox,
         [*settings.chromium_args],
         os.geteuid() == 0,
     ]
-
-
-@cache
-def _playwright_version() -> str:
-    return version_of_package("playwright")
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:

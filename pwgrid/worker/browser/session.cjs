@@ -87,7 +87,7 @@ class Session {
     if (code !== undefined && code !== GOING_AWAY)
       this.end('client', `protocol error (${code})`, code);
     else if (this.home.isStopping())
-      this.end('grid', 'worker stopped', GOING_AWAY);
+      this.end('grid', 'worker stopped');
     else
       this.end('browser', 'browser crashed', INTERNAL_ERROR);
   }
@@ -177,11 +177,10 @@ function parsed(data) {
 }
 
 function cut(text, limitBytes) {
-  let bytes = Buffer.from(text);
+  const bytes = Buffer.from(text);
   if (bytes.length <= limitBytes)
     return text;
-  bytes = bytes.subarray(0, limitBytes);
-  return bytes.toString().replace(/\ufffd+$/, ''); // an incomplete character at the cut
+  return bytes.toString('utf8', 0, limitBytes).replace(/\ufffd+$/, ''); // an incomplete character at the cut
 }
 
-module.exports = { Session, kSession, GOING_AWAY, INTERNAL_ERROR };
+module.exports = { Session, kSession, INTERNAL_ERROR };
