@@ -270,8 +270,7 @@ class Clients {
     this.browser = null;
     this.isBrowserGoing = false;
     this.going = null;
-    this.running = new AsyncLocalStorage(); // the client whose message is being dispatched
-    this.arriving = null;
+    this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
     this.lastDirectory = 0;
     this.byDirectory = new Map(); // clients that have one
@@ -281,12 +280,8 @@ class Clients {
 
   // Runs `upgrade`, in which Playwright makes this session's connection.
   admit(session, upgrade) {
-    this.arriving = session.client = new Client(session, this);
-    try {
-      upgrade();
-    } finally {
-      this.arriving = null;
-    }
+    session.client = new Client(session, this);
+    this.running.run(session.client, upgrade);
   }
 
   wrapDispatcher(connection) {
@@ -295,7 +290,7 @@ class Clients {
     const { dispatch, registerDispatcher } = prototype;
     prototype.registerDispatcher = function(dispatcher) {
       if (dispatcher._type === 'Root')
-        this[kClient] = clients.arriving; // null for the launcher's own connection
+        this[kClient] = clients.running.getStore(); // undefined for the launcher's own connection
       if (dispatcher._type === 'Root' && this[kClient])
         this[kClient].connection = this;
       else if (dispatcher._type === 'Browser' && !clients.browser)
