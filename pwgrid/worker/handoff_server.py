@@ -10,8 +10,10 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
@@ -36,23 +38,26 @@ SHORTAGE_S: Final = 0.2
 """How long it accepts no proxy when no descriptor is free: the listener stays readable, so the loop would not wait."""
 
 
-class Answer(Protocol):
-    """To be called once: with None and the time when the browser server got the socket, else with the reason of the
-    refusal."""
+@dataclass(frozen=True, slots=True)
+class OfferedClient:
+    """A client that a proxy offers, to be answered once. This process's copy of its socket is closed then."""
 
-    def __call__(self, refused: str | None, served_at: float | None = None) -> None:
-        """`served_at` is of time.monotonic(): the answer may be later."""
+    offer: Offer
+    sock: socket.socket
+    _send: Callable[[bytes], None]
 
-
-OnOffer = Callable[[Offer, socket.socket, Answer], None]
-"""Gets the offer, the client's socket (this process's copy is closed with the answer) and the function that answers."""
+    def answer(self, refused: str | None, served_at: float | None = None) -> None:
+        """Says why it is refused; or None, and when the browser server got its socket (by time.monotonic(), for the
+        answer may be later)."""
+        self.sock.close()
+        self._send(orjson.dumps({"session": self.offer.session_id, "refused": refused, "servedAt": served_at}))
 
 
 class HandoffServer:
     """Listens until closed. During a reload an old and a new proxy are connected; `leases` knows their links by
     numbers."""
 
-    def __init__(self, path: Path, on_offer: OnOffer, leases: Leases) -> None:
+    def __init__(self, path: Path, on_offer: Callable[[OfferedClient], None], leases: Leases) -> None:
         self._path = path
         self._on_offer = on_offer
         self._leases = leases
@@ -172,13 +177,7 @@ class HandoffServer:
             log.error("handoff_packet_corrupt", error=repr(error))
             self._drop(link)
             return
-
-        def answer(refused: str | None, served_at: float | None = None) -> None:
-            sock.close()
-            said = {"session": offer.session_id, "refused": refused, "servedAt": served_at}
-            self._send(link, orjson.dumps(said))
-
-        self._on_offer(offer, sock, answer)
+        self._on_offer(OfferedClient(offer, sock, partial(self._send, link)))
 
     def _send(self, link: socket.socket, reply: bytes) -> None:
         if link not in self._links:

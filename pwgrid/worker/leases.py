@@ -6,7 +6,6 @@ The authority for them: Redis mirrors it, and leases.json tells a successor. Cho
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
-from pwgrid.worker.handoff_server import Answer
+from pwgrid.worker.handoff_server import OfferedClient
 from pwgrid.worker.policy.admission import LeaseRefusal, Offer
 from pwgrid.worker.slots import LiveSession, Slots
 
@@ -45,8 +44,6 @@ NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
 
 NO_LEASE: Final[LeaseRefusal] = "no such lease"
-
-Waiting = tuple[Offer, socket.socket, Answer, asyncio.TimerHandle]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class Lease:
     """How it ended, while its client's connection is still being closed."""
     last: End | None = None
     """How its last client's session ended; None before its first client."""
-    waiting: Waiting | None = None
+    waiting: tuple[OfferedClient, asyncio.TimerHandle] | None = None
     """The next client, while the last one's session has not ended."""
     timer: asyncio.TimerHandle | None = None
     """Ends it at `expires_at`; drops it KEEP_S after it was taken if no proxy keeps it."""
@@ -229,20 +226,21 @@ class Leases:
 
     # Its clients
 
-    def offered(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+    def offered(self, client: OfferedClient) -> None:
         """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
+        offer = client.offer
         lease = self.by_id.get(offer.lease_id)
         if lease is None or lease.over is not None or not compare_digest(lease.secret.encode(), offer.secret.encode()):
-            answer(NO_LEASE)
+            client.answer(NO_LEASE)
         elif time.monotonic() >= offer.deadline:
-            answer("late")
+            client.answer("late")
         elif not lease.session_id:
-            self._admit(lease, offer, sock, answer)
+            self._admit(lease, client)
         elif lease.waiting is not None:
-            answer("in use")
+            client.answer("in use")
         else:
             timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, "in use")
-            lease.waiting = offer, sock, answer, timer
+            lease.waiting = client, timer
 
     def disconnected(self, session_id: str, end: End | None) -> None:
         """Called when a session is over; `end` is None if the browser server did not get its client. The lease lasts as
@@ -255,24 +253,24 @@ class Leases:
                 lease.last = end
             self._without_client(lease)
 
-    def _admit(self, lease: Lease, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+    def _admit(self, lease: Lease, client: OfferedClient) -> None:
         self._borrower_has(lease)
         if lease.grace is not None:
             lease.grace.cancel()
             lease.grace = None
-        lease.session_id = offer.session_id
-        self.slots.admit_with_lease(offer)
-        self.sessions.serve(offer, sock, answer)
+        lease.session_id = client.offer.session_id
+        self.slots.admit_with_lease(client.offer)
+        self.sessions.serve(client)
 
     def _without_client(self, lease: Lease) -> None:
         """No client is connected with the lease any more: ends the lease, admits the next client, or waits for one."""
         if lease.over is not None:
             self._finish(lease, lease.over)
         elif lease.waiting is not None:
-            offer, sock, answer, timer = lease.waiting
+            client, timer = lease.waiting
             lease.waiting = None
             timer.cancel()
-            self._admit(lease, offer, sock, answer)
+            self._admit(lease, client)
         elif lease.last is None:
             pass  # it still waits for its first client
         elif self.grace_s > 0:
@@ -288,10 +286,10 @@ class Leases:
 
     def _refuse_waiting(self, lease: Lease, reason: LeaseRefusal) -> None:
         if lease.waiting is not None:
-            _, _, answer, timer = lease.waiting
+            client, timer = lease.waiting
             lease.waiting = None
             timer.cancel()
-            answer(reason)
+            client.answer(reason)
 
     # Its end
 

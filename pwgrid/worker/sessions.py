@@ -14,9 +14,8 @@ from pwgrid.common.session_lifecycle import how_ended
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
-from pwgrid.worker.handoff_server import Answer, HandoffServer
+from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
 from pwgrid.worker.leases import End, Leases
-from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import NAMES, LiveSession, Slots
 
@@ -60,8 +59,8 @@ class Sessions:
         self._is_successor = boot.adopt_node_pid is not None
         """Whether another worker admitted the sessions."""
         self._handoff: HandoffServer | None = None
-        self._taken: dict[str, tuple[Answer, float]] = {}
-        """By id, the answers that proxies still wait for, and since when the browser server has the session."""
+        self._taken: dict[str, tuple[OfferedClient, float]] = {}
+        """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, path: Path) -> None:
@@ -137,24 +136,24 @@ class Sessions:
                 await self._slots.empty()
         self.all_ended("grid", reason)
 
-    def serve(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+    def serve(self, client: OfferedClient) -> None:
         """Gives an admitted client to the browser server."""
         assert self.server is not None
-        session_id = offer.session_id
+        session_id = client.offer.session_id
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
             # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff.py).
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
-        handed_over = self.server.hand_over(offer, sock)
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
+        handed_over = self.server.hand_over(client.offer, client.sock)
         self._on_offered()
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
                 self._take_back(session_id)
-                answer("gone")
+                client.answer("gone")
                 return
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
                 self._registry_sync.mark_served(session)
-            self._taken[session_id] = answer, time.monotonic()
+            self._taken[session_id] = client, time.monotonic()
             if len(self._taken) >= RECORD_AT_ONCE:
                 self._record_taken()
             elif self._timer is None:
@@ -167,15 +166,13 @@ class Sessions:
         self._on_offered()
         self._on_served()
 
-    def _on_offer(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
-        if offer.lease_id:
-            self.leases.offered(offer, sock, answer)
-            return
-        refused = self._slots.admit(offer, self._status(), time.monotonic())
-        if refused is not None:
-            answer(refused)
-            return
-        self.serve(offer, sock, answer)
+    def _on_offer(self, client: OfferedClient) -> None:
+        if client.offer.lease_id:
+            self.leases.offered(client)
+        elif (refused := self._slots.admit(client.offer, self._status(), time.monotonic())) is not None:
+            client.answer(refused)
+        else:
+            self.serve(client)
 
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
@@ -191,8 +188,8 @@ class Sessions:
             self._timer.cancel()
             self._timer = None
         taken, self._taken = self._taken, {}
-        for session_id, (answer, served_at) in taken.items():
-            answer(None, served_at)
+        for session_id, (client, served_at) in taken.items():
+            client.answer(None, served_at)
             session = self._slots.live.get(session_id)
             if session is None:
                 log.info("session_started", session=session_id, client="gone already")

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from pwgrid.worker.handoff_server import Answer, HandoffServer
+from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
 from pwgrid.worker.policy.admission import Offer
 from tests.support.descriptors import no_descriptor_is_free
 
@@ -34,7 +34,7 @@ class Worker:
     """A handoff server, what it was offered, and a proxy's link to it."""
 
     def __init__(self, directory: Path) -> None:
-        self.offers: asyncio.Queue[tuple[Offer, socket.socket, Answer]] = asyncio.Queue()
+        self.offers: asyncio.Queue[tuple[Offer, socket.socket, Callable[..., None]]] = asyncio.Queue()
         self.refuse_all = False
         self.asked_for: list[tuple[int, Mapping[str, Any]]] = []
         self.ended: list[int] = []
@@ -43,11 +43,11 @@ class Worker:
         self.link.connect(str(directory / "s"))
         self.link.setblocking(False)
 
-    def _on_offer(self, offer: Offer, sock: socket.socket, answer: Answer) -> None:
+    def _on_offer(self, client: OfferedClient) -> None:
         if self.refuse_all:
-            answer("draining")
+            client.answer("draining")
         else:
-            self.offers.put_nowait((offer, sock, answer))
+            self.offers.put_nowait((client.offer, client.sock, client.answer))
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
         self.asked_for.append((link, message))

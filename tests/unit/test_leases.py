@@ -12,7 +12,7 @@ import pytest
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of, takes_slot
-from pwgrid.worker.handoff_server import Answer
+from pwgrid.worker.handoff_server import OfferedClient
 from pwgrid.worker.leases import EXPIRED, RETURNED, End, Lease, Leases
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RegistrySync
@@ -58,9 +58,9 @@ class Worker:
 
     # As its Sessions
 
-    def serve(self, offer: Offer, _sock: socket.socket, answer: Answer) -> None:
-        self.done.append(("serve", offer.session_id))
-        answer(None)
+    def serve(self, client: OfferedClient) -> None:
+        self.done.append(("serve", client.offer.session_id))
+        client.answer(None)
 
     def end(self, session_id: str, reason: str) -> None:
         self.done.append(("close", session_id, reason))
@@ -93,7 +93,7 @@ class Worker:
         answers: list[str | None] = []
         with socket.socket() as sock:
             offer = Offer(session_id, deadline, "c", lease_id=lease_of(session_id) or "l1", secret=secret)
-            self.leases.offered(offer, sock, answers.append)
+            self.leases.offered(OfferedClient(offer, sock, lambda said: answers.append(json.loads(said)["refused"])))
         return answers
 
     def leave(self, session_id: str = "l1~1", end: End = DISCONNECTED) -> None:
@@ -227,9 +227,9 @@ async def test_one_that_waits_for_a_client_that_stays_is_refused(
     refused = asyncio.get_running_loop().create_future()
     with socket.socket() as sock:
         offer = Offer("l1~2", math.inf, lease_id="l1", secret="s")
-        worker.leases.offered(offer, sock, refused.set_result)
+        worker.leases.offered(OfferedClient(offer, sock, refused.set_result))
         async with asyncio.timeout(BOUND_S):
-            assert await refused == "in use"
+            assert json.loads(await refused)["refused"] == "in use"
 
 
 @pytest.mark.parametrize(("secret", "lease"), [("t", "l1"), ("", "l1"), ("s", "l9")])

@@ -1,6 +1,7 @@
 """When a worker records the starts and ends of its sessions, and answers their proxies."""
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.worker import sessions as module
 from pwgrid.worker.browser.server import SessionClosed
+from pwgrid.worker.handoff_server import OfferedClient
 from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.sessions import Sessions
 from pwgrid.worker.slots import LiveSession, Slots
@@ -38,10 +40,11 @@ class Worker:
             for session_id in session_ids:
                 offer = Offer(session_id, 1.0, "c:1")
                 assert self.slots.admit(offer, WorkerStatus.AVAILABLE, 0.0) is None
-                self.sessions.serve(
-                    offer, ours, lambda _refused, _at=None, key=session_id: self.done.append(f"answer {key}")
-                )
+                self.sessions.serve(OfferedClient(offer, ours, self.answered))
             await asyncio.sleep(0)
+
+    def answered(self, said: bytes) -> None:
+        self.done.append(f"answer {json.loads(said)['session']}")
 
     def on_served(self) -> None:
         self.done.append("told")
