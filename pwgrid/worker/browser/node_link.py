@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import socket
 from collections import deque
@@ -43,6 +44,7 @@ class NodeLink:
         self._barred_until: asyncio.Future[None] | None = None
         self._plain_bytes = 0
         """What was written since the last socket."""
+        self._waits_for_room = False
         self._closed = False
         sock.setblocking(False)
         self._loop.add_reader(sock, self._read)
@@ -116,8 +118,11 @@ class NodeLink:
                 rest = memoryview(data)[sent:]
                 self._outgoing.appendleft((rest, None if sent else handle, None))  # it went with the first byte
                 self._loop.add_writer(self._sock, self._flush)
+                self._waits_for_room = True
                 return
-        self._loop.remove_writer(self._sock)
+        if self._waits_for_room:
+            self._loop.remove_writer(self._sock)
+            self._waits_for_room = False
 
     def _expect_answer(self, future: asyncio.Future[None], line_bytes: int) -> None:
         # Node keeps one received socket until the line that it came with is complete, and a second one replaces it. So
@@ -145,7 +150,8 @@ class NodeLink:
         try:
             if handle is None:
                 return self._sock.send(data)
-            return socket.send_fds(self._sock, [data], [handle.fileno()])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle.fileno()]))]
+            return self._sock.sendmsg([data], rights)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
