@@ -317,8 +317,8 @@ class Master:
             self._reload.recycle_outdated()
             if leftovers.proxy is not None:
                 self._replace_if_outdated(leftovers.proxy)
-        for worker_id, browser_type in leftovers.dead:
-            about = {"workerId": worker_id, "browserType": browser_type, "reason": _BEFORE_US}
+        for state in leftovers.dead:
+            about = {"workerId": state.name, "browserType": state.browser_type, "reason": _BEFORE_US}
             self._proxies.send("worker_lost", about)
 
     def _replace_if_outdated(self, proxy: ChildState) -> None:

@@ -144,8 +144,25 @@ def test_children_of_another_redis_are_asked_to_end_all_at_once(
     # Only the first needed a SIGKILL: the last one had heard its SIGTERM before that, and ended the others.
     ended = [worker.wait(PATIENCE_S) for worker in workers]
     assert ended == [-signal.SIGKILL, *[-signal.SIGUSR1] * 3, 0]
-    assert sorted(name for name, _ in leftovers.dead) == ["0", "1", "2", "3", "4"]
+    assert sorted(state.name for state in leftovers.dead) == ["0", "1", "2", "3", "4"]
     assert list(runtime.directory.glob("w/*/worker.json")) == []
+
+
+def test_a_proxy_that_is_dead_or_of_another_redis_does_not_count_as_the_newest(runtime: RuntimeDir) -> None:
+    processes = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
+    for n, (process, registry) in enumerate(zip(processes, ("", "another", ""), strict=True)):
+        since = create_time(process.pid) or 0.0
+        ChildState("proxy", f"{n}", process.pid, since, registry, "", "0", n, time.time()).write(runtime.directory)
+    processes[2].kill()
+    processes[2].wait()
+    leftovers = Leftovers()
+    find_leftovers("", leftovers, None, runtime.directory)
+    assert leftovers.proxy is not None
+    assert (leftovers.proxy.name, leftovers.retiring, leftovers.dead) == ("0", [], [])
+    assert processes[1].wait(PATIENCE_S) == -signal.SIGTERM
+    assert [path.name for path in runtime.directory.glob("proxy/*")] == ["0.json"]
+    processes[0].kill()
+    processes[0].wait()
 
 
 @pytest.mark.parametrize("is_reaped", [True, False])

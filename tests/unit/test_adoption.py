@@ -1,44 +1,32 @@
-"""What a master does with what the one before it has left. For what an adopted worker says see
-test_worker_state_machine.py."""
+"""Which of the proxies that the master before has left is the one for new clients. For children that are dead, or use
+another Redis, see tests/process/test_adoption.py; for what an adopted worker says, test_worker_state_machine.py."""
 
-from pwgrid.master.policy.adoption import Found, Verdict, verdicts
-
-ADOPT, RETIRE, END, REMOVE = Verdict.ADOPT, Verdict.RETIRE, Verdict.END, Verdict.REMOVE
-
-
-def found(kind: str, *, alive: bool = True, registry: str = "r", start: float = 1.0, accepts: bool = True) -> Found:
-    return Found(kind, alive, registry, start, accepts)  # type: ignore[arg-type]
+from pwgrid.common.types import ChildKind
+from pwgrid.master.restart.children_to_adopt import Leftovers
+from pwgrid.runtime.child_files import RETIRING, ChildState
 
 
-def test_what_lives_and_uses_the_same_redis_is_adopted() -> None:
-    assert verdicts([found("worker"), found("proxy"), found("redis")], "r") == [ADOPT] * 3
+def found(kind: ChildKind, *, start: float = 1.0, status: str = "") -> ChildState:
+    return ChildState(kind, "", 0, 0.0, "", "", "", start, 0.0, status=status)
 
 
-def test_what_is_dead_is_removed_whatever_it_used() -> None:
-    dead = [found("worker", alive=False), found("redis", alive=False, registry="other")]
-    assert verdicts(dead, "r") == [REMOVE, REMOVE]
+def adopted(*children: ChildState) -> Leftovers:
+    leftovers = Leftovers()
+    leftovers.adopt(children)
+    return leftovers
 
 
-def test_what_uses_another_redis_is_ended() -> None:
-    assert verdicts([found("worker", registry="other")], "r") == [END]
+def test_what_can_be_used_is_adopted() -> None:
+    worker, proxy, redis = found("worker"), found("proxy"), found("redis")
+    assert adopted(worker, proxy, redis) == Leftovers([worker], proxy, [], redis)
 
 
 def test_of_several_proxies_the_newest_is_adopted_and_the_others_retire() -> None:
-    proxies = [found("proxy", start=1), found("proxy", start=3), found("proxy", start=2)]
-    assert verdicts(proxies, "r") == [RETIRE, ADOPT, RETIRE]
+    first, third, second = found("proxy", start=1), found("proxy", start=3), found("proxy", start=2)
+    assert adopted(first, third, second) == Leftovers([], third, [first, second])
 
 
 def test_a_proxy_that_retires_is_never_the_one_for_new_clients() -> None:
-    proxies = [found("proxy", start=1), found("proxy", start=2, accepts=False)]
-    assert verdicts(proxies, "r") == [ADOPT, RETIRE]
-    assert verdicts([found("proxy", accepts=False)], "r") == [RETIRE]
-
-
-def test_a_dead_proxy_does_not_count_as_the_newest() -> None:
-    proxies = [found("proxy", start=1), found("proxy", start=2, alive=False)]
-    assert verdicts(proxies, "r") == [ADOPT, REMOVE]
-
-
-def test_a_proxy_of_another_redis_does_not_count_as_the_newest() -> None:
-    proxies = [found("proxy", start=1), found("proxy", start=2, registry="other")]
-    assert verdicts(proxies, "r") == [ADOPT, END]
+    first, retires = found("proxy", start=1), found("proxy", start=2, status=RETIRING)
+    assert adopted(first, retires) == Leftovers([], first, [retires])
+    assert adopted(retires) == Leftovers([], None, [retires])

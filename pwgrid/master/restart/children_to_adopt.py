@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,9 +14,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.common.types import BrowserType
 from pwgrid.master.child import Child
-from pwgrid.master.policy.adoption import Found, Verdict, verdicts
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import RETIRING, ChildState, read_states, remove_state
@@ -29,13 +28,23 @@ END_S: Final = 3.0
 
 @dataclass(slots=True)
 class Leftovers:
-    """The children to adopt. `dead` are workers whose records must be removed from Redis: id and browser type."""
+    """The children to adopt. `dead` are workers whose records must be removed from Redis."""
 
     workers: list[ChildState] = field(default_factory=list)
     proxy: ChildState | None = None
     retiring: list[ChildState] = field(default_factory=list)
     redis: ChildState | None = None
-    dead: list[tuple[str, BrowserType]] = field(default_factory=list)
+    dead: list[ChildState] = field(default_factory=list)
+
+    def adopt(self, usable: Sequence[ChildState]) -> None:
+        """Fill in the children that live and can be used. One proxy is for new clients: the newest one that still has
+        listening sockets. The others serve the clients that they have accepted, and end."""
+        self.workers = [state for state in usable if state.kind == "worker"]
+        self.redis = next((state for state in usable if state.kind == "redis"), None)
+        proxies = [state for state in usable if state.kind == "proxy"]
+        accepting = [state for state in proxies if state.status != RETIRING]
+        self.proxy = max(accepting, key=lambda state: state.forked_at, default=None)
+        self.retiring = [state for state in proxies if state is not self.proxy]
 
     def paths(self) -> list[str]:
         """The paths in the runtime directory that must stay."""
@@ -48,23 +57,14 @@ def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, r
     """Fills `leftovers` from a runtime directory, and returns the paths in it that must stay. `kept` is what this
     process kept when it executed itself: a worker that has died since has a browser server that a successor can take
     over, and is adopted all the same."""
-    states = list(read_states(runtime))
     links = kept.ipc if kept is not None else {}
-    alive = [each.process is not None or (each.kind == "worker" and each.name in links) for each in states]
-    found = [
-        Found(each.kind, is_alive, each.registry, each.forked_at, accepts_clients=each.status != RETIRING)
-        for each, is_alive in zip(states, alive, strict=True)
-    ]
+    usable: list[ChildState] = []
     unusable: list[ChildState] = []
-    for state, verdict in zip(states, verdicts(found, registry), strict=True):
-        if verdict is Verdict.ADOPT:
-            _adopt(state, leftovers)
-        elif verdict is Verdict.RETIRE:
-            leftovers.retiring.append(state)
-        else:
-            unusable.append(state)
-            if state.kind == "worker":
-                leftovers.dead.append((state.name, state.browser_type))  # type: ignore[arg-type]
+    for state in read_states(runtime):
+        is_alive = state.process is not None or (state.kind == "worker" and state.name in links)
+        (usable if is_alive and state.registry == registry else unusable).append(state)
+    leftovers.adopt(usable)
+    leftovers.dead = [state for state in unusable if state.kind == "worker"]
     _end(unusable)
     for state in unusable:
         remove_state(runtime, state.kind, state.name)
@@ -98,12 +98,3 @@ def _end(unusable: list[ChildState]) -> None:
     for _, process in living:
         wait_ended(process, deadline)
         end(process, deadline)
-
-
-def _adopt(state: ChildState, leftovers: Leftovers) -> None:
-    if state.kind == "worker":
-        leftovers.workers.append(state)
-    elif state.kind == "proxy":
-        leftovers.proxy = state
-    else:
-        leftovers.redis = state
