@@ -9,7 +9,7 @@ import structlog
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
 from pwgrid.master.child import Child, Exit
-from pwgrid.master.policy.backoff import Backoff, BackoffPolicy, ChildLife
+from pwgrid.master.policy.backoff import Backoff, BackoffPolicy
 from pwgrid.master.restart.children_to_adopt import open_child
 from pwgrid.runtime.child_files import ChildState
 
@@ -81,9 +81,9 @@ class RestartedChild:
         try:
             child = self._fork()
         except OSError as error:
-            self._backoff = self._backoff.died(now, f"cannot fork: {error.strerror or error}", ChildLife(now))
-            self._restart.arm(self._backoff.not_before)
-            log.error("service_not_started", service=self._kind, reason=self.problem, retry_s=self._retry_s(now))
+            reason = f"cannot fork: {error.strerror or error}"
+            retry_s = self._restart_later(now, reason, started_at=now)
+            log.error("service_not_started", service=self._kind, reason=reason, retry_s=retry_s)
             return
         self._watch(child)
         log.info("service_started", service=self._kind, pid=child.pid)
@@ -99,9 +99,11 @@ class RestartedChild:
             log.info("service_stopped", service=self._kind, pid=pid, exit=str(ended))
             return
         now = self._loop.now()
-        self._backoff = self._backoff.died(now, reason, ChildLife(self._started_at, served_s=now - self._started_at))
-        self._restart.arm(self._backoff.not_before)
-        log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=self._retry_s(now))
+        retry_s = self._restart_later(now, reason, self._started_at)
+        log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=retry_s)
 
-    def _retry_s(self, now: float) -> float:
-        return round(max(0.0, self._backoff.not_before - now), 2)
+    def _restart_later(self, now: float, reason: str, started_at: float) -> float:
+        """Returns in how many seconds."""
+        self._backoff = self._backoff.died(now, reason, started_at, served_s=now - started_at)
+        self._restart.arm(self._backoff.not_before)
+        return self._backoff.retry_s(now)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
+from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, SessionRate, expected_rate, sessions_to_come, spares
 from pwgrid.master.policy.worker_plan import Drain, Limits, PlannedWorker, PoolTarget, Serve, Spawn, plan
 
 S = WorkerStatus
@@ -163,8 +163,8 @@ class PoolModel:
         rules = self.rules
         live = [each for each in self.members if each.status in (S.STARTING, S.SPARE, S.AVAILABLE)]
         start_s = max(self.starts_s, default=UNKNOWN_START_S)
-        outlook = Outlook(self.rate.per_s(self.now), start_s, rules.max_lifetime, rules.slots)
-        enough = spares(outlook, [each.lifetime for each in live])
+        sessions = sessions_to_come(self.rate.per_s(self.now), start_s, rules.max_lifetime, rules.slots)
+        enough = spares(sessions, rules.max_lifetime, [each.lifetime for each in live])
         wanted = PoolTarget(rules.workers, spares=enough, is_quiet=self.rate.is_quiet(self.now))
         views = [each.view(lingers=rules.lingers) for each in self.members]
         limits = replace(rules.limits, memory_for=max(0, rules.fits - len(self.members)))

@@ -13,9 +13,9 @@ from pwgrid.master.policy.spares import (
     HALF_LIFE_S,
     QUIET_S,
     UNKNOWN_START_S,
-    Outlook,
     SessionRate,
     expected_rate,
+    sessions_to_come,
     spares,
 )
 from pwgrid.master.policy.worker_plan import Limits
@@ -40,16 +40,16 @@ from tests.support.pool_model import PoolModel, Rules
 def test_sessions_come_at_the_rate_and_some_at_once(
     max_lifetime: int, slots: int, rate: float, start_s: float, sessions: int
 ) -> None:
-    assert Outlook(rate, start_s, max_lifetime, slots).sessions == sessions
+    assert sessions_to_come(rate, start_s, max_lifetime, slots) == sessions
 
 
-IDLE = Outlook(rate=0.0, start_s=1.0, max_lifetime=10, slots=5)  # 2 sessions
-SLOW = Outlook(rate=3.0, start_s=1.0, max_lifetime=10, slots=5)  # 5 sessions
-BUSY = Outlook(rate=12.0, start_s=1.0, max_lifetime=10, slots=5)  # 14 sessions until a browser that starts now is warm
+IDLE = sessions_to_come(rate=0.0, start_s=1.0, max_lifetime=10, slots=5)  # 2
+SLOW = sessions_to_come(rate=3.0, start_s=1.0, max_lifetime=10, slots=5)  # 5
+BUSY = sessions_to_come(rate=12.0, start_s=1.0, max_lifetime=10, slots=5)  # 14, until a browser that starts now is warm
 
 
 @pytest.mark.parametrize(
-    ("outlook", "lifetimes", "number"),
+    ("sessions", "lifetimes", "number"),
     [
         (IDLE, [], 0),
         (IDLE, [0, 0, 0], 0),
@@ -70,9 +70,9 @@ BUSY = Outlook(rate=12.0, start_s=1.0, max_lifetime=10, slots=5)  # 14 sessions 
     ],
 )
 def test_there_are_as_many_spares_as_workers_that_can_be_used_up(
-    outlook: Outlook, lifetimes: list[int], number: int
+    sessions: int, lifetimes: list[int], number: int
 ) -> None:
-    assert spares(outlook, lifetimes) == number
+    assert spares(sessions, 10, lifetimes) == number
 
 
 def test_a_rate_is_that_of_the_busiest_second() -> None:
@@ -97,7 +97,8 @@ def test_a_pool_expects_short_sessions_but_not_to_be_used_up(
     workers: int, slots: int, max_lifetime: int, rate: float, fresh_spares: int
 ) -> None:
     assert expected_rate(workers, slots, max_lifetime) == rate
-    assert spares(Outlook(rate, 1.0, max_lifetime, slots), [0] * (workers + 8)) == fresh_spares
+    sessions = sessions_to_come(rate, 1.0, max_lifetime, slots)
+    assert spares(sessions, max_lifetime, [0] * (workers + 8)) == fresh_spares
 
 
 def test_before_anything_is_known_a_rate_is_expected_and_forgotten_with_time() -> None:

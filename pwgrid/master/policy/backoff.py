@@ -21,15 +21,6 @@ class BackoffPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildLife:
-    """A child's run until its death: when it started (monotonic seconds), how long it served, and its sessions."""
-
-    started_at: float
-    served_s: float = 0.0
-    sessions: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Backoff:
     """The tally of early deaths. The first restart is at once; then the delay doubles up to the cap."""
 
@@ -39,17 +30,22 @@ class Backoff:
     not_before: float = -math.inf
     reason: str | None = None
 
-    def died(self, now: float, reason: str, run: ChildLife) -> Backoff:
-        """The tally after a run that ended unplanned. Those that ran already at the last death do not count again."""
-        if self.policy.is_healthy(run.served_s, run.sessions):
+    def died(self, now: float, reason: str, started_at: float, served_s: float = 0.0, sessions: int = 0) -> Backoff:
+        """The tally after a run that ended unplanned: when it started (monotonic seconds), how long it served, and its
+        sessions. Those that ran already at the last death do not count again."""
+        if self.policy.is_healthy(served_s, sessions):
             return Backoff(self.policy, reason=reason)
-        if self.deaths and run.started_at <= self.died_at:
+        if self.deaths and started_at <= self.died_at:
             return replace(self, reason=reason)
         deaths = self.deaths + 1
         return Backoff(self.policy, deaths, now, now + self._delay_s(deaths), reason)
 
     def healthy(self) -> Backoff:
         return Backoff(self.policy)
+
+    def retry_s(self, now: float) -> float:
+        """How long it still is until the next start, for the log."""
+        return round(max(0.0, self.not_before - now), 2)
 
     def _delay_s(self, deaths: int) -> float:
         if deaths <= 1:

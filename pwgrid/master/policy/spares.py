@@ -27,35 +27,24 @@ UNKNOWN_START_S: Final = 2.0
 _NO_SESSION: Final = 0.1  # fewer expected sessions count as none: a rate that is only halved never gets to 0
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What `spares` needs to know of a pool. `rate` in sessions per second; `start_s` is how long a browser takes to
-    get warm."""
+def sessions_to_come(rate: float, start_s: float, max_lifetime: int, slots: int) -> int:
+    """How many sessions may begin before a browser that is started now is warm: that takes `start_s`.
 
-    rate: float
-    start_s: float
-    max_lifetime: int
-    slots: int
-
-    @property
-    def sessions(self) -> int:
-        """How many sessions may begin before a browser that is started now is warm.
-
-        Those that the rate foresees, and a burst that may come at any time: as many as a worker has slots, but at most
-        a fifth of its lifetime, else most workers of a pool with short lifetimes would be spares.
-        """
-        return math.ceil(self.rate * self.start_s - _NO_SESSION) + max(1, min(self.slots, self.max_lifetime // 5))
+    Those that the rate (sessions per second) foresees, and a burst that may come at any time: as many as a worker has
+    slots, but at most a fifth of its lifetime, else most workers of a pool with short lifetimes would be spares.
+    """
+    return math.ceil(rate * start_s - _NO_SESSION) + max(1, min(slots, max_lifetime // 5))
 
 
-def spares(outlook: Outlook, lifetimes: Iterable[int]) -> int:
-    """How many spares there should be: as many as the workers that the next sessions can use up at the most.
+def spares(sessions: int, max_lifetime: int, lifetimes: Iterable[int]) -> int:
+    """How many spares there should be: as many as the workers that the next `sessions` can use up at the most.
 
     `lifetimes` are the sessions so far of all workers that do not drain: those that serve, those that start, and the
     spares themselves.
     """
-    sessions, number = outlook.sessions, 0
+    number = 0
     for lifetime in sorted(lifetimes, reverse=True):
-        sessions -= max(0, outlook.max_lifetime - lifetime)
+        sessions -= max(0, max_lifetime - lifetime)
         if sessions < 0:
             break
         number += 1

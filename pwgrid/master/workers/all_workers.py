@@ -22,7 +22,6 @@ from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
-from pwgrid.master.policy.backoff import ChildLife
 from pwgrid.master.policy.worker_plan import PlannedWorker
 from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose, Times
 from pwgrid.master.proxy.proxies import Proxies
@@ -104,7 +103,7 @@ class Workers:
             now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"
             if error.errno == errno.EAGAIN:
                 reason += _NO_MORE_PROCESSES
-            pool.died(reason, now, ChildLife(now))
+            pool.died(reason, now, started_at=now)
             log.error("worker_not_started", pool=name, reason=reason)
             return
         record.settings = self._files.settings_of_pool(pool.settings)

@@ -11,8 +11,8 @@ import structlog
 
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.backoff import Backoff, ChildLife
-from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, Outlook, SessionRate, expected_rate, spares
+from pwgrid.master.policy.backoff import Backoff
+from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, SessionRate, expected_rate, sessions_to_come, spares
 from pwgrid.master.policy.worker_plan import PoolTarget
 from pwgrid.master.workers.event_counts import EventCounts
 from pwgrid.master.workers.one_worker import ManagedWorker
@@ -101,16 +101,14 @@ class Pool:
     def failed(self, record: ManagedWorker, now: float) -> None:
         """Count a worker that ended unplanned."""
         served_s = max(0.0, now - record.warm_since)
-        self.died(
-            record.life.reason or "ended without a reason", now, ChildLife(record.forked_at, served_s, record.lifetime)
-        )
+        self.died(record.life.reason or "ended without a reason", now, record.forked_at, served_s, record.lifetime)
 
-    def died(self, reason: str, now: float, run: ChildLife) -> None:
+    def died(self, reason: str, now: float, started_at: float, served_s: float = 0.0, sessions: int = 0) -> None:
         """Count an early death, or a start that failed before there was a process."""
         self.tally.died(reason)
-        self.backoff = self.backoff.died(now, reason, run)
-        retry_s = round(max(0.0, self.backoff.not_before - now), 2)
-        log.warning("pool_backs_off", pool=self.name, deaths=self.backoff.deaths, retry_s=retry_s, reason=reason)
+        self.backoff = self.backoff.died(now, reason, started_at, served_s, sessions)
+        deaths, retry_s = self.backoff.deaths, self.backoff.retry_s(now)
+        log.warning("pool_backs_off", pool=self.name, deaths=deaths, retry_s=retry_s, reason=reason)
 
     def observe(self, records: Collection[ManagedWorker], now: float) -> None:
         """Update `is_complete`, and reset the backoff after a healthy run since the last death."""
@@ -130,13 +128,9 @@ class Pool:
 
     def foresee(self, records: Collection[ManagedWorker], now: float) -> None:
         """Update `spares`."""
-        outlook = Outlook(
-            self.rate.per_s(now),
-            self.start_s,
-            self.settings.lifetime,
-            self.settings.slots,
-        )
-        self.spares = spares(outlook, [record.lifetime for record in records if record.life.is_capacity])
+        lifetime = self.settings.lifetime
+        sessions = sessions_to_come(self.rate.per_s(now), self.start_s, lifetime, self.settings.slots)
+        self.spares = spares(sessions, lifetime, [record.lifetime for record in records if record.life.is_capacity])
 
     def status_reply(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
         """What operators see of it."""
