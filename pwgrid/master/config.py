@@ -8,6 +8,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
+from pwgrid.master.policy.worker_state_machine import Times
 from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.registry.embedded_redis import EmbeddedRedis
@@ -79,6 +80,10 @@ class MasterConfig:
     """Gets texts that say what a stop waits for."""
     count_down: Callable[[str], None] | None = None
     """Gets texts that say, on a terminal, how long a stop may still take."""
+
+    def times(self) -> Times:
+        settings = self.settings
+        return Times(settings.launch_timeout, settings.drain_timeout, settings.recycle_drain_timeout)
 
     def common(self, pool: PoolSettings | None = None) -> tuple[Settings, str, Path]:
         """The first arguments of every role: settings (a worker gets those of its pool), the URL of Redis, the runtime

@@ -7,7 +7,7 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -23,7 +23,7 @@ from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.worker_plan import PlannedWorker
-from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose, Times
+from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
@@ -32,7 +32,6 @@ from pwgrid.master.workers.fork_or_adopt_worker import (
     browser_server_lives,
     fork_successor,
     fork_worker,
-    times_of,
 )
 from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
@@ -58,6 +57,13 @@ _EVENTS: Final = {
     "failed": WorkerEvent.FAILS,
 }
 """The events of a worker, by name, that change its life."""
+
+_PROXY_COMMANDS: Final = {
+    Action.LEAVE_DRAIN: "leave_drain",
+    Action.TELL_TAKEN_OVER: "worker_taken_over",
+    Action.TELL_LOST: "worker_lost",
+    Action.TELL_GONE: "worker_gone",
+}
 
 
 class Workers:
@@ -114,17 +120,14 @@ class Workers:
     def adopt(self, states: Iterable[ChildState]) -> None:
         """Take over the workers that another master forked; they have WORKER_LOST_THRESHOLD to reconnect."""
         for state in states:
-            self._adopt(state)
+            record = adopt_worker(self._loop, self._config, state)
+            self._see_pool(record)
+            self.registry_seen |= record.life.status is not WorkerStatus.STARTING
+            self._follow(record)
+            log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
         if self._config.kept_open is not None:
             for fd in self._config.kept_open.ipc.values():  # of workers that cannot be used: their browser servers end
                 os.close(fd)
-
-    def _adopt(self, state: ChildState) -> None:
-        record = adopt_worker(self._loop, self._config, state)
-        self._see_pool(record)
-        self.registry_seen |= record.life.status is not WorkerStatus.STARTING
-        self._follow(record)
-        log.info("worker_adopted", worker=record.worker_id, pool=record.pool, pid=record.child.pid)
 
     def _see_pool(self, record: ManagedWorker) -> None:
         """Add the worker's pool, as a removed one, if this master's configuration does not have it."""
@@ -154,13 +157,13 @@ class Workers:
         self._do(record, record.life.serve(self._loop.now()))
 
     def views(self) -> list[PlannedWorker]:
-        now, times = self._loop.now(), self._times()
+        now, times = self._loop.now(), self._config.times()
         return [record.view(now, times) for record in self.records.values()]
 
     def drain(self, record: ManagedWorker, reason: str, wanted: Purpose) -> None:
         """Have a worker drain and end; if it does not end in time, it is killed."""
         was = record.life.status
-        todo = record.life.drain(wanted, reason, self._loop.now(), self._times())
+        todo = record.life.drain(wanted, reason, self._loop.now(), self._config.times())
         self._note_drain(record, was, "operator" if wanted is Purpose.END_FOR_OPERATOR else reason)
         if todo:
             is_now = record.life.purpose is Purpose.END_NOW
@@ -218,13 +221,13 @@ class Workers:
                 record.slots = validate_reports.count(item.init.get("slots"))
             case StateSeen():
                 if life.phase is Phase.REPEATING:
-                    self._do(record, life.comes_back(item.data.get("status"), now, self._times()))
+                    self._do(record, life.comes_back(item.data.get("status"), now, self._config.times()))
                     self._note_warm(record, is_repeated=True)
                 record.active = validate_reports.count(item.data.get("active"))
                 record.runs = validate_reports.holders(item.data.get("runs"))
                 self._pools[record.pool].count_sessions(record, validate_reports.count(item.data.get("lifetime")), now)
             case StoppingSeen() if life.status in BEFORE_A_DRAIN:
-                self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._times()))
+                self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._config.times()))
             case Applied(name="launched"):
                 record.launched = validate_reports.launched(item.data)
                 self._files.worker(record)
@@ -249,7 +252,7 @@ class Workers:
         was, is_repeated = life.status, life.phase is Phase.REPEATING
         reason = validate_reports.sentence(data.get("reason"), "asked")
         drain_s = validate_reports.seconds(data.get("timeoutS"))
-        self._do(record, life.says(_EVENTS[name], reason, now, self._times(), drain_s))
+        self._do(record, life.says(_EVENTS[name], reason, now, self._config.times(), drain_s))
         self._note_warm(record, is_repeated=is_repeated)
         if not is_repeated:
             self._note_drain(record, was, reason)
@@ -327,7 +330,7 @@ class Workers:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
             self._do(record, record.life.gets_no_successor())
             return
-        record.life.gets_successor(self._loop.now(), self._times())
+        record.life.gets_successor(self._loop.now(), self._config.times())
         self._follow(record, control)
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
@@ -351,42 +354,51 @@ class Workers:
 
     def _do(self, record: ManagedWorker, todo: Iterable[Action]) -> None:
         for what in todo:
-            _DOING[what](self, record)
+            self._do_one(record, what)
         record.late.arm(record.life.ready_by)
         record.child.end_by(math.inf, record.life.drain_by)
         self._files.worker(record)
 
-    def _count_death(self, record: ManagedWorker) -> None:
-        self._pools[record.pool].failed(record, self._loop.now())
+    def _do_one(self, record: ManagedWorker, what: Action) -> None:
+        match what:
+            case Action.COUNT_DEATH:
+                self._pools[record.pool].failed(record, self._loop.now())
+            case Action.SEND_SERVE:
+                self._send(record, "serve", {})
+            case Action.SEND_DRAIN:
+                self._send(record, "drain", self._drain_command(record))
+            case Action.END_PROCESS:
+                record.child.end_now()
+            case Action.KILL_PROCESS:
+                record.child.end_by(self._loop.now(), self._loop.now())
+            case Action.CUT_LINK:
+                self._cut_link(record)
+            case Action.FORK_SUCCESSOR:
+                self._fork_successor(record)
+            case Action.CLEAN_UP:
+                self._clean_up.begin(record.worker_id, record.tree)
+            case _:
+                self._tell_proxy(record, what)
 
-    def _send_serve(self, record: ManagedWorker) -> None:
-        self._send(record, "serve", {})
-
-    def _send_drain(self, record: ManagedWorker) -> None:
-        is_now = record.life.purpose is Purpose.END_NOW
-        timeout_s = round(max(0.0, record.life.sessions_until - self._loop.now()), 1)
-        is_recycle = record.life.purpose is Purpose.RECYCLE
-        how = {"timeoutS": timeout_s, "recycle": is_recycle, "now": is_now}
-        self._send(record, "drain", {"reason": record.life.reason, **how})
-
-    def _kill_process(self, record: ManagedWorker) -> None:
-        now = self._loop.now()
-        record.child.end_by(now, now)
-
-    def _cut_link(self, record: ManagedWorker) -> None:
+    @staticmethod
+    def _cut_link(record: ManagedWorker) -> None:
         if record.link is not None:
             record.link.close(record.life.reason or "ended")
             record.link = None
 
-    def _tell_lost(self, record: ManagedWorker) -> None:
-        reason = record.life.reason
-        log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
-        self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
-        self._tell_proxy(record, "worker_lost")
+    def _drain_command(self, record: ManagedWorker) -> Data:
+        life = record.life
+        timeout_s = round(max(0.0, life.sessions_until - self._loop.now()), 1)
+        is_recycle, is_now = life.purpose is Purpose.RECYCLE, life.purpose is Purpose.END_NOW
+        return {"reason": life.reason, "timeoutS": timeout_s, "recycle": is_recycle, "now": is_now}
 
-    def _tell_proxy(self, record: ManagedWorker, command: str) -> None:
-        about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.life.reason}
-        self._proxies.send(command, about)
+    def _tell_proxy(self, record: ManagedWorker, what: Action) -> None:
+        reason = record.life.reason
+        if what is Action.TELL_LOST:
+            log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
+            self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
+        about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": reason}
+        self._proxies.send(_PROXY_COMMANDS[what], about)
 
     @staticmethod
     def _send(record: ManagedWorker, name: str, data: Data) -> None:
@@ -412,27 +424,8 @@ class Workers:
         self.records[record.worker_id] = record
         self._do(record, [])  # for its deadlines and its file
 
-    def _times(self) -> Times:
-        return times_of(self._config.settings)
-
     def _on_late(self, record: ManagedWorker) -> None:
         self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
-
-
-_DOING: Final[dict[Action, Callable[[Workers, ManagedWorker], object]]] = {
-    Action.COUNT_DEATH: Workers._count_death,
-    Action.SEND_SERVE: Workers._send_serve,
-    Action.SEND_DRAIN: Workers._send_drain,
-    Action.LEAVE_DRAIN: lambda workers, record: workers._tell_proxy(record, "leave_drain"),
-    Action.END_PROCESS: lambda _workers, record: record.child.end_now(),
-    Action.KILL_PROCESS: Workers._kill_process,
-    Action.CUT_LINK: Workers._cut_link,
-    Action.TELL_TAKEN_OVER: lambda workers, record: workers._tell_proxy(record, "worker_taken_over"),
-    Action.TELL_LOST: Workers._tell_lost,
-    Action.TELL_GONE: lambda workers, record: workers._tell_proxy(record, "worker_gone"),
-    Action.FORK_SUCCESSOR: Workers._fork_successor,
-    Action.CLEAN_UP: lambda workers, record: workers._clean_up.begin(record.worker_id, record.tree),
-}
 
 
 def select(records: Iterable[ManagedWorker], data: Data) -> list[ManagedWorker]:

@@ -15,18 +15,13 @@ from pwgrid.common.worker_lifecycle import WARM
 from pwgrid.master.child import Child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.fork import fork_linked
-from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
+from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.master.restart.children_to_adopt import open_child
 from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState
-from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-
-
-def times_of(settings: Settings) -> Times:
-    return Times(settings.launch_timeout, settings.drain_timeout, settings.recycle_drain_timeout)
 
 
 def fork_worker(
@@ -53,7 +48,7 @@ def fork_worker(
             child, control = fork_linked(loop, run, (ipc, ipc_child))
         undo.pop_all()
     now = loop.now()
-    life = WorkerLife.forked(purpose, now, times_of(config.settings))
+    life = WorkerLife.forked(purpose, now, config.times())
     tree = Tree(child.pid, directory)
     record = ManagedWorker(worker_id, pool.name, pool.browser_type, life, child, tree, now, code=config.code, ipc=ipc)
     return record, control
@@ -91,7 +86,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> Managed
         child.create_time = state.create_time
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
-    life = WorkerLife.adopted(state.status, purpose, loop.now(), times_of(config.settings), state.sessions_until)
+    life = WorkerLife.adopted(state.status, purpose, loop.now(), config.times(), state.sessions_until)
     life.reason, life.successors = state.reason, int(state.is_successor)
     ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
     return ManagedWorker(
