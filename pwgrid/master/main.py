@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import socket
@@ -78,12 +79,13 @@ class Master:
         self._proxies = Proxies(loop, config, self._files, lambda name, data: self._requests.from_proxy(name, data))
         self._workers = Workers(loop, config, self._pools, self._files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
-        started_at = kept.started_at if kept else time.time()
+        self._start_report = StartReport(config, self._pools)
         self._reporter = Reporter(
-            *(config, self._pools, self._workers, self._proxies, self._redis, self._memory, started_at),
-            is_started=lambda: self._start_report.is_started,
+            *(config, self._pools, self._workers, self._proxies, self._redis, self._memory),
+            shutdown=self._shutdown,
+            start=self._start_report,
+            started_at=kept.started_at if kept else time.time(),
         )
-        self._start_report = StartReport(config, self._pools, self.status)
         self._reload = Reload(loop, config, self._files, self._pools, self._workers, self._proxies)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
@@ -93,8 +95,7 @@ class Master:
             shutdown=self._shutdown,
             reload_settings=self._reload,
             version_change=self._version_change,
-            status=self.status,
-            is_ready=lambda: self._start_report.is_ready,
+            reporter=self._reporter,
             stop_grid=self.stop,
         )
         listener = socket.socket(fileno=kept.control) if kept else None
@@ -103,9 +104,7 @@ class Master:
         )
         self._has_terminal = self._is_nohup = False
         self._stop_report = StopReport(config.on_stopping, config.count_down)
-        self._tell_stop = loop.timer(_just_a_turn)
-        self._sample = loop.timer(_just_a_turn)
-        self._backoff_over = loop.timer(_just_a_turn)
+        self._next_turn = loop.timer(_just_a_turn)
         self._watchdog_s = sd_notify.watchdog_s()
         self._alive = loop.timer(self._tell_alive)
         self._reaps_again = loop.timer(self._reap)
@@ -146,7 +145,7 @@ class Master:
         sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is ShutdownPhase.WORKERS:
-            self._proxies.push_state(self._reporter.roster(stopping=True))
+            self._proxies.push_state(self._reporter.roster())
             wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
             for record in self._workers.records.values():
                 self._workers.drain(record, "shutdown", wanted)
@@ -167,9 +166,6 @@ class Master:
         self._shutdown.step(Step.DETACHED)
         log.info("detached", workers=len(self._workers.records), grace_s=settings.detach_grace)
 
-    def status(self) -> dict[str, object]:
-        return self._reporter.status(stopping=self._shutdown.is_stopping)
-
     # The loop
 
     def _serve(self) -> None:
@@ -186,7 +182,7 @@ class Master:
     def _turn(self) -> None:
         """Do everything that follows from what the last events changed."""
         now = self._loop.now()
-        self._sample.arm(self._memory.tick(now))
+        turn_by = self._memory.tick(now)
         self._proxies.go_on_replacing()
         for name, pool in list(self._pools.items()):
             if pool.is_removed and not self._workers.of(name):
@@ -194,20 +190,21 @@ class Master:
             pool.host_guard = self._memory.guard.reason
             pool.observe(self._workers.of(name), now)
         if self._shutdown.is_stopping:
-            self._go_on_stopping()
+            turn_by = min(turn_by, self._go_on_stopping(now))
         elif self._may_start():
             self._proxies.start()
-            self._follow_plan(now)
-            proxy = self._proxies.current
-            self._start_report.tell(self._workers.records.values(), listens=proxy.listening, ready=proxy.ready)
-        self._proxies.push_state(self._reporter.roster(stopping=self._shutdown.is_stopping))
+            turn_by = min(turn_by, self._follow_plan(now))
+            self._start_report.tell(self._workers, self._proxies.current, self._reporter.status)
+        self._next_turn.arm(turn_by)
+        self._proxies.push_state(self._reporter.roster())
         self._reload.answer_if_known()
 
     def _may_start(self) -> bool:
         """Whether workers and the proxy may start: the grid waits for Redis only at its very start."""
         return self._redis is None or self._redis.ready or self._workers.registry_seen
 
-    def _follow_plan(self, now: float) -> None:
+    def _follow_plan(self, now: float) -> float:
+        """Returns when there may be more to do at the latest (monotonic seconds)."""
         settings = self._config.settings
         for name, pool in self._pools.items():
             pool.foresee(self._workers.of(name), now)
@@ -223,15 +220,15 @@ class Master:
                     self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.RECYCLE)
                 case Hurry():
                     self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.END)
-        self._backoff_over.arm(next_start({name: pool.wanted(now) for name, pool in self._pools.items()}, now))
+        return next_start({name: pool.wanted(now) for name, pool in self._pools.items()}, now)
 
-    def _go_on_stopping(self) -> None:
-        """Go through the phases in order: what ends first still uses what ends later."""
-        shutdown = self._shutdown
+    def _go_on_stopping(self, now: float) -> float:
+        """Go through the phases in order: what ends first still uses what ends later. Returns when there may be more to
+        say at the latest (monotonic seconds)."""
+        shutdown, turn_by = self._shutdown, math.inf
         if shutdown.phase is ShutdownPhase.WORKERS:
             records, drain_s = self._workers.records.values(), self._config.settings.drain_timeout
-            now, hurried = self._loop.now(), shutdown.is_hurried
-            self._tell_stop.arm(self._stop_report.tell(records, now, drain_s, hurried=hurried))
+            turn_by = self._stop_report.tell(records, now, drain_s, hurried=shutdown.is_hurried)
         if shutdown.phase is ShutdownPhase.WORKERS and not self._workers.records:
             shutdown.step(Step.WORKERS_GONE)
             self._proxies.stop()
@@ -241,6 +238,7 @@ class Master:
                 self._redis.stop()
         if shutdown.phase is ShutdownPhase.REDIS and (self._redis is None or self._redis.pid is None):
             shutdown.step(Step.REDIS_GONE)
+        return turn_by
 
     def _kill_everything(self) -> None:
         """Kill all children at once: a bug in the master must not leave browsers behind."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -20,6 +19,7 @@ from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.start_new_version import VersionChange
 from pwgrid.master.shutdown_order import Shutdown
+from pwgrid.master.status import Reporter
 from pwgrid.master.workers.all_workers import Workers, select
 from pwgrid.master.workers.pool import Pool
 from pwgrid.settings.model import DEFAULT, NO_POOL
@@ -38,15 +38,13 @@ class Requests:
     shutdown: Shutdown
     reload_settings: Reload
     version_change: VersionChange
-    status: Callable[[], dict[str, Any]]
-    is_ready: Callable[[], bool]
-    """Whether the service manager was told that the grid is ready."""
+    reporter: Reporter
     stop_grid: Callable[..., None]
 
     def by_name(self) -> dict[str, Request]:
         """The requests that come over the control socket."""
         return {
-            "status": lambda _data: self.status(),
+            "status": lambda _data: self.reporter.status(),
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
             "settings": lambda _data: {"settings": self.config.describe_settings(self.config.settings)},
             "tokens": lambda _data: {"file": self.config.tokens_file and str(self.config.tokens_file)},
@@ -138,7 +136,7 @@ class Requests:
     def reload(self) -> Deferred:
         """Read the configuration again and follow it."""
         self._refuse_while_stopping()
-        with sd_notify.reload(is_ready=self.is_ready()):
+        with sd_notify.reload(is_ready=self.reporter.start.is_ready):
             return self.reload_settings.start()
 
     def upgrade(self, *, force: bool) -> Deferred:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -18,6 +17,8 @@ from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxy.proxies import Proxies
+from pwgrid.master.shutdown_order import Shutdown
+from pwgrid.master.when_ready import StartReport
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
 
@@ -27,7 +28,7 @@ MOST_CHARACTERS: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Puts the figures of the other parts together. `started_at` in Unix seconds; `is_started()`: the start is over."""
+    """Puts the figures of the other parts together. `started_at` in Unix seconds."""
 
     config: MasterConfig
     pools: dict[str, Pool]
@@ -35,16 +36,18 @@ class Reporter:
     proxies: Proxies
     redis: RedisChild | None
     memory: MemoryMeter
+    shutdown: Shutdown
+    start: StartReport
     started_at: float
-    is_started: Callable[[], bool]
 
-    def status(self, *, stopping: bool) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """The reply to `pwgrid status`; it holds no secret."""
         config = self.config
         problem = disk_problem(config.runtime.directory)
         pools = {name: pool.figures(self.workers.of(name)) for name, pool in self.pools.items()}
+        is_started, is_stopping = self.start.is_started, self.shutdown.is_stopping
         not_ready = readiness.why_not_ready(
-            pools, is_started=self.is_started(), is_stopping=stopping, host_guard=self.memory.guard.reason
+            pools, is_started=is_started, is_stopping=is_stopping, host_guard=self.memory.guard.reason
         )
         return {
             "ready": not_ready is None,
@@ -61,14 +64,14 @@ class Reporter:
             "drained": list(self.workers.drained),
             **self.proxies.waiting(),
             "problems": [problem] if problem else [],
-            "stopping": stopping,
+            "stopping": is_stopping,
         }
 
-    def roster(self, *, stopping: bool) -> dict[str, Any]:
+    def roster(self) -> dict[str, Any]:
         """The state that the proxy gets: the pools and workers that it can choose from, readiness, metrics."""
         return {
-            "stopping": stopping,
-            "started": self.is_started(),
+            "stopping": self.shutdown.is_stopping,
+            "started": self.start.is_started,
             "hostGuard": self.memory.guard.reason,
             "metrics": {
                 "startedAt": self.started_at,

@@ -28,13 +28,15 @@ class Start:
             kept_open=None,
             leftovers=SimpleNamespace(workers=["a"] if adopted else []),
         )
-        self.report = StartReport(cast(MasterConfig, config), {"chromium": cast(Pool, pool)}, self.status)
+        self.report = StartReport(cast(MasterConfig, config), {"chromium": cast(Pool, pool)})
 
     def status(self) -> dict[str, Any]:
         return {"ready": self.reason is None and self.report.is_started, "reason": self.reason}
 
-    def tell(self, *, listens: bool = True, ready: bool = False) -> list[str]:
-        self.report.tell([], listens=listens, ready=ready)
+    def tell(self, *records: ManagedWorker, listens: bool = True, ready: bool = False) -> list[str]:
+        workers: Any = SimpleNamespace(of=lambda name: [record for record in records if record.pool == name])
+        proxy: Any = SimpleNamespace(listening=listens, ready=ready)
+        self.report.tell(workers, proxy, self.status)
         return self.told
 
 
@@ -114,7 +116,7 @@ def test_no_more_workers_are_launched_than_are_wanted_also_while_one_is_replaced
         [available, draining, available],
         [available, available, available],
     ):
-        start.report.tell(records, listens=False, ready=False)
+        start.tell(*records, listens=False)
     assert start.progress == [
         "launching 1 of 2 workers (0 ready)",
         "launching 2 of 2 workers (1 ready)",
