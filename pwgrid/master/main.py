@@ -29,7 +29,7 @@ from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers
 from pwgrid.master.restart.reexec import KeptOpen, execute
-from pwgrid.master.restart.reload import CONFIGURATION, UPGRADE, Reload
+from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.start_new_version import VersionChange
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
@@ -39,7 +39,6 @@ from pwgrid.master.when_ready import StartReport
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import reap_orphans
-from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()
 
@@ -73,11 +72,11 @@ class Master:
         self._loop = loop = Loop()
         self._shutdown = Shutdown()
         self._signals = SignalQueue()
-        self._files = ChildFileWriter(loop, config)
+        files = ChildFileWriter(loop, config)
         self._pools = {name: Pool(pool, loop.now()) for name, pool in config.settings.pools_wanted().items()}
-        self._redis = RedisChild(loop, config.redis, self._files) if config.redis else None
-        self._proxies = Proxies(loop, config, self._files, lambda name, data: self._requests.from_proxy(name, data))
-        self._workers = Workers(loop, config, self._pools, self._files, self._proxies)
+        self._redis = RedisChild(loop, config.redis, files) if config.redis else None
+        self._proxies = Proxies(loop, config, files, lambda name, data: self._requests.from_proxy(name, data))
+        self._workers = Workers(loop, config, self._pools, files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
         self._start_report = StartReport(config, self._pools)
         self._reporter = Reporter(
@@ -86,7 +85,7 @@ class Master:
             start=self._start_report,
             started_at=kept.started_at if kept else time.time(),
         )
-        self._reload = Reload(loop, config, self._files, self._pools, self._workers, self._proxies)
+        self._reload = Reload(loop, config, files, self._pools, self._workers, self._proxies)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
             config=config,
@@ -312,18 +311,10 @@ class Master:
             self._scale_again(self._config.kept_open.pools)
             self._version_change.replace_children()
         else:
-            self._reload.recycle_outdated()
-            if leftovers.proxy is not None:
-                self._replace_if_outdated(leftovers.proxy)
+            self._reload.replace_outdated(leftovers.proxy)
         for state in leftovers.dead:
             about = {"workerId": state.name, "browserType": state.browser_type, "reason": _BEFORE_US}
             self._proxies.send("worker_lost", about)
-
-    def _replace_if_outdated(self, proxy: ChildState) -> None:
-        if proxy.version != self._config.code:
-            self._proxies.replace(UPGRADE)
-        elif proxy.settings != self._files.settings_of("proxy"):
-            self._proxies.replace(CONFIGURATION)
 
     def _scale_again(self, scaled: Mapping[str, int]) -> None:
         """Scale the pools as they were before this process executed itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -21,6 +21,7 @@ from pwgrid.master.restart.start_new_version import VersionChange
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.status import Reporter
 from pwgrid.master.workers.all_workers import Workers, select
+from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
 from pwgrid.settings.model import DEFAULT, NO_POOL
 from pwgrid.settings.value_types import MAX_WORKERS
@@ -60,12 +61,9 @@ class Requests:
         """A request that came to the proxy's API. It gets no answer from the master. Raises ValueError where it does
         not say what is to be done."""
         if name == "drain_asked":
-            wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
-            for record in select(self.workers.records.values(), data):
-                if record.life.purpose is not wanted:  # a second request must not cut sessions: it may be a retry
-                    self.workers.drain(
-                        record, validate_reports.sentence(data.get("reason"), "asked by the proxy"), wanted
-                    )
+            records = select(self.workers.records.values(), data)
+            # A second request must not cut sessions: it may be a retry.
+            self._drain(records, data, "asked by the proxy", once=True)
         elif name == "end_session":
             worker_id, session_id = validate_reports.ident(data, "workerId"), validate_reports.ident(data, "sessionId")
             reason = validate_reports.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
@@ -81,11 +79,15 @@ class Requests:
             raise ValueError(f"there is no pool {data['pool']!r:.40}; pools are {', '.join(self.pools)}")
         if not records and not data.get("all"):
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
-        wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
-        for record in records:
-            if not (data.get("once") and record.life.purpose is wanted):
-                self.workers.drain(record, validate_reports.sentence(data.get("reason"), "operator"), wanted)
+        self._drain(records, data, "operator", once=bool(data.get("once")))
         return {"draining": [record.worker_id for record in records]}
+
+    def _drain(self, records: Iterable[ManagedWorker], data: Frame, reason: str, *, once: bool) -> None:
+        wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
+        reason = validate_reports.sentence(data.get("reason"), reason)
+        for record in records:
+            if not (once and record.life.purpose is wanted):
+                self.workers.drain(record, reason, wanted)
 
     def end_session(self, data: Frame) -> Frame:
         """Tell a worker to end one of its sessions. Only the worker knows whether it (still) has that session."""
@@ -139,7 +141,7 @@ class Requests:
         with sd_notify.reload(is_ready=self.reporter.start.is_ready):
             return self.reload_settings.start()
 
-    def upgrade(self, *, force: bool) -> Deferred:
+    def upgrade(self, *, force: bool) -> Frame | Deferred:
         """Go on with the installed code; without `force` only if it is not what runs already."""
         self._refuse_while_stopping()
         return self.version_change.start(self.reload_settings, force=force)

@@ -6,13 +6,15 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from pwgrid.common import readiness
 from pwgrid.common.redis_url import shown
 from pwgrid.common.worker_lifecycle import NOT_ENDED
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.disk import disk_problem
 from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.policy.validate_reports import SAID
@@ -22,6 +24,7 @@ from pwgrid.master.when_ready import StartReport
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
 
+DISK_FLOOR_MIB: Final = 16
 MOST_REASONS: Final = 100
 MOST_CHARACTERS: Final = 80
 
@@ -43,7 +46,7 @@ class Reporter:
     def status(self) -> dict[str, Any]:
         """The reply to `pwgrid status`; it holds no secret."""
         config = self.config
-        problem = disk_problem(config.runtime.directory)
+        problem = _disk_problem(config.runtime.directory)
         pools = {name: pool.figures(self.workers.of(name)) for name, pool in self.pools.items()}
         is_started, is_stopping = self.start.is_started, self.shutdown.is_stopping
         not_ready = readiness.why_not_ready(
@@ -117,3 +120,17 @@ class Reporter:
             "prefix": config.settings.redis_key_prefix,
         }
         return {**found, "error": redis.problem} if redis and redis.problem else found
+
+
+def _disk_problem(directory: Path) -> str | None:
+    """The sentence for operators when the file system of `directory` has no room; None when it has."""
+    try:
+        free_mib = psutil.disk_usage(str(directory)).free >> 20
+    except OSError as error:
+        return f"the runtime directory {directory} cannot be read: {error.strerror}"
+    if free_mib >= DISK_FLOOR_MIB:
+        return None
+    return (
+        f"only {free_mib} MiB are left for the runtime directory {directory}: live sessions go on, but browsers cannot "
+        "write profiles and downloads, and new workers may not start; free some space"
+    )

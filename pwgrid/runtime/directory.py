@@ -203,19 +203,16 @@ class RuntimeDir:
 
     def _remove(self) -> None:
         """Unless it is kept, remove everything, the lock last, and the base too if it is ours and empty."""
-        if self._is_kept:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-            return
-        with suppress(OSError):
-            self.clear()
-        with suppress(OSError):
-            (self.directory / _LOCK).unlink()
-        # Another grid may have come into the same place meanwhile: then these are not empty and stay.
-        with suppress(OSError):
-            self.directory.rmdir()
-            if self._owns_base:
-                self.directory.parent.rmdir()
+        if not self._is_kept:
+            with suppress(OSError):
+                self.clear()
+            with suppress(OSError):
+                (self.directory / _LOCK).unlink()
+            # Another grid may have come into the same place meanwhile: then these are not empty and stay.
+            with suppress(OSError):
+                self.directory.rmdir()
+                if self._owns_base:
+                    self.directory.parent.rmdir()
         os.close(self._lock_fd)
         self._lock_fd = -1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Final
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
@@ -271,13 +272,8 @@ def _spawns(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
     memory = limits.memory_for
     queues = [_starts(pool, limits) for pool in pools if now >= pool.wanted.not_before]
     spawns: list[PlanStep] = []
-    while any(queues):
-        for queue in queues:
-            if not queue:
-                continue
-            spawn, is_extra = queue.pop(0)
-            if room <= 0 or (is_extra and memory <= 0):
-                continue
+    for spawn, is_extra in filter(None, chain.from_iterable(zip_longest(*queues))):
+        if room > 0 and (memory > 0 or not is_extra):
             room -= 1
             memory -= 1
             spawns.append(spawn)

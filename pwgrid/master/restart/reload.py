@@ -18,6 +18,8 @@ from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
+from pwgrid.runtime.child_files import ChildState
+from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
@@ -73,7 +75,8 @@ class Reload:
             answer.reply({**done, "proxyKnows": proxy_knows})
 
     def _run(self) -> Frame:
-        change, accept = self.read()
+        change, settings, accept = self.read()
+        self._config.settings = settings
         accept()
         self._follow_pools()
         for name, workers in change.scale.items():
@@ -90,6 +93,15 @@ class Reload:
             "recycled": recycled,
             "proxy": change.replace_proxy,
         }
+
+    def replace_outdated(self, proxy: ChildState | None) -> None:
+        """Recycle and replace what another master has forked with other settings or other code. `proxy` is the file of
+        its proxy."""
+        self.recycle_outdated()
+        if proxy is not None and proxy.version != self._config.code:
+            self._proxies.replace(UPGRADE)
+        elif proxy is not None and proxy.settings != self._files.settings_of("proxy"):
+            self._proxies.replace(CONFIGURATION)
 
     def recycle_outdated(self) -> list[str]:
         """Mark the workers with other settings or other code than is wanted now to be recycled; returns their ids."""
@@ -125,12 +137,13 @@ class Reload:
             pool.remove()
             self._pools[name] = pool
 
-    def read(self) -> tuple[Change, Callable[[], None]]:
-        """Read the configuration; returns what it changes, and a function to accept that. Raises ValueError."""
+    def read(self) -> tuple[Change, Settings, Callable[[], None]]:
+        """Read the configuration; returns what it changes, it, and a function to call if it is followed. Raises
+        ValueError."""
         config = self._config
         scaled_up = {name for name, pool in self._pools.items() if pool.workers and not pool.settings.workers}
         try:
-            settings, accept_browsers = config.reload(scaled_up)
+            settings, accept = config.reload(scaled_up)
         except GridError as error:
             log.error("configuration_refused", reason=str(error))
             raise ValueError(str(error)) from None
@@ -141,9 +154,4 @@ class Reload:
             )
             log.error("configuration_refused", reason=sentence)
             raise ValueError(sentence)
-
-        def accept() -> None:
-            config.settings = settings
-            accept_browsers()
-
-        return change, accept
+        return change, settings, accept

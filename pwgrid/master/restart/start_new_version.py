@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
 from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
@@ -45,7 +46,7 @@ class VersionChange:
         """The pid of the child that tries the new code; empty if there is none."""
         return {self._check.pid} if self._check else set()
 
-    def start(self, reload: Reload, *, force: bool) -> Deferred:
+    def start(self, reload: Reload, *, force: bool) -> Frame | Deferred:
         """Try the new code; if it loads, become it. Raises ValueError when that cannot be done now.
 
         Without `force` it does nothing when code, browsers and settings are those that run.
@@ -54,12 +55,10 @@ class VersionChange:
             raise ValueError("an upgrade is under way already")
         if self._proxies.is_being_replaced:  # by an upgrade or a reload
             raise ValueError("the proxy is still being replaced; try again when the new one listens")
-        change, _ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more
+        change, *_ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more
         if not force and not change.changed and self._config.is_up_to_date(self._config.settings):
             log.info("upgrade_not_needed")
-            answer = Deferred()
-            answer.reply({"unchanged": True})
-            return answer
+            return {"unchanged": True}
         self._output.unlink(missing_ok=True)
         try:
             # Path.cwd() would fail where the directory that the grid was started in has been removed.
