@@ -23,7 +23,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.main import Master
 from pwgrid.master.proxy.listener import inherited_listeners, open_listener
 from pwgrid.master.restart.child_file_writer import registry_of
-from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
+from pwgrid.master.restart.children_to_adopt import find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded_redis
@@ -93,9 +93,9 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
-        leftovers = Leftovers()
-        find = partial(find_leftovers, registry_of(redis_url, settings), leftovers, kept)
-        held.enter_context(runtime.locked(base_url(settings), find, kept.lock if kept else None))
+        held.enter_context(runtime.locked(base_url(settings), kept.lock if kept else None))
+        leftovers = find_leftovers(registry_of(redis_url, settings), kept, runtime.directory)
+        runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
         which = which_redis(loaded)
         messages = StartMessages(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)
         if not kept and not leftovers.paths() and settings.redis_url:

@@ -8,7 +8,7 @@ import select
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,15 +109,12 @@ class RuntimeDir:
         return cls(base, port, owns_base=base == default_base() or not base.exists())
 
     @contextmanager
-    def locked(
-        self, endpoint: str, keep: Callable[[Path], Collection[str]] | None = None, lock_fd: int | None = None
-    ) -> Iterator[RuntimeDir]:
-        """Make and lock the directory, and remove what an earlier run left in it; at the end, remove all of it.
+    def locked(self, endpoint: str, lock_fd: int | None = None) -> Iterator[RuntimeDir]:
+        """Make and lock the directory; at the end, remove all of it. If an earlier run left something there, everything
+        stays at the end until `remove_all_but` or `remove_at_end` says otherwise: children of that run may live on.
 
-        `keep(directory)` returns which paths in it stay from an earlier run. If any do, everything stays at the end,
-        until `remove_at_end` says otherwise: children of that run live on in them. `lock_fd` is the lock that this
-        process held before it executed itself. Raises AlreadyRunning, or RuntimeDirError when it cannot be made
-        private, or written: then only what this call has made is removed.
+        `lock_fd` is the lock that this process held before it executed itself. Raises AlreadyRunning, or
+        RuntimeDirError when it cannot be made private, or written: then only what this call has made is removed.
         """
         try:
             self._lock_fd = _make_and_lock(self.directory) if lock_fd is None else lock_fd
@@ -132,15 +129,6 @@ class RuntimeDir:
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise RuntimeDirError(f"cannot write into the runtime directory {self.directory}: {reason}") from error
-            kept = keep(self.directory) if keep else ()
-            removed = self.clear(kept)
-            self._is_kept = bool(kept)
-            # Each master leaves its socket to the next one, also where that was planned.
-            stale = [name for name in removed if name != self.control_path.name]
-            if stale:
-                import structlog  # here: commands that only look for grids log nothing, and would take 60 ms more
-
-                structlog.get_logger().warning("stale_runtime_removed", directory=str(self.directory), removed=stale)
             yield self
         finally:
             self._remove()
@@ -168,8 +156,20 @@ class RuntimeDir:
     def control_path(self) -> Path:
         return self.directory / "control.sock"
 
-    def clear(self, kept: Collection[str] = ()) -> list[str]:
-        """Remove everything but the lock and what is `kept` (paths in it); returns the paths of what was removed."""
+    def remove_all_but(self, kept: Collection[str]) -> None:
+        """Remove what an earlier run left, but for what is `kept` (paths in the directory). Without any of that,
+        nothing is kept at the end."""
+        removed = self._clear(kept)
+        self._is_kept = bool(kept)
+        # Each master leaves its socket to the next one, also where that was planned.
+        stale = [name for name in removed if name != self.control_path.name]
+        if stale:
+            import structlog  # here: commands that only look for grids log nothing, and would take 60 ms more
+
+            structlog.get_logger().warning("stale_runtime_removed", directory=str(self.directory), removed=stale)
+
+    def _clear(self, kept: Collection[str] = ()) -> list[str]:
+        """Remove everything but the lock and what is `kept`; returns the paths of what was removed."""
         workers = {f"w/{worker.name}": worker for worker in sorted((self.directory / "w").glob("*"))}
         others = {entry.name: entry for entry in sorted(self.directory.iterdir()) if entry.name not in (_LOCK, "w")}
         removed = {name: path for name, path in {**workers, **others}.items() if name not in kept}
@@ -205,7 +205,7 @@ class RuntimeDir:
         """Unless it is kept, remove everything, the lock last, and the base too if it is ours and empty."""
         if not self._is_kept:
             with suppress(OSError):
-                self.clear()
+                self._clear()
             with suppress(OSError):
                 (self.directory / _LOCK).unlink()
             # Another grid may have come into the same place meanwhile: then these are not empty and stay.

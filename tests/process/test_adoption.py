@@ -20,7 +20,7 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.restart import children_to_adopt
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.children_to_adopt import Leftovers, find_leftovers
+from pwgrid.master.restart.children_to_adopt import find_leftovers
 from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
@@ -139,8 +139,7 @@ def test_children_of_another_redis_are_asked_to_end_all_at_once(
         since = create_time(worker.pid) or 0.0
         state = ChildState("worker", f"{n}", worker.pid, since, "another", "", "0", time.monotonic(), time.time())
         state.write(runtime.directory)
-    leftovers = Leftovers()
-    find_leftovers("", leftovers, None, runtime.directory)
+    leftovers = find_leftovers("", None, runtime.directory)
     # Only the first needed a SIGKILL: the last one had heard its SIGTERM before that, and ended the others.
     ended = [worker.wait(PATIENCE_S) for worker in workers]
     assert ended == [-signal.SIGKILL, *[-signal.SIGUSR1] * 3, 0]
@@ -155,8 +154,7 @@ def test_a_proxy_that_is_dead_or_of_another_redis_does_not_count_as_the_newest(r
         ChildState("proxy", f"{n}", process.pid, since, registry, "", "0", n, time.time()).write(runtime.directory)
     processes[2].kill()
     processes[2].wait()
-    leftovers = Leftovers()
-    find_leftovers("", leftovers, None, runtime.directory)
+    leftovers = find_leftovers("", None, runtime.directory)
     assert leftovers.proxy is not None
     assert (leftovers.proxy.name, leftovers.retiring, leftovers.dead) == ("0", [], [])
     assert processes[1].wait(PATIENCE_S) == -signal.SIGTERM
@@ -185,9 +183,8 @@ def test_its_sessions_get_a_successor_also_where_it_died_before_the_new_code_loo
     ours, theirs = socket.socketpair()
     os.kill(worker.pid, signal.SIGKILL)
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-    leftovers = Leftovers()
     master = NextMaster(runtime, ipc=ours)
-    find_leftovers("", leftovers, master.kept, runtime.directory)
+    leftovers = find_leftovers("", master.kept, runtime.directory)
     (state,) = leftovers.workers
     assert (leftovers.dead, node.poll()) == ([], None)
     master.adopt(state)

@@ -10,23 +10,17 @@ def found(kind: ChildKind, *, start: float = 1.0, status: str = "") -> ChildStat
     return ChildState(kind, "", 0, 0.0, "", "", "", start, 0.0, status=status)
 
 
-def adopted(*children: ChildState) -> Leftovers:
-    leftovers = Leftovers()
-    leftovers.adopt(children)
-    return leftovers
-
-
 def test_what_can_be_used_is_adopted() -> None:
     worker, proxy, redis = found("worker"), found("proxy"), found("redis")
-    assert adopted(worker, proxy, redis) == Leftovers([worker], proxy, [], redis)
+    assert Leftovers.of([worker, proxy, redis], dead=[]) == Leftovers([worker], proxy, [], redis)
 
 
 def test_of_several_proxies_the_newest_is_adopted_and_the_others_retire() -> None:
     first, third, second = found("proxy", start=1), found("proxy", start=3), found("proxy", start=2)
-    assert adopted(first, third, second) == Leftovers([], third, [first, second])
+    assert Leftovers.of([first, third, second], dead=[]) == Leftovers([], third, [first, second])
 
 
 def test_a_proxy_that_retires_is_never_the_one_for_new_clients() -> None:
     first, retires = found("proxy", start=1), found("proxy", start=2, status=RETIRING)
-    assert adopted(first, retires) == Leftovers([], first, [retires])
-    assert adopted(retires) == Leftovers([], None, [retires])
+    assert Leftovers.of([first, retires], dead=[]) == Leftovers([], first, [retires])
+    assert Leftovers.of([retires], dead=[]) == Leftovers([], None, [retires])

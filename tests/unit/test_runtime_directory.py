@@ -112,6 +112,7 @@ def test_what_a_former_run_left_is_removed_and_nothing_else(base: Path) -> None:
     with socket.socket(socket.AF_UNIX) as control:
         control.bind(str(left / "control.sock"))
     with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        runtime.remove_all_but([])
         assert [path.name for path in runtime.directory.iterdir()] == ["lock"]
     assert (outside / "keep").exists()
 
@@ -126,7 +127,8 @@ def test_a_planned_restart_finds_only_its_predecessor_s_socket_and_has_nothing_t
     left.chmod(0o700)
     with socket.socket(socket.AF_UNIX) as control:
         control.bind(str(left / "control.sock"))
-    with capture_logs() as logs, RuntimeDir.create(str(base), 8080).locked("", lambda _: kept) as runtime:
+    with capture_logs() as logs, RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        runtime.remove_all_but(kept)
         assert {path.name for path in runtime.directory.iterdir()} == {"lock", *kept}
     assert [each["removed"] for each in logs if each["event"] == "stale_runtime_removed"] == said
 
@@ -136,15 +138,13 @@ def test_what_lives_on_stays_if_a_start_is_interrupted_and_goes_once_it_is_taken
     base.chmod(0o700)
     (base / "8080").chmod(0o700)
 
-    def interrupted(_directory: Path) -> list[str]:
+    with pytest.raises(KeyboardInterrupt), RuntimeDir.create(str(base), 8080).locked(""):
         raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), RuntimeDir.create(str(base), 8080).locked("", interrupted):
-        pytest.fail("it is not locked")
-    with RuntimeDir.create(str(base), 8080).locked("", lambda _: ["redis"]):
-        pass
+    with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        runtime.remove_all_but(["redis"])
     assert (base / "8080" / "redis").exists()
-    with RuntimeDir.create(str(base), 8080).locked("", lambda _: ["redis"]) as runtime:
+    with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        runtime.remove_all_but(["redis"])
         runtime.remove_at_end()
     assert not (base / "8080").exists()
 

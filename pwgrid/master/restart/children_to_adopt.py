@@ -26,7 +26,7 @@ log = structlog.get_logger()
 END_S: Final = 3.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Leftovers:
     """The children to adopt. `dead` are workers whose records must be removed from Redis."""
 
@@ -36,15 +36,16 @@ class Leftovers:
     redis: ChildState | None = None
     dead: list[ChildState] = field(default_factory=list)
 
-    def adopt(self, usable: Sequence[ChildState]) -> None:
-        """Fill in the children that live and can be used. One proxy is for new clients: the newest one that still has
-        listening sockets. The others serve the clients that they have accepted, and end."""
-        self.workers = [state for state in usable if state.kind == "worker"]
-        self.redis = next((state for state in usable if state.kind == "redis"), None)
+    @classmethod
+    def of(cls, usable: Sequence[ChildState], dead: list[ChildState]) -> Leftovers:
+        """One proxy is for new clients: the newest one that still has listening sockets. The others serve the clients
+        that they have accepted, and end."""
+        workers = [state for state in usable if state.kind == "worker"]
+        redis = next((state for state in usable if state.kind == "redis"), None)
         proxies = [state for state in usable if state.kind == "proxy"]
         accepting = [state for state in proxies if state.status != RETIRING]
-        self.proxy = max(accepting, key=lambda state: state.forked_at, default=None)
-        self.retiring = [state for state in proxies if state is not self.proxy]
+        proxy = max(accepting, key=lambda state: state.forked_at, default=None)
+        return cls(workers, proxy, [state for state in proxies if state is not proxy], redis, dead)
 
     def paths(self) -> list[str]:
         """The paths in the runtime directory that must stay."""
@@ -53,18 +54,16 @@ class Leftovers:
         return [*paths, UNWRITTEN, CODE_CACHE] if paths else []
 
 
-def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, runtime: Path) -> list[str]:
-    """Fills `leftovers` from a runtime directory, and returns the paths in it that must stay. `kept` is what this
-    process kept when it executed itself: a worker that has died since has a browser server that a successor can take
-    over, and is adopted all the same."""
+def find_leftovers(registry: str, kept: KeptOpen | None, runtime: Path) -> Leftovers:
+    """The children that have files in a runtime directory. `kept` is what this process kept when it executed itself: a
+    worker that has died since has a browser server that a successor can take over, and is adopted all the same."""
     links = kept.ipc if kept is not None else {}
     usable: list[ChildState] = []
     unusable: list[ChildState] = []
     for state in read_states(runtime):
         is_alive = state.process is not None or (state.kind == "worker" and state.name in links)
         (usable if is_alive and state.registry == registry else unusable).append(state)
-    leftovers.adopt(usable)
-    leftovers.dead = [state for state in unusable if state.kind == "worker"]
+    leftovers = Leftovers.of(usable, dead=[state for state in unusable if state.kind == "worker"])
     _end(unusable)
     for state in unusable:
         remove_state(runtime, state.kind, state.name)
@@ -72,7 +71,7 @@ def find_leftovers(registry: str, leftovers: Leftovers, kept: KeptOpen | None, r
     killed = kill_below([path for path in runtime.glob("w/*") if path.name not in adopted])
     if killed:
         log.warning("leftover_processes_killed", processes=killed)
-    return leftovers.paths() + (["control.sock"] if kept is not None else [])
+    return leftovers
 
 
 def open_child(loop: Loop, state: ChildState) -> Child | None:
