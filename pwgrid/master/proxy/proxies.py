@@ -1,26 +1,196 @@
-"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires."""
+"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires. One
+that is restarted gets the listening sockets of the one before it. Sees no client."""
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 
+from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.master_side import MasterSide
+from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
+from pwgrid.master.child import Child, Exit
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.proxy.proxy_child import ProxyChild
+from pwgrid.master.fork import fork_linked
+from pwgrid.master.policy import validate_reports
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import Leftovers
+from pwgrid.master.restarted_child import RestartedChild
+from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.runtime.child_files import RETIRING, ChildState
 
 log = structlog.get_logger()
 
 START_S: Final = 20.0
 """A new proxy that does not listen after so long is killed; the old one stays."""
 
+STOP_GRACE_S: Final = 5.0
+RETIRE_GRACE_S: Final = 30.0
+"""Time for a retiring proxy beyond the longest wait of a client."""
+
 Data = dict[str, Any]
+
+NOBODY_WAITS: Final[Data] = {"waiting": 0, "waitingByRun": []}
+
+
+class ProxyChild(RestartedChild):
+    """Runs one proxy. `on_event(name, data)` is called for each operator's request that it passes on.
+
+    `listeners` are its listening sockets: none while only a proxy that another master forked has them.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        files: ChildFileWriter,
+        on_event: Callable[[str, Data], None],
+        listeners: tuple[socket.socket, ...],
+    ) -> None:
+        super().__init__("proxy", loop)
+        self.listeners = listeners
+        self.listening = False
+        self.ready = False
+        """Whether it knows that it can take a session of every pool."""
+        self.configuration = ""
+        """The name of the configuration that it reported last."""
+        self.waiting: Data = NOBODY_WAITS
+        """How many clients wait in it for a slot, in total and by run, as it reported last."""
+        self._config = config
+        self._files = files
+        self._on_event = on_event
+        self._link: MasterSide | None = None
+        self._undelivered: list[tuple[str, Data]] = []
+        self._state: Data = {}
+
+    def adopt(self, state: ChildState) -> bool:
+        """Take over a proxy that another master forked; it has WORKER_LOST_THRESHOLD to reconnect. False: it is
+        gone."""
+        is_alive = super().adopt(state)
+        if is_alive:
+            self._link = self._new_link(adopts=True)
+        else:
+            self._files.remove("proxy", state.name)
+        return is_alive
+
+    def push_state(self, state: Data) -> None:
+        """Send the state to the proxy, and to each one started after it; nothing is sent when it has not changed."""
+        if state != self._state:
+            self._state = state
+            if self._link is not None:
+                self._link.push_state(state)
+
+    def send(self, name: str, data: Data) -> None:
+        """Send a command to this proxy or, if it dies before it hears it, to the next one."""
+        if self._link is None:
+            self._undelivered.append((name, data))
+        else:
+            self._link.send(name, data)
+
+    def take_undelivered(self) -> list[tuple[str, Data]]:
+        """The commands that this one may not have heard before it died. The caller sends them to another proxy."""
+        undelivered, self._undelivered = self._undelivered, []
+        return undelivered
+
+    def stop(self) -> None:
+        """Ask it to end; if it does not within STOP_GRACE_S, SIGTERM it, and SIGKILL it after as long again."""
+        self._end("stop", self._loop.now() + STOP_GRACE_S)
+
+    def retire(self) -> None:
+        """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
+        self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
+        if self._child is not None:
+            self._files.service("proxy", self._child, status=RETIRING)
+
+    def attach(self, reconnect: Reconnect) -> bool:
+        """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no
+        link for it. Raises ProtocolError when the first frame is not valid for the link.
+        """
+        if self._link is None:
+            return False
+        self._link.attach(reconnect.sock, reconnect.init)
+        if self.listeners:
+            for each in reconnect.sockets:
+                each.close()
+        else:
+            self.listeners = tuple(reconnect.sockets)
+        return True
+
+    def _end(self, command: str, term_at: float) -> None:
+        self.stop_by(term_at, term_at + STOP_GRACE_S)
+        if self._link is not None:
+            self._link.send(command, {})
+
+    def _fork(self) -> Child:
+        if not self.listeners:
+            try:
+                self.listeners = self._config.open_listeners()
+            except GridError as error:
+                raise OSError(errno.EADDRINUSE, str(error)) from None
+        config, common = self._config, self._config.common()
+        child, control = fork_linked(
+            self._loop,
+            lambda control: config.run_proxy(ProxyArguments(*common, control, self.listeners, config.tokens_file)),
+            self.listeners,
+        )
+        link = self._link = self._new_link()
+        link.attach(control)
+        link.push_state(self._state)
+        for name, data in self.take_undelivered():
+            link.send(name, data)
+        self._files.service("proxy", child)
+        return child
+
+    def _on_exit(self, pid: int, ended: Exit) -> str:
+        self.listening = self.ready = False
+        self.configuration = ""
+        self.waiting = NOBODY_WAITS
+        self._files.remove("proxy", str(pid))
+        if self._link is not None:
+            self._link.read_what_is_left()
+            self._link.close("ended")
+            # The next proxy does what this one may not have done, except to stop or retire: only this one had to.
+            is_done = ended.is_clean and not self._is_wanted
+            unheard = [] if is_done else self._link.unacknowledged()
+            self._undelivered = [item for item in unheard if item[0] not in ("stop", "retire")]
+            self._link = None
+        return f"proxy ended with {ended}"
+
+    def _new_link(self, *, adopts: bool = False) -> MasterSide:
+        link = Link("master", "proxy", adopts=adopts)
+        return MasterSide(
+            self._loop, link, self._config.settings.worker_lost_threshold, self._received, self._on_silence
+        )
+
+    def _received(self, item: Received) -> None:
+        match item:
+            case Opened():
+                # A proxy that another master forked does not repeat its first event, which said that it listens.
+                self.listening = self.listening or item.init["lastEventIdx"] > 0
+            case StateSeen():
+                self.ready = bool(item.data.get("ready"))
+                self.configuration = str(item.data.get("configuration", ""))  # earlier versions report none
+                self.waiting = {
+                    "waiting": validate_reports.count(item.data.get("waiting")),
+                    "waitingByRun": validate_reports.waiting_by_run(item.data.get("waitingByRun")),
+                }
+            case StoppingSeen():
+                self.listening = self.ready = False
+            case Applied(name="listening"):
+                self.listening = True
+            case Applied():
+                self._on_event(item.name, item.data)
+
+    def _on_silence(self) -> None:
+        if self._child is not None:
+            log.error("proxy_silent", pid=self.pid, after_s=self._config.settings.worker_lost_threshold)
+            self._child.end_now()
 
 
 class Proxies:

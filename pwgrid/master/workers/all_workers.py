@@ -27,13 +27,13 @@ from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
-from pwgrid.master.workers.fork_or_adopt_worker import (
+from pwgrid.master.workers.one_worker import (
+    ManagedWorker,
     adopt_worker,
     browser_server_lives,
     fork_successor,
     fork_worker,
 )
-from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState
