@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -16,17 +16,6 @@ from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-
-
-def _do_nothing(*_arguments: object) -> None: ...
-
-
-def _is_always(_settings: Settings) -> bool:
-    return True
-
-
-def _no_sources(_settings: Settings) -> dict[str, Any]:
-    return {}
 
 
 @dataclass(slots=True)
@@ -54,31 +43,31 @@ class MasterConfig:
     check_argv: Sequence[str]
     """Tries the code that `exec_argv` would run."""
     exec_argv: Sequence[str]
-    tokens_file: Path | None = None
+    tokens_file: Path | None
     """Where the proxy finds the tokens of `pwgrid token`."""
-    lifeline_fd: int | None = None
+    lifeline_fd: int | None
     """The grid stops at the end of file on it."""
-    open_listeners: Callable[[], tuple[socket, ...]] = tuple
+    open_listeners: Callable[[], tuple[socket, ...]]
     """Makes new listeners if the proxy that has them does not hand them over."""
-    leftovers: Leftovers = field(default_factory=Leftovers)
+    leftovers: Leftovers
     """The children to adopt."""
-    kept_open: KeptOpen | None = None
+    kept_open: KeptOpen | None
     """What this process kept when it executed itself."""
-    describe_settings: Callable[[Settings], dict[str, Any]] = _no_sources
+    describe_settings: Callable[[Settings], dict[str, Any]]
     """The settings with the source of each."""
-    is_up_to_date: Callable[[Settings], bool] = _is_always
+    is_up_to_date: Callable[[Settings], bool]
     """Whether the code and the browsers that are installed now are those that run."""
-    prepare_pool: Callable[[Settings, PoolSettings], None] = _do_nothing
+    prepare_pool: Callable[[Settings, PoolSettings], None]
     """Raises GridError when a pool that is scaled up from 0 cannot have workers."""
-    on_progress: Callable[[str], None] = _do_nothing
+    on_progress: Callable[[str], None]
     """Gets texts while the grid starts."""
-    on_ready: Callable[[dict[str, Any]], None] = _do_nothing
+    on_ready: Callable[[dict[str, Any]], None]
     """Gets the status once, when the grid is ready."""
-    on_not_ready: Callable[[dict[str, Any]], None] = _do_nothing
+    on_not_ready: Callable[[dict[str, Any]], None]
     """Gets the status at most once, before that: the start is over, and status["reason"] says why it is not ready."""
-    on_stopping: Callable[[str], None] = _do_nothing
+    on_stopping: Callable[[str], None]
     """Gets texts that say what a stop waits for."""
-    count_down: Callable[[str], None] | None = None
+    count_down: Callable[[str], None] | None
     """Gets texts that say, on a terminal, how long a stop may still take."""
 
     def times(self) -> Times:

@@ -242,7 +242,7 @@ class Master:
     def _kill_everything(self) -> None:
         """Kill all children at once: a bug in the master must not leave browsers behind."""
         log.critical("master_failed")
-        self._shutdown.phase = ShutdownPhase.WORKERS
+        self._shutdown.ask(self._loop.now(), hurry=True)
         self._workers.kill_all()
         self._proxies.kill()
         if self._redis is not None:

@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.config import MasterConfig
 from pwgrid.master.restart import children_to_adopt
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.children_to_adopt import find_leftovers
@@ -29,6 +28,7 @@ from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.runtime.process_identity import create_time
 from pwgrid.settings.model import Settings
+from tests.support.master_config import master_config
 from tests.support.master_grid import PATIENCE_S
 
 WORKER = "0123abcd"
@@ -54,22 +54,7 @@ class NextMaster:
         self.kept = KeptOpen((), 0, 0, fds, None, {}, 1, 0.0)
         self.loop = Loop()
         self.proxies = ToldProxies()
-        config = MasterConfig(
-            settings=settings,
-            redis_url="redis://localhost",
-            redis=None,
-            runtime=runtime,
-            listeners=(),
-            run_worker=lambda _boot: 0,
-            run_proxy=lambda _boot: 0,
-            reload=lambda _scaled_up: (settings, lambda: None),
-            check_argv=(),
-            exec_argv=(),
-            version="0",
-            code="0",
-            endpoint="ws://localhost",
-            kept_open=self.kept,
-        )
+        config = master_config(runtime, settings=settings, kept_open=self.kept)
         pools = {name: Pool(pool, self.loop.now()) for name, pool in settings.pools_wanted().items()}
         stand_in: Any = self.proxies
         self.workers = Workers(self.loop, config, pools, ChildFileWriter(self.loop, config), stand_in)

@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -12,12 +11,11 @@ import structlog
 from pwgrid.common import log
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child
-from pwgrid.master.config import MasterConfig
 from pwgrid.master.restart.child_file_writer import AGAIN_S, ChildFileWriter
 from pwgrid.runtime.child_files import RETIRING, read_states
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.model import Settings
 from tests.support.disk import nothing_can_be_written
+from tests.support.master_config import master_config
 
 
 @pytest.fixture
@@ -50,9 +48,7 @@ def loop() -> HandMovedLoop:
 @pytest.fixture
 def writer(runtime: RuntimeDir, loop: HandMovedLoop) -> Iterator[ChildFileWriter]:
     log.configure("info", "text", "master")  # as in a master: its log raises nothing when there is no room
-    nothing: Any = None
-    roles = (lambda _boot: 0, lambda _boot: 0)
-    yield ChildFileWriter(loop, MasterConfig(Settings(), "", None, runtime, (), *roles, "1", "1", "", nothing, (), ()))
+    yield ChildFileWriter(loop, master_config(runtime))
     structlog.reset_defaults()
 
 

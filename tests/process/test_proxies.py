@@ -23,7 +23,7 @@ from pwgrid.master.restart.child_file_writer import ChildFileWriter
 from pwgrid.master.restart.start_new_version import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.model import Settings
+from tests.support.master_config import master_config
 from tests.support.master_grid import PATIENCE_S
 from tests.support.master_main import proxy_role
 
@@ -80,21 +80,7 @@ def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
         return proxy_role({}, boot)
 
     with open_listener("127.0.0.1", 0) as listener:
-        yield MasterConfig(
-            settings=Settings(),
-            redis_url="redis://localhost",
-            redis=None,
-            runtime=runtime,
-            listeners=(listener,),
-            run_worker=lambda _boot: 0,
-            run_proxy=run_proxy,
-            reload=lambda _scaled_up: (Settings(), lambda: None),
-            check_argv=(),
-            exec_argv=(),
-            version="0",
-            code="0",
-            endpoint="ws://localhost",
-        )
+        yield master_config(runtime, listeners=(listener,), run_proxy=run_proxy)
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child
-from pwgrid.master.config import MasterConfig
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.proxy.listener import open_listener
@@ -41,6 +40,7 @@ from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
+from tests.support.master_config import master_config
 
 _TREE = """
 import subprocess
@@ -326,19 +326,16 @@ def main(spec: dict[str, Any]) -> int:
             path = runtime.directory / "redis" / "redis.sock"
             argv = (spec["redis"], "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no")
             redis = EmbeddedRedis(argv, path)
-        config = MasterConfig(
+        config = master_config(
+            runtime,
             settings=settings,
             redis_url=spec.get("redis_url", "redis://:secret@127.0.0.1:1/0"),
             redis=redis,
-            runtime=runtime,
             listeners=(listener,),
             run_worker=lambda boot: worker_role(spec, boot),
             run_proxy=lambda boot: proxy_role(spec, boot),
-            version="0",
-            code="0",
             endpoint=f"ws://127.0.0.1:{port}",
             lifeline_fd=spec.get("lifeline_fd"),
-            reload=lambda _scaled_up: (settings, lambda: None),
             check_argv=spec.get("check_argv", ()),
             exec_argv=spec.get("exec_argv", ()),
             on_progress=lambda text: say("progress", text=text),
