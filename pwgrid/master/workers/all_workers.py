@@ -58,13 +58,6 @@ _EVENTS: Final = {
 }
 """The events of a worker, by name, that change its life."""
 
-_PROXY_COMMANDS: Final = {
-    Action.LEAVE_DRAIN: "leave_drain",
-    Action.TELL_TAKEN_OVER: "worker_taken_over",
-    Action.TELL_LOST: "worker_lost",
-    Action.TELL_GONE: "worker_gone",
-}
-
 
 class Workers:
     """`records` are the workers by id.
@@ -398,7 +391,7 @@ class Workers:
             log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
             self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
         about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": reason}
-        self._proxies.send(_PROXY_COMMANDS[what], about)
+        self._proxies.send(what.value, about)
 
     @staticmethod
     def _send(record: ManagedWorker, name: str, data: Data) -> None:
