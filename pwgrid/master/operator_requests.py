@@ -20,7 +20,7 @@ from pwgrid.master.restart.reload import Reload
 from pwgrid.master.restart.start_new_version import VersionChange
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.status import Reporter
-from pwgrid.master.workers.all_workers import Workers, select
+from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.master.workers.pool import Pool
 from pwgrid.settings.model import DEFAULT, NO_POOL
@@ -61,7 +61,7 @@ class Requests:
         """A request that came to the proxy's API. It gets no answer from the master. Raises ValueError where it does
         not say what is to be done."""
         if name == "drain_asked":
-            records = select(self.workers.records.values(), data)
+            records = _select(self.workers.records.values(), data)
             # A second request must not cut sessions: it may be a retry.
             self._drain(records, data, "asked by the proxy", once=True)
         elif name == "end_session":
@@ -74,7 +74,7 @@ class Requests:
     def drain(self, data: Frame) -> Frame:
         """Drain one worker, a pool, or all. A second drain of a worker ends its sessions at once, unless `once` says
         that the first one is enough."""
-        records = select(self.workers.records.values(), data)
+        records = _select(self.workers.records.values(), data)
         if not records and data.get("pool") is not None and data["pool"] not in self.pools:
             raise ValueError(f"there is no pool {data['pool']!r:.40}; pools are {', '.join(self.pools)}")
         if not records and not data.get("all"):
@@ -100,8 +100,8 @@ class Requests:
     def scale(self, data: Frame) -> Frame:
         """Change the wanted numbers of workers, until a reload changes them."""
         self._refuse_while_stopping()
-        figures: dict[str, int] = {}
         pools = {name: pool for name, pool in self.pools.items() if not pool.is_removed}
+        wanted = {name: pool.workers for name, pool in pools.items()}
         for name, workers in data.items():
             pool = pools.get(name)
             if pool is None:
@@ -113,13 +113,13 @@ class Requests:
                     self.config.prepare_pool(self.config.settings, pool.settings)
                 except GridError as error:
                     raise ValueError(str(error)) from None
-            figures[name] = workers
-        if not any(figures.get(name, pool.workers) for name, pool in pools.items()):
+            wanted[name] = workers
+        if not any(wanted.values()):
             # A pool of [[pools]] has no setting like chromium_workers.
             is_short = all(pool.settings.is_short_form for pool in pools.values())
             raise ValueError(NO_POOL if is_short else f"one of the pools must keep a worker: {', '.join(pools)}")
-        self._keep_the_default_browser({name: figures.get(name, pool.workers) for name, pool in pools.items()})
-        for name, workers in figures.items():
+        self._keep_the_default_browser(wanted)
+        for name, workers in wanted.items():
             pools[name].scale(workers)
         return {"wanted": {name: pool.workers for name, pool in pools.items()}}
 
@@ -154,3 +154,13 @@ class Requests:
     def _refuse_while_stopping(self) -> None:
         if self.shutdown.is_stopping:
             raise ValueError("the grid is stopping")
+
+
+def _select(records: Iterable[ManagedWorker], data: Frame) -> list[ManagedWorker]:
+    """The workers that a drain request names: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
+    worker_id = data.get("worker", data.get("workerId"))
+    if worker_id is not None:
+        return [record for record in records if record.worker_id == worker_id]
+    if data.get("pool") is not None:
+        return [record for record in records if record.pool == data["pool"]]
+    return list(records) if data.get("all") else []

@@ -133,9 +133,9 @@ class Reload:
                 pool = Pool(settings, self._loop.now())
             pool.follow(settings)
             self._pools[name] = pool
-        for name, pool in there.items():
+        for pool in there.values():
             pool.remove()
-            self._pools[name] = pool
+        self._pools.update(there)
 
     def read(self) -> tuple[Change, Settings, Callable[[], None]]:
         """Read the configuration; returns what it changes, it, and a function to call if it is followed. Raises

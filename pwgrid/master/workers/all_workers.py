@@ -421,16 +421,6 @@ class Workers:
         self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
 
 
-def select(records: Iterable[ManagedWorker], data: Data) -> list[ManagedWorker]:
-    """The workers that a drain request names: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
-    worker_id = data.get("worker", data.get("workerId"))
-    if worker_id is not None:
-        return [record for record in records if record.worker_id == worker_id]
-    if data.get("pool") is not None:
-        return [record for record in records if record.pool == data["pool"]]
-    return list(records) if data.get("all") else []
-
-
 def _why(record: ManagedWorker, ended: Exit) -> str:
     if ended.was_killed:
         how = "and cannot be killed" if ended.is_left else "killed"
