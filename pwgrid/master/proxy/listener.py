@@ -7,6 +7,7 @@ import ipaddress
 import os
 import socket
 import stat
+from contextlib import ExitStack
 from typing import Final
 
 from pwgrid.common.errors import AlreadyRunning, GridError
@@ -29,15 +30,13 @@ def open_listener(host: str, port: int, runtime_dir: str = "") -> socket.socket:
         reason = error.strerror if isinstance(error, socket.gaierror) else "it cannot be a name"
         raise GridError(f"cannot listen on {host}: {reason}; set PWGRID_HOST to an address of this host") from None
     try:
-        listener = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
-    except OSError as error:  # a kernel without IPv6
-        raise _refusal(host, port, runtime_dir, error) from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
+        with ExitStack() as undo:
+            listener = undo.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+            undo.pop_all()
+    except OSError as error:  # also of a kernel without IPv6
         raise _refusal(host, port, runtime_dir, error) from None
     return listener
 
