@@ -23,7 +23,7 @@ from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
-from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, next_start, plan
+from pwgrid.master.policy.worker_plan import Drain, Hurry, Limits, Serve, Spawn, plan
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
@@ -203,13 +203,11 @@ class Master:
         return self._redis is None or self._redis.ready or self._workers.registry_seen
 
     def _follow_plan(self, now: float) -> float:
-        """Returns when there may be more to do at the latest (monotonic seconds)."""
-        settings = self._config.settings
-        for name, pool in self._pools.items():
-            pool.foresee(self._workers.of(name), now)
-        wanted = {name: pool.wanted(now) for name, pool in self._pools.items()}
-        limits = Limits(MOST_STARTING, settings.max_surge)
-        for action in plan(wanted, self._workers.views(), now, self._memory.limits(limits)):
+        """Returns when the next backoff ends (monotonic seconds): there may be more to do from then on."""
+        wanted = {name: pool.wanted(self._workers.of(name), now) for name, pool in self._pools.items()}
+        memory, max_surge = self._memory, self._config.settings.max_surge
+        limits = Limits(MOST_STARTING, max_surge, memory.room(), memory.guard.reason)
+        for action in plan(wanted, self._workers.views(), now, limits):
             match action:
                 case Spawn():
                     self._workers.start(action.pool, spare=action.spare)
@@ -219,7 +217,8 @@ class Master:
                     self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.RECYCLE)
                 case Hurry():
                     self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.END)
-        return next_start({name: pool.wanted(now) for name, pool in self._pools.items()}, now)
+        backoffs = (pool.backoff.not_before for pool in self._pools.values())
+        return min((ends_at for ends_at in backoffs if ends_at > now), default=math.inf)
 
     def _go_on_stopping(self, now: float) -> float:
         """Go through the phases in order: what ends first still uses what ends later. Returns when there may be more to

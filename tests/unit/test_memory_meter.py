@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.memory import meter as memory
 from pwgrid.master.memory.meter import MemoryMeter
-from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.runtime.browser_process_tree import Table, Tree, process_table
 from pwgrid.settings.model import Settings
@@ -169,14 +168,14 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
     meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
     meter.tick(100.0)
-    closed = meter.limits(Limits())
-    assert closed.no_spawns is not None
-    assert closed.memory_for == 0
+    closed = meter.guard.reason
+    assert closed is not None
+    assert meter.room() == 0
     peak_mib = workers.record.memory.memory_mib
     assert meter.status_reply() == {
         "availableMib": 100,
         "minAvailableMib": config.settings.min_host_available_mib,
-        "guard": closed.no_spawns,
+        "guard": closed,
         "peakMib": peak_mib,
         "memoryMetric": "pss",
     }
@@ -185,9 +184,8 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     assert meter.guard.reason is not None
     available[0] = 100_000
     meter.tick(110.0)
-    opened = meter.limits(Limits())
-    assert opened.no_spawns is None
-    assert opened.memory_for > 100
+    assert meter.guard.reason is None
+    assert meter.room() > 100
 
 
 def test_a_reload_that_leaves_the_floor_as_it_is_opens_no_guard() -> None:
@@ -210,9 +208,9 @@ def test_workers_that_started_since_the_sample_use_up_the_room() -> None:
     workers = FakeWorkers(started_at=50.0)
     meter = metered(workers)
     meter.tick(100.0)
-    room = meter.limits(Limits()).memory_for
+    room = meter.room()
     workers.records["new"] = memory_record(101.0, workers.link)
-    assert meter.limits(Limits()).memory_for == room - 1
+    assert meter.room() == room - 1
 
 
 def test_workers_that_were_not_measured_yet_do_not_count_as_small_ones() -> None:
@@ -220,11 +218,11 @@ def test_workers_that_were_not_measured_yet_do_not_count_as_small_ones() -> None
     workers.records["gone"] = memory_record(0.0, workers.link)
     meter = metered(workers)
     meter.tick(100.0)
-    room = meter.limits(Limits()).memory_for
+    room = meter.room()
     del workers.records["gone"]
     workers.records |= {name: memory_record(90.0, workers.link) for name in ("new", "newer")}
     meter.tick(101.0)  # the host is looked at without a sample, since a worker has gone
-    assert meter.limits(Limits()).memory_for == room
+    assert meter.room() == room
 
 
 def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_sampled() -> None:
@@ -234,14 +232,14 @@ def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_s
     config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
     meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
     meter.tick(100.0)
-    assert meter.limits(Limits()).memory_for == 0
+    assert meter.room() == 0
     available[0] = 100_000
     meter.tick(101.0)
-    assert meter.limits(Limits()).memory_for == 0
+    assert meter.room() == 0
     samples = workers.record.memory.samples_since
     del workers.records["gone"]
     meter.tick(102.0)
-    assert meter.limits(Limits()).memory_for > 0
+    assert meter.room() > 0
     assert workers.record.memory.samples_since == samples
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -22,7 +21,6 @@ from pwgrid.master.policy.recycle_reasons import (
     recycle_reason,
     renewed_after,
 )
-from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.runtime.browser_process_tree import Table
@@ -102,10 +100,10 @@ class MemoryMeter:
         """The limits of its pool; the global ones where the configuration no longer has that pool."""
         return self._limits_of_pools.get(record.pool, self._limits)
 
-    def limits(self, limits: Limits) -> Limits:
-        """`limits` with how many more workers fit into memory, less those that started since the last sample."""
+    def room(self) -> int:
+        """How many more workers fit into memory, less those that started since the last sample."""
         started = sum(record.forked_at > self._sampled_at for record in self._workers.records.values())
-        return replace(limits, memory_for=max(0, self._room - started), no_spawns=self.guard.reason)
+        return max(0, self._room - started)
 
     def status_reply(self) -> dict[str, Any]:
         return {

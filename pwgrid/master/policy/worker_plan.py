@@ -148,11 +148,6 @@ def plan(
     return steps or _drain_before_replacement(pools, now, limits)
 
 
-def next_start(wanted: Mapping[str, PoolTarget], now: float) -> float:
-    """When the next backoff ends (monotonic seconds), or infinity: `plan` may return other actions from then on."""
-    return min((goal.not_before for goal in wanted.values() if goal.not_before > now), default=math.inf)
-
-
 def _pool(name: str, wanted: PoolTarget, views: list[PlannedWorker]) -> _Pool:
     pool = _Pool(name, wanted, [], [], [], [], [])
     for view in views:

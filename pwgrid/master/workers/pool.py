@@ -51,8 +51,6 @@ class Pool:
         self.starts_s: deque[float] = deque(maxlen=STARTS)
         """How long its last browsers took from the fork of their worker until they were warm."""
         self.tally = EventCounts()
-        self.spares = 0
-        """How many spares the pool should have."""
         self.drain_timeouts = 0
         """How many drains ran out of time and cut sessions."""
 
@@ -76,8 +74,11 @@ class Pool:
         """How long the next browser may take to get warm."""
         return max(self.starts_s, default=UNKNOWN_START_S)
 
-    def wanted(self, now: float) -> PoolTarget:
-        return PoolTarget(self.workers, self.backoff.not_before, self.spares, self.rate.is_quiet(now))
+    def wanted(self, records: Collection[ManagedWorker], now: float) -> PoolTarget:
+        lifetime = self.settings.lifetime
+        sessions = sessions_to_come(self.rate.per_s(now), self.start_s, lifetime, self.settings.slots)
+        enough = spares(sessions, lifetime, [record.lifetime for record in records if record.life.is_capacity])
+        return PoolTarget(self.workers, self.backoff.not_before, enough, self.rate.is_quiet(now))
 
     def follow(self, settings: PoolSettings) -> None:
         """Take over these settings. The wanted number of workers stays, unless the pool had been removed."""
@@ -125,12 +126,6 @@ class Pool:
         if lifetime > record.lifetime and record.counted_at <= now:  # sessions under another master are not new
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
         record.lifetime, record.counted_at = lifetime, now
-
-    def foresee(self, records: Collection[ManagedWorker], now: float) -> None:
-        """Update `spares`."""
-        lifetime = self.settings.lifetime
-        sessions = sessions_to_come(self.rate.per_s(now), self.start_s, lifetime, self.settings.slots)
-        self.spares = spares(sessions, lifetime, [record.lifetime for record in records if record.life.is_capacity])
 
     def status_reply(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
         """What operators see of it."""
