@@ -91,12 +91,12 @@ class Workers:
 
     # What is done with them
 
-    def start(self, name: str, *, spare: bool = False) -> None:
+    def start(self, name: str, *, spare: bool) -> None:
         """Fork a worker for a pool; if that fails, the pool backs off."""
-        purpose, pool = Purpose.SPARE if spare else Purpose.SERVE, self._pools[name]
+        pool, registry_seen = self._pools[name], self.registry_seen
         try:
             record, control = fork_worker(
-                self._loop, self._config, pool.settings, purpose, registry_seen=self.registry_seen
+                self._loop, self._config, pool.settings, spare=spare, registry_seen=registry_seen
             )
         except OSError as error:
             now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"

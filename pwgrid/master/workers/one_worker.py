@@ -102,7 +102,7 @@ class ManagedWorker:
 
 
 def fork_worker(
-    loop: Loop, config: MasterConfig, pool: PoolSettings, purpose: Purpose, *, registry_seen: bool
+    loop: Loop, config: MasterConfig, pool: PoolSettings, *, spare: bool, registry_seen: bool
 ) -> tuple[ManagedWorker, socket.socket]:
     """Fork a worker with a new directory; returns its record and our end of its control link.
 
@@ -117,7 +117,6 @@ def fork_worker(
         common = (*config.common(pool), directory, worker_id, pool)
 
         def run(control: socket.socket) -> int:
-            spare = purpose is Purpose.SPARE
             boot = WorkerArguments(*common, control, ipc, ipc_child, registry_seen=registry_seen, spare=spare)
             return config.run_worker(boot)
 
@@ -125,7 +124,7 @@ def fork_worker(
             child, control = fork_linked(loop, run, (ipc, ipc_child))
         undo.pop_all()
     now = loop.now()
-    life = WorkerLife.forked(purpose, now, config.times())
+    life = WorkerLife.forked(Purpose.SPARE if spare else Purpose.SERVE, now, config.times())
     tree = Tree(child.pid, directory)
     record = ManagedWorker(worker_id, pool.name, pool.browser_type, life, child, tree, now, code=config.code, ipc=ipc)
     return record, control
