@@ -37,6 +37,7 @@ from pwgrid.master.status import Reporter
 from pwgrid.master.stop_report import StopReport
 from pwgrid.master.when_ready import StartReport
 from pwgrid.master.workers.all_workers import Workers
+from pwgrid.master.workers.clean_up import SHORTAGE_S
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import reap_orphans
 
@@ -55,8 +56,6 @@ ALIVE_PARTS: Final = 3
 
 LOAD_S: Final = 60.0
 """So long the new code may take to load before the service manager takes it for frozen."""
-
-REAP_AGAIN_S: Final = 1.0
 
 _DETACHED: Final = (
     "the master was told to leave (SIGUSR1) before the new code was tried; the grid goes on for the next one"
@@ -270,7 +269,7 @@ class Master:
             reap_orphans(self._own_pids())
         except OSError as error:  # no descriptor is free; no other SIGCHLD may come
             log.warning("reaping_put_off", reason=error.strerror or str(error))
-            self._reaps_again.arm(self._loop.now() + REAP_AGAIN_S)
+            self._reaps_again.arm(self._loop.now() + SHORTAGE_S)
 
     def _asked_by_signal(self, signum: signal.Signals) -> None:
         try:
