@@ -79,8 +79,8 @@ class BrowserServer:
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
         self._started: asyncio.Future[Message] = self._loop.create_future()
-        self._asked: dict[int, asyncio.Future[Message]] = {}
-        """The answers that are awaited, by their numbers."""
+        self._asked: dict[tuple[str, int], asyncio.Future[Message]] = {}
+        """The answers that are awaited, by their kind and number: one to this worker's predecessor may still come."""
         self._last_asked = 0
         self._returned: asyncio.Future[None] = self._loop.create_future()
         """Done when the caller of `start` or `adopt` gets this object."""
@@ -217,7 +217,7 @@ class BrowserServer:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""
         # The launcher's own deadline comes first; this one is for a launcher that hangs.
         limit_s = timeout_s + max(1.0, timeout_s / 10)
-        with self._ask({"do": "canary", "timeoutS": timeout_s}) as answer:
+        with self._ask({"do": "canary", "timeoutS": timeout_s}, "canary") as answer:
             either: list[asyncio.Future[Any]] = [answer, self.exited]
             await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -227,7 +227,7 @@ class BrowserServer:
 
     async def ping(self) -> None:
         """Returns when the launcher has answered. Has no timeout of its own, even if the launcher is gone."""
-        with self._ask({"do": "ping"}) as answer:
+        with self._ask({"do": "ping"}, "pong") as answer:
             await answer
 
     async def stop(self, timeout_s: float) -> None:
@@ -257,24 +257,24 @@ class BrowserServer:
             case "ready" | "failed" | "live":
                 if not self._started.done():
                     self._started.set_result(message)
-            case "canary" | "pong":
-                answer = self._asked.get(message["id"])
+            case "canary" | "pong" as kind:
+                answer = self._asked.get((kind, message["id"]))
                 if answer is not None and not answer.done():
                     answer.set_result(message)
             case "gone":
                 self._when_ready(partial(self._tell_gone, message["reason"]))
 
     @contextlib.contextmanager
-    def _ask(self, question: Message) -> Iterator[asyncio.Future[Message]]:
+    def _ask(self, question: Message, answer_kind: str) -> Iterator[asyncio.Future[Message]]:
         """Sends a question. The future gets the answer; nobody waits for it after the block."""
         self._last_asked += 1
-        number = self._last_asked
-        self._asked[number] = answer = self._loop.create_future()
-        self._link.send({**question, "id": number})
+        key = answer_kind, self._last_asked
+        self._asked[key] = answer = self._loop.create_future()
+        self._link.send({**question, "id": self._last_asked})
         try:
             yield answer
         finally:
-            del self._asked[number]
+            del self._asked[key]
 
     def _when_ready(self, callback: Callable[[], None]) -> None:
         """Calls back soon, but not before the caller of `start` or `adopt` has this object."""
