@@ -18,6 +18,15 @@
 -- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
 -- for hashes, so that it does not hold up other clients of Redis; the next call goes on from there.
 
+-- [shared: given]
+-- An optional argument: nothing and "" stand for the default.
+local function given(index, default)
+  local value = ARGV[index]
+  if value == nil or value == '' then return default end
+  return value
+end
+-- [end: given]
+
 -- [shared: counters]
 -- A hash's value as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
 local function whole(value)
@@ -141,12 +150,6 @@ end
 
 local SCANS, KEYS_A_SCAN = 100, 1000
 local now = ARGV[1]
-
-local function given(index, default)
-  local value = ARGV[index]
-  if value == nil or value == '' then return default end
-  return value
-end
 
 local prefix, history_ttl_s, reason = given(3, ''), tonumber(given(4, 3600)), given(5, 'worker lost')
 local only, owner, names = given(6), given(7), given(9) == 'names'

@@ -20,12 +20,6 @@
 
 local id, status, reason, ended_at = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local function given(index, default)
-  local value = ARGV[index]
-  if value == nil or value == '' then return default end
-  return value
-end
-
 if status ~= 'completed' and status ~= 'ended' and status ~= 'failed' and status ~= 'expired' then
   return redis.error_reply('ERR a session ends completed, ended, failed or expired, not ' .. tostring(status))
 end

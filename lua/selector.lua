@@ -40,6 +40,15 @@
 -- now excluded, or the worker's key has run out, that lease is taken back first, as rollback.lua does. One that has run gets
 -- nil.
 
+-- [shared: given]
+-- An optional argument: nothing and "" stand for the default.
+local function given(index, default)
+  local value = ARGV[index]
+  if value == nil or value == '' then return default end
+  return value
+end
+-- [end: given]
+
 -- [shared: counters]
 -- A hash's value as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
 local function whole(value)
@@ -129,12 +138,6 @@ end
 
 local active_hash, lifetime_hash = KEYS[1], KEYS[2]
 local browser_type, max_active, max_lifetime, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-
-local function given(index, default)
-  local value = ARGV[index]
-  if value == nil or value == '' then return default end
-  return value
-end
 
 local function milliseconds(seconds)
   return string.format('%.0f', seconds * 1000)

@@ -23,7 +23,7 @@ INDEX = "sessions:index"
 PAGE_HISTORY = "page:history"
 
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
-"""Upper bounds of a session's length, as lib.lua has them."""
+"""Upper bounds of a session's length, as reaper.lua has them."""
 LEASE = "lease:"
 """Begins the key of a lease's record, and the lease's id wherever a session's id may stand, too."""
 

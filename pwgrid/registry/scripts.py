@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -11,6 +12,7 @@ from pwgrid.common.shipped_files import resource_dir
 from pwgrid.registry.pipelined_connection import packed
 
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
+_SHARED_PART: Final = re.compile(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]\n", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,20 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """Reads lua/`name`.lua, and puts lib.lua before it if its first line says so."""
-    directory = resource_dir("lua")
-    source = (directory / f"{name}.lua").read_text(encoding="utf-8")
+    """Reads lua/`name`.lua, and puts the library before it if its first line says so."""
+    source = _text(name)
     if _NEEDS_LIBRARY in source.partition("\n")[0]:
-        source = (directory / "lib.lua").read_text(encoding="utf-8") + source
+        source = _library() + source
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(name, source, digest, *packed([("SCRIPT", "LOAD", source)]))
+
+
+def _library() -> str:
+    """Returns the functions of several scripts: the shared parts of those that stand alone, each once, and lib.lua,
+    which uses them."""
+    shared = dict(_SHARED_PART.findall(_text("reaper") + _text("selector")))
+    return "".join(shared.values()) + _text("lib")
+
+
+def _text(name: str) -> str:
+    return (resource_dir("lua") / f"{name}.lua").read_text(encoding="utf-8")
