@@ -20,7 +20,6 @@ from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
 from pwgrid.registry import listing, records
 from pwgrid.registry.open_redis import database
-from pwgrid.registry.pipelined_connection import Argument, Reply
 from pwgrid.registry.records import (
     Activity,
     HeartbeatReply,
@@ -30,7 +29,7 @@ from pwgrid.registry.records import (
     SessionRecord,
     WorkerRecord,
 )
-from pwgrid.registry.redis_client import RedisClient
+from pwgrid.registry.redis_client import Argument, RedisClient, Reply
 from pwgrid.registry.scripts import load
 from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.registry.subscription import Subscription, glob_escape

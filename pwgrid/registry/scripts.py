@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+import hiredis
+
 from pwgrid.common.shipped_files import resource_dir
-from pwgrid.registry.pipelined_connection import packed
 
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
 _SHARED_PART: Final = re.compile(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]\n", re.DOTALL)
@@ -32,7 +33,8 @@ def load(name: str) -> Script:
     if _NEEDS_LIBRARY in source.partition("\n")[0]:
         source = _library() + source
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, source, digest, *packed([("SCRIPT", "LOAD", source)]))
+    command = hiredis.pack_command(("SCRIPT", "LOAD", source))  # type: ignore[arg-type] # its hint is too narrow
+    return Script(name, source, digest, command)
 
 
 def _library() -> str:
