@@ -95,7 +95,7 @@ class Proxy:
         # Each waiting client keeps a descriptor; half of them are left for all other connections.
         self.settings = boot.settings.model_copy(update={"max_queue": min(boot.settings.max_queue, self._room // 2)})
         self.roster = Roster()
-        self.registry = Registry.of(boot.settings, boot.redis_url)
+        self.registry = Registry(boot.redis_url, boot.settings)
         self.dead_workers = DeadWorkers(self.registry, boot.runtime, lambda: self.queue.wake())
         self.selector = Selector(self.settings, self.registry, self.roster, self.dead_workers.lost)
         self.queue = self.selector.queue

@@ -10,7 +10,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
-from dataclasses import dataclass
 from typing import Final, cast
 
 import orjson
@@ -54,76 +53,36 @@ SCRIPTS: Final = {
 """Read on import, before any fork: all processes share them, and none gets a newer script than its code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long the registry's keys live, in seconds; `history_max` counts sessions."""
-
-    key_ttl_s: float = 30.0
-    stale_threshold_s: float = 30.0
-    command_ttl_s: float = 60.0
-    history_ttl_s: float = 3600.0
-    history_max: int = 10_000
-    record_ttl_s: float = 990.0
-    """How long a live session's record is kept; each heartbeat renews it. It has to be longer than the reaper's
-    interval: the reaper writes the ends of a lost worker's sessions into their records."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Retention:
-        return cls(
-            key_ttl_s=settings.redis_key_ttl,
-            stale_threshold_s=settings.stale_threshold,
-            command_ttl_s=settings.shutdown_command_ttl,
-            history_ttl_s=settings.session_history_ttl,
-            history_max=settings.session_history_max,
-            record_ttl_s=3 * (settings.reaper_run_interval + settings.stale_threshold),
-        )
-
-
 class Registry:
     """Connects in the background; make it while an event loop runs. `connected` waits for the connection.
 
-    Every call takes at most `timeout_s`, and raises RegistryUnavailable while Redis is away. Repeated writes do no
+    Every call takes at most REDIS_TIMEOUT, and raises RegistryUnavailable while Redis is away. Repeated writes do no
     harm.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        prefix: str = "",
-        timeout_s: float = 1.0,
-        retention: Retention | None = None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, url: str, settings: Settings, now: Callable[[], float] = time.time) -> None:
         self._url = url
-        self._prefix = prefix
-        self._timeout_s = timeout_s
-        self._retention = retention or Retention()
+        self._prefix = prefix = settings.redis_key_prefix
+        self._timeout_s = settings.redis_timeout
+        self._settings = settings
+        self._record_ttl_s = 3 * (settings.reaper_run_interval + settings.stale_threshold)
+        """How long a live session's record is kept; each heartbeat renews it. It has to be longer than the reaper's
+        interval: the reaper writes the ends of a lost worker's sessions into their records."""
         self._now = now
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")
-        retention = self._retention
-        self._rule = (str(retention.stale_threshold_s), prefix)
-        record = (retention.record_ttl_s, retention.history_max, retention.command_ttl_s)
+        self._rule = (str(settings.stale_threshold), prefix)
+        record = (self._record_ttl_s, settings.session_history_max, settings.shutdown_command_ttl)
         self._recording = tuple(map(str, record))
         self._subscriptions: list[Subscription] = []
-        self.client = RedisClient(url, timeout_s=timeout_s, scripts=SCRIPTS.values())
-
-    @classmethod
-    def of(cls, settings: Settings, url: str) -> Registry:
-        return cls(
-            url,
-            prefix=settings.redis_key_prefix,
-            timeout_s=settings.redis_timeout,
-            retention=Retention.of(settings),
-        )
+        self.client = RedisClient(url, timeout_s=self._timeout_s, scripts=SCRIPTS.values())
 
     def __repr__(self) -> str:
         return f"<Registry {self.client!r} prefix={self._prefix!r}>"
 
     async def connected(self, attempts: int, delay_s: float) -> None:
-        """Returns once connected. After `timeout_s` + (`attempts` - 1) × `delay_s` closes the registry and raises
+        """Returns once connected. After REDIS_TIMEOUT + (`attempts` - 1) × `delay_s` closes the registry and raises
         RegistryUnavailable, which names the URL without its password."""
         budget_s = self._timeout_s + max(0, attempts - 1) * delay_s
         try:
@@ -206,15 +165,22 @@ class Registry:
         The update is from `worker`, else from the worker that registered here; without either, Redis must have the
         session's record.
         """
-        owner, retention, end = worker or self._own, self._retention, update.end
+        owner, end = worker or self._own, update.end
         started_at = "" if update.started_at is None else _text(update.started_at)
         if end is None:
             when = started_at or self._time()
             tail = (*owner, update.client, _told(update))
             return bool(
-                await self._run("start_session", update.session_id, when, self._prefix, retention.record_ttl_s, *tail)
+                await self._run("start_session", update.session_id, when, self._prefix, self._record_ttl_s, *tail)
             )
-        head = (update.session_id, end.status, end.reason, _text(end.at), self._prefix, retention.history_ttl_s)
+        head = (
+            update.session_id,
+            end.status,
+            end.reason,
+            _text(end.at),
+            self._prefix,
+            self._settings.session_history_ttl,
+        )
         drain_at = "" if end.drain_at is None else _text(end.drain_at)
         what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at, _told(update))
         return bool(await self._run("release", *head, *what))
@@ -311,7 +277,7 @@ class Registry:
         """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
         does not know that this worker has the lease."""
         flat = [text for pair in fields.items() for text in pair]
-        head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._retention.record_ttl_s)
+        head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._record_ttl_s)
         return bool(await self.client.run(SCRIPTS["describe_lease"], (), (*head, *flat)))
 
     # Workers
@@ -326,19 +292,20 @@ class Registry:
         """Writes the worker's record and counters. In case Redis has lost them, `lifetime` is the worker's own count,
         and `sessions` are those that run. From now on `write` acts for this worker, even if this call fails."""
         self._own = (worker.browser_type, worker.worker_id)
-        retention, active = self._retention, sum(records.takes_slot(each.session_id) for each in sessions)
-        head = (*self._own, self._time(), active, lifetime, retention.key_ttl_s, self._prefix, retention.record_ttl_s)
-        await self._run("register", *head, len(sessions), *_flat(sessions), *worker.fields())
+        active = sum(records.takes_slot(each.session_id) for each in sessions)
+        head = (*self._own, self._time(), active, lifetime)
+        kept = (self._settings.redis_key_ttl, self._prefix, self._record_ttl_s)
+        await self._run("register", *head, *kept, len(sessions), *_flat(sessions), *worker.fields())
 
     async def heartbeat(
         self, worker: WorkerRecord, *, sessions: Collection[SessionUpdate], lifetime: int | None = None
     ) -> HeartbeatReply:
         """Renews the worker's record, with what others have changed in it, and the leases of its live `sessions`, and
         repairs Redis from them. `lifetime` is the worker's own count, or None if it does not know."""
-        retention, rss_mib = self._retention, worker.rss_mib
+        settings, rss_mib = self._settings, worker.rss_mib
         head = (worker.browser_type, worker.worker_id, self._time(), worker.status)
-        times = (retention.key_ttl_s, retention.stale_threshold_s, self._prefix)
-        kept = (retention.record_ttl_s, retention.history_ttl_s)
+        times = (settings.redis_key_ttl, settings.stale_threshold, self._prefix)
+        kept = (self._record_ttl_s, settings.session_history_ttl)
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
         known, command, repaired, is_used_up, *awaited = await self._run(
             "heartbeat",
@@ -361,12 +328,12 @@ class Registry:
         not registered."""
         worker = f"{browser_type}:{worker_id}"
         keys = (f"{self._prefix}worker:{worker}", f"{self._prefix}worker:cmd:{worker}")
-        return bool(await self.client.run(SCRIPTS["shutdown_command"], keys, (self._retention.command_ttl_s,)))
+        return bool(await self.client.run(SCRIPTS["shutdown_command"], keys, (self._settings.shutdown_command_ttl,)))
 
     async def reap(self, *, lock_s: float = 0.0) -> Reaped:
         """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only the registry that did so
         last may do so again before `lock_s` seconds are over."""
-        return await self._reap(self._retention.stale_threshold_s, "", "", lock_s)
+        return await self._reap(self._settings.stale_threshold, "", "", lock_s)
 
     async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: str) -> Reaped:
         """Removes one worker that ends, or is known to be gone; its sessions fail for `reason`."""
@@ -438,7 +405,7 @@ class Registry:
 
     async def _reap(self, threshold_s: float, reason: str, only: str, lock_s: float) -> Reaped:
         owner = self._instance if lock_s else ""
-        tail = (self._retention.history_ttl_s, reason, only, owner, lock_s or "", "names")
+        tail = (self._settings.session_history_ttl, reason, only, owner, lock_s or "", "names")
         entries = cast(
             "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         )

@@ -63,7 +63,7 @@ class Worker:
         )
         self.registry_sync = RegistrySync(
             boot,
-            Registry.of(boot.settings, boot.redis_url),
+            Registry(boot.redis_url, boot.settings),
             self.slots,
             self._record,
             lambda: self.sessions.leases.by_id.values(),

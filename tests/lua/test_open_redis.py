@@ -24,6 +24,7 @@ from pwgrid.registry.embedded_redis import find_redis_cli, find_redis_server
 from pwgrid.registry.open_redis import redis_cli_arguments
 from pwgrid.registry.redis_client import RedisClient
 from pwgrid.registry.registry import Registry
+from pwgrid.settings.model import Settings
 from tests.support.grid import free_port
 from tests.support.redis import RedisServer
 from tests.support.redis_relay import RedisRelay
@@ -220,7 +221,7 @@ def sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
 
 async def test_behind_sentinels_the_master_of_the_moment_is_used(sentinels: Sentinels) -> None:
     assert problem(sentinels.url) == ""
-    registry = Registry(sentinels.url, timeout_s=3.0)
+    registry = Registry(sentinels.url, Settings(redis_timeout=3.0))
     woken: asyncio.Queue[object] = asyncio.Queue()
     registry.subscribe_slots(woken.put_nowait)
     async with asyncio.timeout(BOUND_S):

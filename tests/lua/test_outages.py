@@ -19,6 +19,7 @@ from pwgrid.proxy import reap_dead_workers
 from pwgrid.proxy.reap_dead_workers import DeadWorkers
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
+from pwgrid.settings.model import Settings
 from pwgrid.worker import registry_sync
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.policy.admission import Offer
@@ -75,7 +76,7 @@ class World:
         self.employ(Slots(50))
 
     def connect(self) -> Registry:
-        registry = Registry(self.url, timeout_s=BOUND_S, now=lambda: self.clock)
+        registry = Registry(self.url, Settings(redis_timeout=BOUND_S), lambda: self.clock)
         registry.client = Cut(registry.client)  # type: ignore[assignment]
         return registry
 

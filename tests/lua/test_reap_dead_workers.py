@@ -13,6 +13,7 @@ from pwgrid.proxy.reap_dead_workers import DeadWorkers
 from pwgrid.registry import spool_files
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.settings.model import Settings
 from tests.lua.test_registry import WORKER, select
 from tests.support.redis import RedisServer
 
@@ -22,7 +23,7 @@ AT = 1_700_000_000.0
 
 @pytest.fixture
 async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
-    registry = Registry(own_redis.url, timeout_s=BOUND_S)
+    registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S))
     yield registry
     await registry.close()
 

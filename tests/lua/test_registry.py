@@ -12,8 +12,9 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
-from pwgrid.registry.registry import Registry, Retention
+from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.settings.model import Settings
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0
@@ -52,7 +53,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def registry(own_redis: RedisServer, clock: Clock) -> AsyncIterator[Registry]:
-    registry = Registry(own_redis.url, prefix=PREFIX, timeout_s=BOUND_S, now=clock)
+    registry = Registry(own_redis.url, Settings(redis_key_prefix=PREFIX, redis_timeout=BOUND_S), clock)
     yield registry
     await registry.close()
 
@@ -183,7 +184,7 @@ async def test_reaping_names_workers_and_sessions(registry: Registry, clock: Clo
 
 
 async def test_only_one_registry_reaps_at_a_time(registry: Registry, own_redis: RedisServer, clock: Clock) -> None:
-    other = Registry(own_redis.url, prefix=PREFIX, timeout_s=BOUND_S, now=clock)
+    other = Registry(own_redis.url, Settings(redis_key_prefix=PREFIX, redis_timeout=BOUND_S), clock)
     assert await registry.reap(lock_s=60) == {}
     await registry.register(WORKER)
     clock.now += 31
@@ -259,7 +260,7 @@ async def test_redis_restarted_empty_gets_the_true_counts_from_the_worker(
 
 
 async def test_connecting_to_nothing_says_where_without_the_password() -> None:
-    registry = Registry("unix://user:secret@/nowhere/redis.sock", timeout_s=0.05)
+    registry = Registry("unix://user:secret@/nowhere/redis.sock", Settings(redis_timeout=0.05))
     with pytest.raises(RegistryUnavailable) as refusal:
         await registry.connected(attempts=2, delay_s=0.05)
     assert "/nowhere/redis.sock within 0.1 s (2 attempts)" in str(refusal.value)
@@ -268,7 +269,7 @@ async def test_connecting_to_nothing_says_where_without_the_password() -> None:
 
 async def test_connecting_waits_for_a_redis_that_comes_late(own_redis: RedisServer) -> None:
     own_redis.kill()
-    registry = Registry(own_redis.url, timeout_s=BOUND_S)
+    registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S))
     connecting = asyncio.create_task(registry.connected(attempts=2, delay_s=BOUND_S))
     await asyncio.sleep(0)
     own_redis.start()
@@ -288,8 +289,16 @@ async def test_a_drain_that_comes_after_the_worker_has_left_leaves_nothing(
 
 
 async def test_keys_live_as_long_as_the_retention_says(own_redis: RedisServer, clock: Clock) -> None:
-    retention = Retention(key_ttl_s=100, command_ttl_s=200, history_ttl_s=300, record_ttl_s=400, history_max=2)
-    registry = Registry(own_redis.url, timeout_s=BOUND_S, retention=retention, now=clock)
+    settings = Settings(
+        redis_timeout=BOUND_S,
+        redis_key_ttl=100,
+        shutdown_command_ttl=200,
+        session_history_ttl=300,
+        session_history_max=2,
+        stale_threshold=30,
+        reaper_run_interval=103,
+    )
+    registry = Registry(own_redis.url, settings, clock)
     await registry.register(WORKER)
     await registry.send_drain("chromium", "aabbccdd")
     for number in range(3):
@@ -392,7 +401,7 @@ async def test_a_call_that_asks_many_questions_has_one_deadline(
     async def never(*_arguments: object) -> None:
         await asyncio.Event().wait()
 
-    registry = Registry(own_redis.url, timeout_s=0.05)
+    registry = Registry(own_redis.url, Settings(redis_timeout=0.05))
     monkeypatch.setattr(registry.client, "pipeline", never)
     async with asyncio.timeout(20):
         with pytest.raises(RegistryUnavailable, match=r"no reply within 0\.05 s"):
@@ -415,7 +424,7 @@ async def test_a_worker_that_is_used_up_can_tell_who_serves_in_its_place(registr
 async def test_a_registry_that_is_closed_as_soon_as_it_has_subscribed_ends(own_redis: RedisServer) -> None:
     """redis-py swallows a cancellation in the turn in which its connection comes to stand."""
     for turns in range(40):
-        registry = Registry(own_redis.url, timeout_s=BOUND_S)
+        registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S))
         registry.subscribe_commands("chromium", "aabbccdd", lambda: None)
         await registry.client.wait_connected()
         for _ in range(turns):
@@ -477,7 +486,7 @@ async def test_a_process_that_connects_reads_neither_scripts_nor_versions_from_t
     monkeypatch.setattr(shipped_files, "resource_dir", fails)
     monkeypatch.setattr("pwgrid.registry.scripts.resource_dir", fails)
     monkeypatch.setattr("importlib.metadata.version", fails)
-    registry = Registry(own_redis.url, timeout_s=BOUND_S)
+    registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S))
     try:
         await registry.connected(1, 0)
         found = await registry.select("chromium", max_concurrent=1, max_lifetime=1, session_id="0123456789abcdef")
