@@ -68,7 +68,7 @@ class BufferedSessionWriter:
             self._keep(kept)
             self._on_kept(update)
             return
-        task = asyncio.create_task(self._attempt(kept))
+        task = asyncio.create_task(self._write_now(kept))
         self._under_way[task] = kept
         task.add_done_callback(self._under_way.pop)
 
@@ -100,34 +100,38 @@ class BufferedSessionWriter:
         async with self._replaying:
             while self._kept:
                 batch = [self._kept.popitem(last=False)[1] for _ in range(min(_AT_ONCE, len(self._kept)))]
-                replies: list[object] = [asyncio.CancelledError()] * len(batch)
+                unwritten = batch
                 try:
-                    replies = await asyncio.gather(
-                        *(self._write(kept.update) for kept in batch), return_exceptions=True
-                    )
+                    faults = await asyncio.gather(*(self._attempt(kept.update) for kept in batch))
+                    unwritten = [kept for kept, fault in zip(batch, faults, strict=True) if fault is not None]
                 finally:
-                    is_away = self._keep_unwritten(batch, replies)
-                if is_away:
+                    for kept in reversed(unwritten):
+                        self._keep(kept, first=True)
+                for kept, fault in zip(batch, faults, strict=True):
+                    if fault is None:
+                        kept.done()
+                if unwritten:
                     return False
         return True
 
-    def _keep_unwritten(self, batch: list[_Kept], replies: list[object]) -> bool:
-        """Keeps what was not written, ahead of all else that is kept. Returns whether there is any."""
-        unwritten = [kept for kept, reply in zip(batch, replies, strict=True) if not _settle(kept, reply)]
-        for kept in reversed(unwritten):
-            self._keep(kept, first=True)
-        return bool(unwritten)
+    async def _write_now(self, kept: _Kept) -> None:
+        fault = await self._attempt(kept.update)
+        if fault is None:
+            kept.done()
+            return
+        log.warning("registry_write_kept", session=kept.update.session_id, error=str(fault))
+        self._keep(kept)
+        self._on_kept(kept.update)
 
-    async def _attempt(self, kept: _Kept) -> None:
-        reply: object = None
+    async def _attempt(self, update: SessionUpdate) -> RegistryUnavailable | None:
+        """Returns why the update must be written again; None if Redis has it, or refuses it for good."""
         try:
-            await self._write(kept.update)
+            await self._write(update)
+        except RegistryError as error:
+            log.error("registry_write_dropped", session=update.session_id, error=str(error))
         except RegistryUnavailable as error:
-            reply = error
-        if not _settle(kept, reply):
-            log.warning("registry_write_kept", session=kept.update.session_id, error=str(reply))
-            self._keep(kept)
-            self._on_kept(kept.update)
+            return error
+        return None
 
     def _keep(self, kept: _Kept, *, first: bool = False) -> None:
         session_id = kept.update.session_id
@@ -144,15 +148,3 @@ class BufferedSessionWriter:
         if dropped.update.end is not None:
             log.error("registry_write_dropped", session=dropped.update.session_id, error=f"{self._limit} are kept")
         dropped.done()
-
-
-def _settle(kept: _Kept, reply: object) -> bool:
-    """Finishes an update that Redis has, or refuses for good. Returns False if it must be written again."""
-    if isinstance(reply, BaseException) and not isinstance(reply, RegistryError):
-        if not isinstance(reply, RegistryUnavailable | asyncio.CancelledError):
-            raise reply
-        return False
-    if isinstance(reply, RegistryError):
-        log.error("registry_write_dropped", session=kept.update.session_id, error=str(reply))
-    kept.done()
-    return True
