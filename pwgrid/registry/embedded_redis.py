@@ -41,10 +41,9 @@ def prepare(directory: Path) -> EmbeddedRedis:
     server = find_redis_server()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = (resource_dir("config") / "redis.conf").read_text(encoding="utf-8")
-    quoted = '"' + str(directory).replace("\\", "\\\\").replace('"', '\\"')
-    lines = [line.replace("@directory@", quoted) + '"' if _is_path(line) else line for line in text.splitlines()]
+    in_quotes = str(directory).replace("\\", "\\\\").replace('"', '\\"')
     configuration = directory / "redis.conf"
-    configuration.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    configuration.write_text(text.replace("@directory@", in_quotes), encoding="utf-8")
     return EmbeddedRedis((str(server), str(configuration)), directory / "redis.sock")
 
 
@@ -101,7 +100,3 @@ def _bundled(name: str) -> Path | None:
         except OSError:
             return None
     return path
-
-
-def _is_path(line: str) -> bool:
-    return "@directory@" in line and not line.startswith("#")

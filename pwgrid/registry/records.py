@@ -267,38 +267,32 @@ class RegistrySnapshot:
 
 def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
     """The commands whose replies `worker_fields` and `read_snapshot` take."""
-    return [
-        ("HGETALL", prefix + ACTIVE),
-        ("HGETALL", prefix + LIFETIME),
-        ("HGETALL", prefix + OUTCOMES),
-        ("GET", prefix + REPAIRS),
-        ("HGETALL", prefix + TAKEN_BACK),
-        ("HGETALL", prefix + ENDS),
-        ("HGETALL", prefix + LENGTHS),
-        ("HGETALL", prefix + LEASE_OUTCOMES),
-        ("HGETALL", prefix + LEASES_TAKEN_BACK),
-    ]
+    hashes = (ACTIVE, LIFETIME, OUTCOMES, TAKEN_BACK, ENDS, LENGTHS, LEASE_OUTCOMES, LEASES_TAKEN_BACK)
+    return [*(("HGETALL", prefix + name) for name in hashes), ("GET", prefix + REPAIRS)]
 
 
 def worker_fields(replies: list[Any]) -> list[str]:
     """Returns all workers' fields. `read_snapshot` takes the HGETALL replies of `worker:{field}` in this order."""
-    return sorted(replies[0].keys() | replies[1].keys())
+    active, lifetime, *_ = replies
+    return sorted(active.keys() | lifetime.keys())
 
 
 def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> RegistrySnapshot:
     """Makes a snapshot from the replies to `snapshot_commands` and the workers' hashes."""
     workers = zip(worker_fields(replies), hashes, strict=True)
+    *found, repairs = replies
+    active, lifetime, outcomes, taken_back, ends, lengths, leases, leases_taken_back = map(counts, found)
     return RegistrySnapshot(
-        active=counts(replies[0]),
-        lifetime=counts(replies[1]),
+        active=active,
+        lifetime=lifetime,
         workers={name: WorkerRecord.read(name, values) for name, values in workers if values},
-        outcomes=counts(replies[2]),
-        counter_repairs=int(number(replies[3])),
-        taken_back=counts(replies[4]),
-        ends={Ends(*name.split(":")): count for name, count in counts(replies[5]).items() if name.count(":") == 3},
-        lengths=_lengths(counts(replies[6])),
-        leases=counts(replies[7]),
-        leases_taken_back=counts(replies[8]),
+        outcomes=outcomes,
+        counter_repairs=int(number(repairs)),
+        taken_back=taken_back,
+        ends={Ends(*name.split(":")): count for name, count in ends.items() if name.count(":") == 3},
+        lengths=_lengths(lengths),
+        leases=leases,
+        leases_taken_back=leases_taken_back,
     )
 
 

@@ -21,7 +21,7 @@ def test_what_is_no_figure_is_0_and_can_be_answered(value: str) -> None:
     hashes = [{"chromium:a": value}] * 3
     ends, lengths = {"a:b:failed:other": value, "no end": "1"}, {"a:b:5": value, "a:b:ms": value, "no length": value}
     totals = ({"failed": value}, ends, lengths, *[{"failed": value}] * 2)
-    found = records.read_snapshot([*hashes, value, *totals], [dict.fromkeys(WORKER, value)])
+    found = records.read_snapshot([*hashes, *totals, value], [dict.fromkeys(WORKER, value)])
     assert found.ends == {("a", "b", "failed", "other"): 0}
     assert (sum(found.lengths["a", "b"].counts), found.lengths["a", "b"].total) == (0, 0)
     assert found.active == found.lifetime == found.outcomes == {"chromium:a": 0}
