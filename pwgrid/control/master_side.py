@@ -41,7 +41,6 @@ class MasterSide:
         self._on_received = on_received
         self._on_silent = on_silent
         self._sock: socket.socket | None = None
-        self._waits_to_write = False
         self._is_too_large = False
         """Whether the latest state was not sent."""
         self._looks = loop.call_at(self._silence.look_at, self._look)
@@ -107,13 +106,14 @@ class MasterSide:
             try:
                 self._sock.send(packet)
             except BlockingIOError:
-                self._wait_to_write(True)
+                self._loop.want(self._sock.fileno(), READ | WRITE)
                 return
             except OSError:
                 # What the child wrote before it ended is still to be read; the reader will see the end.
                 break
             self._link.sent()
-        self._wait_to_write(False)
+        if self._sock is not None:
+            self._loop.want(self._sock.fileno(), READ)
 
     def _on_ready(self) -> None:
         for _ in range(_PACKETS_A_TURN):
@@ -158,9 +158,3 @@ class MasterSide:
             self._loop.remove(sock.fileno())
             sock.close()
             self._link.disconnect()
-        self._waits_to_write = False
-
-    def _wait_to_write(self, waits: bool) -> None:
-        if self._sock is not None and waits != self._waits_to_write:
-            self._waits_to_write = waits
-            self._loop.want(self._sock.fileno(), READ | WRITE if waits else READ)

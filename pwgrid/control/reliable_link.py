@@ -63,6 +63,9 @@ class StoppingSeen:
 Received = Opened | Applied | StateSeen | StoppingSeen | ClosedSeen
 
 _INDEXED: Final[dict[Side, str]] = {"master": "command", "child": "event"}
+_LAST_SENT: Final[dict[Side, str]] = {"master": "lastCommandIdx", "child": "lastEventIdx"}
+_LAST_APPLIED: Final[dict[Side, str]] = {"master": "lastEventIdx", "child": "lastCommandIdx"}
+"""Fields of an init frame, by the side that sent or applied so many; both are in the frames of both."""
 _PHASES: Final[dict[tuple[LinkState, str], LinkState]] = {
     ("greeting", "init"): "open",
     ("greeting", "close"): "closed",
@@ -270,9 +273,7 @@ class Link:
         return []
 
     def _greet(self, frame: Frame) -> None:
-        theirs, seen = (
-            ("lastEventIdx", "lastCommandIdx") if self.side == "master" else ("lastCommandIdx", "lastEventIdx")
-        )
+        theirs, seen = _LAST_APPLIED[self.side], _LAST_SENT[self.side]
         if self._adopts:
             self._adopt(frame)
         if self.side == "child":
@@ -316,8 +317,5 @@ class Link:
             self._slots[kind] = encode({"t": kind, **fields})
 
     def _queue_init(self, fields: Frame) -> None:
-        applied, sent = self._in.last, self._out.last
-        indices = {"lastCommandIdx": sent, "lastEventIdx": applied}
-        if self.side == "child":
-            indices = {"lastCommandIdx": applied, "lastEventIdx": sent}
+        indices = {_LAST_SENT[self.side]: self._out.last, _LAST_APPLIED[self.side]: self._in.last}
         self._slots["init"] = encode({**self._greeting, **fields, **indices, "t": "init"})
