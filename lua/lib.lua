@@ -10,6 +10,17 @@ local function describe(prefix, id, told)
   join_caps(prefix, id, redis.call('HGET', key, 'caps'))
 end
 
+-- Writes the record of a session that runs, or ran, and that Redis does not know: it was away, or came back empty.
+local function write_anew(prefix, field, id, since, client, told)
+  local key, totals = record_of(prefix, id)
+  local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
+  redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
+    'running', 'createdAt', since, 'startedAt', since, 'client', client)
+  note_lease(prefix, id)
+  describe(prefix, id, told)
+  redis.call('ZADD', totals .. 'index', since, id)
+end
+
 -- Counts that a counter was wrong.
 local function note_repair(prefix)
   local key = prefix .. 'cluster:counter_repairs'
@@ -37,12 +48,7 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client, told)
     redis.call('HSET', key, 'status', 'running')
     describe(prefix, id, told)
   elseif not was[1] then
-    local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
-    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
-      'running', 'createdAt', since, 'startedAt', since, 'client', client)
-    note_lease(prefix, id)
-    describe(prefix, id, told)
-    redis.call('ZADD', totals .. 'index', since, id)
+    write_anew(prefix, field, id, since, client, told)
   end
   if redis.call('HGET', key, 'status') == 'running' and (mine or not was[1]) then
     redis.call('PEXPIRE', key, string.format('%.0f', record_ttl_s * 1000))

@@ -39,11 +39,7 @@ if mine and was[4] and given(10) then
 elseif mine and was[1] == 'pending' and (started_at or status == 'completed' or status == 'ended') then
   redis.call('HSET', key, 'status', 'running', 'startedAt', started_at or ended_at)
 elseif not was[1] and started_at then
-  redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field), 'status',
-    'running', 'createdAt', started_at, 'startedAt', started_at, 'client', given(12, ''))
-  note_lease(prefix, id)
-  describe(prefix, id, given(14, ''))
-  redis.call('ZADD', totals .. 'index', started_at, id)
+  write_anew(prefix, field, id, started_at, given(12, ''), given(14, ''))
 end
 local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, ended_at, tonumber(given(6, 3600)), false)
 if freed then wake(prefix, field) end
