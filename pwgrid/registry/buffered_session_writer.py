@@ -40,7 +40,7 @@ class BufferedSessionWriter:
     writes it before anything newer, and calls `on_kept` with each that it was asked to write. Drops what Redis refuses
     for good, with an error in the log.
 
-    Beyond `limit`, drops updates of running sessions first, oldest first: each heartbeat tells of these sessions
+    Beyond MAX_UNWRITTEN, drops updates of running sessions first, oldest first: each heartbeat tells of these sessions
     anyway. Then drops the oldest ends: a heartbeat ends these sessions, too, but without the reason.
     """
 
@@ -48,11 +48,9 @@ class BufferedSessionWriter:
         self,
         write: Callable[[SessionUpdate], Awaitable[object]],
         on_kept: Callable[[SessionUpdate], object] = lambda update: None,
-        limit: int = MAX_UNWRITTEN,
     ) -> None:
         self._write = write
         self._on_kept = on_kept
-        self._limit = limit
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._under_way: dict[asyncio.Task[None], _Kept] = {}
         self._replaying = asyncio.Lock()
@@ -139,12 +137,12 @@ class BufferedSessionWriter:
         self._kept[session_id] = before.merged(kept) if before else kept
         if first:
             self._kept.move_to_end(session_id, last=False)
-        while len(self._kept) > self._limit:
+        while len(self._kept) > MAX_UNWRITTEN:
             self._drop_one()
 
     def _drop_one(self) -> None:
         running = (session_id for session_id, kept in self._kept.items() if kept.update.end is None)
         dropped = self._kept.pop(next(running, next(iter(self._kept))))
         if dropped.update.end is not None:
-            log.error("registry_write_dropped", session=dropped.update.session_id, error=f"{self._limit} are kept")
+            log.error("registry_write_dropped", session=dropped.update.session_id, error=f"{MAX_UNWRITTEN} are kept")
         dropped.done()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
+from pwgrid.registry import buffered_session_writer
 from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 
@@ -101,18 +102,22 @@ async def test_an_end_stays_an_end_whatever_is_said_later() -> None:
     assert registry.written == [ended("a")]
 
 
-async def test_of_too_many_the_oldest_that_only_run_go_first() -> None:
+async def test_of_too_many_the_oldest_that_only_run_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffered_session_writer, "MAX_UNWRITTEN", 3)
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write, limit=3)
+    writer = BufferedSessionWriter(registry.write)
     await away(writer, registry, ended("a"), runs("b"), runs("c"), ended("d"), ended("e"), ended("c"))
     registry.away = False
     assert await writer.flush()
     assert registry.told() == ["d.", "e.", "c."]
 
 
-async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will() -> None:
+async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(buffered_session_writer, "MAX_UNWRITTEN", 2)
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write, limit=2)
+    writer = BufferedSessionWriter(registry.write)
     told: list[str] = []
     registry.away = True
     registry.refused = {"refused"}
