@@ -17,18 +17,6 @@ MOST_READ: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """Sessions or leases. `index` is the sorted set of their ids by time; `record` and an id make the record's key."""
-
-    index: str
-    record: str
-
-
-SESSIONS: Final = Family(records.INDEX, "session:")
-LEASES: Final = Family("leases:index", "")  # its ids begin with "lease:"
-
-
-@dataclass(frozen=True, slots=True)
 class Filter:
     """What a session must match; None matches anything."""
 
@@ -47,19 +35,18 @@ class Filter:
 
 
 async def page(
-    client: RedisClient, prefix: str, wanted: Filter, limit: int, cursor: str | None, family: Family = SESSIONS
+    client: RedisClient, prefix: str, index: str, wanted: Filter, limit: int, cursor: str | None
 ) -> SessionPage:
-    """Returns up to `limit` sessions that pass, or those among the next MOST_READ. `cursor` is the previous page's; new
-    sessions do not shift the pages.
+    """Returns up to `limit` sessions, or leases, of the index that pass, or those among the next MOST_READ. `cursor` is
+    the previous page's; new sessions do not shift the pages.
 
     Raises ValueError for a malformed cursor.
     """
     found: list[SessionRecord] = []
     score, last_id = _read(cursor) if cursor else ("+inf", None)
     for _ in range(MOST_READ // _CHUNK):
-        entries = await _entries(client, prefix + family.index, score, last_id)
-        names = [f"{prefix}{family.record}{session_id}" for session_id, _ in entries]
-        hashes = await client.pipeline([("HGETALL", name) for name in names])
+        entries = await _entries(client, prefix + index, score, last_id)
+        hashes = await client.pipeline([("HGETALL", prefix + records.key_of(session_id)) for session_id, _ in entries])
         for (session_id, created_at), values in zip(entries, hashes, strict=True):
             score, last_id = str(created_at), session_id
             session = SessionRecord.read(session_id.removeprefix(records.LEASE), values)

@@ -20,6 +20,7 @@ LEASES_TAKEN_BACK = "leases:taken_back"
 ENDS = "sessions:ends"
 LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
+LEASES_INDEX = "leases:index"
 PAGE_HISTORY = "page:history"
 
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
@@ -294,6 +295,11 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         leases=leases,
         leases_taken_back=leases_taken_back,
     )
+
+
+def key_of(session_id: str) -> str:
+    """Returns the key of a session's record, or of a lease's, whose id is the key."""
+    return session_id if session_id.startswith(LEASE) else f"session:{session_id}"
 
 
 def lease_of(session_id: str) -> str:

@@ -17,6 +17,7 @@ import orjson
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry import listing, records
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
@@ -44,8 +45,7 @@ SCRIPTS: Final = {
         "release",
         "rollback",
         "describe_lease",
-        "mark_draining",
-        "note_view",
+        "set_field",
         "shutdown_command",
         "reaper",
     )
@@ -208,12 +208,11 @@ class Registry:
         """Returns sessions that pass all given filters, newest first. Raises ValueError for a malformed cursor."""
         wanted = listing.Filter({status} if status else None, browser_type, worker_id, token)
         async with self._deadline():
-            return await listing.page(self.client, self._prefix, wanted, limit, cursor)
+            return await listing.page(self.client, self._prefix, records.INDEX, wanted, limit, cursor)
 
     async def note_view(self, session_id: str) -> bool:
         """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
-        keys = (f"{self._prefix}session:{session_id}",)
-        return bool(await self.client.run(SCRIPTS["note_view"], keys, (self._time(),)))
+        return await self._set_field(f"session:{session_id}", "viewedAt", self._time())
 
     # The dashboard
 
@@ -271,7 +270,7 @@ class Registry:
         malformed cursor."""
         wanted = listing.Filter(statuses, token=token)
         async with self._deadline():
-            return await listing.page(self.client, self._prefix, wanted, limit, cursor, listing.LEASES)
+            return await listing.page(self.client, self._prefix, records.LEASES_INDEX, wanted, limit, cursor)
 
     async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
         """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
@@ -316,8 +315,7 @@ class Registry:
 
     async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
         """Excludes the worker from all selections. Returns False if it is not registered."""
-        keys = (f"{self._prefix}worker:{browser_type}:{worker_id}",)
-        return bool(await self.client.run(SCRIPTS["mark_draining"], keys, ()))
+        return await self._set_field(f"worker:{browser_type}:{worker_id}", "status", WorkerStatus.DRAINING.value)
 
     async def replacement(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """Returns the id of the spare that a selection has put in this worker's place, or None."""
@@ -398,6 +396,9 @@ class Registry:
 
     async def _run(self, name: str, *arguments: Argument) -> Reply:
         return await self.client.run(SCRIPTS[name], self._counters, arguments)
+
+    async def _set_field(self, name: str, field: str, value: str) -> bool:
+        return bool(await self.client.run(SCRIPTS["set_field"], (self._prefix + name,), (field, value)))
 
     async def _of_worker(self, browser_type: BrowserType, worker_id: str, name: str) -> str | None:
         reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", name)
