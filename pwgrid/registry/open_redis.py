@@ -32,7 +32,6 @@ _REDIS_CLI: Final = {
     "ssl_certfile": "--cert",
     "ssl_keyfile": "--key",
 }
-_SUPPLIED_BY_SENTINEL: Final = ("connection_class", "host", "port")
 
 
 def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.ConnectionPool:
@@ -96,18 +95,14 @@ def _timeouts(connect_s: float, step_s: float | None) -> dict[str, Any]:
 
 
 def _master_options(url: str) -> dict[str, Any]:
-    """The options of connections to the Redis behind sentinels, as redis-py parses them from the URL."""
+    """The options of connections to the Redis behind sentinels, as redis-py parses them from a URL of that Redis."""
     parts = split(url)
-    userinfo, at, hosts = parts.netloc.rpartition("@")
-    query = [(name, value) for name, value in parse_qsl(parts.query) if not name.startswith("sentinel_")]
-    plain = parts._replace(
-        scheme=parts.scheme.removesuffix("+sentinel"),
-        netloc=f"{userinfo}{at}{hosts.partition(',')[0]}",
-        path=f"/{service(url)[1]}",
-        query=urlencode(query),
-    )
-    options = {name: value for name, value in parse_url(plain.geturl()).items() if name not in _SUPPLIED_BY_SENTINEL}
-    return {**options, "ssl": True} if plain.scheme == "rediss" else options
+    scheme = parts.scheme.removesuffix("+sentinel")
+    userinfo, at, _ = parts.netloc.rpartition("@")
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if not name.startswith("sentinel_")])
+    options = parse_url(f"{scheme}://{userinfo}{at}/{service(url)[1]}?{query}")
+    options.pop("connection_class", None)
+    return {**options, "ssl": True} if scheme == "rediss" else options
 
 
 def _sentinel_options(url: str, timeout_s: float) -> dict[str, Any]:
