@@ -483,6 +483,22 @@ async def test_who_waits_when_the_client_is_closed_is_told(own_redis: RedisServe
         await call
 
 
+async def test_a_connection_that_is_lost_while_scripts_are_loaded_leaves_no_complaint(
+    relay: RedisRelay, connect: Connect
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    relay.break_at = b"SCRIPT"
+    client = connect(relay, scripts=(SET_FIELD,))
+    with pytest.raises(RegistryUnavailable, match="is away"):
+        await client.call("PING")
+    relay.break_at = b"\0never\0"
+    await connected(client)
+    assert await client.call("PING") == "PONG"
+    gc.collect()
+    assert complaints == []
+
+
 async def test_nothing_is_left_behind(own_redis: RedisServer) -> None:
     """No task, no socket, and no complaint about an exception that nobody fetched."""
     complaints: list[dict[str, Any]] = []
