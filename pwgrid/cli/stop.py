@@ -1,10 +1,8 @@
 """`pwgrid stop`: asks the master to stop, or the children of a master that is gone, and waits for their end."""
 
-import contextlib
-import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +12,7 @@ from pwgrid.cli.progress import Display
 from pwgrid.common.errors import GridError
 from pwgrid.common.plural import counted
 from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
-from pwgrid.runtime.process_identity import opened
+from pwgrid.runtime.process_identity import send, wait_ended
 
 SECOND_SIGNAL_AFTER_S: Final = 0.5
 """A grid takes two signals at once for one."""
@@ -53,23 +51,16 @@ def stop(grid: RunningGrid, *, now: bool) -> Stopping:
 def stop_left(grid: LeftGrid, *, now: bool) -> Stopping:
     """Stops the children of a master that is gone, which else wait for a new one: the workers drain, the proxy ends
     last."""
-    with contextlib.ExitStack() as stack:
-        asked = [child.process for child in grid.children if child.kind != "redis"]
-        pidfds = [stack.enter_context(opened(process)) for process in filter(None, asked)]
-        left = {pidfd for pidfd in pidfds if pidfd is not None}
-        _terminate(left)
-        if now:
-            until = time.monotonic() + SECOND_SIGNAL_AFTER_S  # one for all: they may be many
-            while left and (wait_s := until - time.monotonic()) > 0:
-                left -= _ended(left, wait_s)
-            _terminate(left)
+    asked = [child.process for child in grid.children if child.process is not None and child.kind != "redis"]
+    for process in asked:
+        send(process, signal.SIGTERM)
+    if now:
+        until = time.monotonic() + SECOND_SIGNAL_AFTER_S  # one for all: they may be many
+        for process in asked:
+            wait_ended(process, until)
+        for process in asked:
+            send(process, signal.SIGTERM)
     return Stopping([child.pid for child in grid.children], lambda: left_text(grid), [left_text(grid)])
-
-
-def _terminate(pidfds: Iterable[int]) -> None:
-    for pidfd in pidfds:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
 
 
 def _how_far(grid: RunningGrid) -> str:
@@ -81,10 +72,3 @@ def _how_far(grid: RunningGrid) -> str:
     left_s = max((worker["drainLeftS"] or 0.0 for worker in workers if worker["active"]), default=0.0)
     sessions = counted(live, "live session")
     return f"stopping: {sessions}, {left_s:.0f} s left" if live else "stopping: all sessions have ended"
-
-
-def _ended(pidfds: Iterable[int], within_s: float) -> set[int]:
-    ends = select.poll()
-    for pidfd in pidfds:
-        ends.register(pidfd, select.POLLIN)
-    return {pidfd for pidfd, _ in ends.poll(within_s * 1000)}
