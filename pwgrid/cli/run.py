@@ -51,6 +51,10 @@ class ReadyReport:
         """The grid as the commands know it."""
         return RunningGrid(Path(self.directory), self.port, self.pid, self.endpoint)
 
+    def variables(self) -> dict[str, str]:
+        """What a command needs in its environment to find the grid."""
+        return {"PW_TEST_CONNECT_WS_ENDPOINT": self.connect, "PWGRID_WS_ENDPOINT": self.connect}
+
 
 class _Interrupted(Exception):
     def __init__(self, signum: int) -> None:
@@ -164,13 +168,8 @@ def _start(command: Sequence[str], ready: ReadyReport, mark: str) -> "subprocess
     """Starts the command with the grid's address and the guard's mark in its environment. Raises GridError."""
     if ready.reason is not None:
         raise GridError(f"{command[0]} was not run: {ready.reason}")
-    about = {
-        "PW_TEST_CONNECT_WS_ENDPOINT": ready.connect,
-        "PWGRID_WS_ENDPOINT": ready.connect,
-        MARK_VARIABLE: mark,
-    }
     try:
-        return subprocess.Popen(command, env={**os.environ, **about})
+        return subprocess.Popen(command, env={**os.environ, **ready.variables(), MARK_VARIABLE: mark})
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)
         code = exit_codes.NOT_FOUND if is_missing else exit_codes.NOT_EXECUTABLE

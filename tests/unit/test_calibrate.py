@@ -285,7 +285,7 @@ class Client:
 
 async def test_so_many_clients_have_one_session_after_the_other_and_failures_are_counted_apart() -> None:
     client = Client()
-    step, failures = await load_generator.measure(client, 4, 0.1)
+    step, failures = await load_generator.measure(client.session, 4, 0.1)
     assert (client.most, client.live) == (4, 0)
     assert (step.clients, step.sessions + step.failed) == (4, client.sessions)
     assert step.failed == len(failures) == client.sessions // 3 > 0
@@ -310,7 +310,7 @@ def test_a_script_that_cannot_be_run_is_refused(name: str, mode: int | None, pro
         path.write_text("")
         path.chmod(mode)
     with pytest.raises(GridError, match=problem):
-        load_generator.Script(path, "ws://127.0.0.1:1")
+        load_generator.command(path)
 
 
 def test_a_script_that_is_not_there_is_refused_before_a_grid_is_started(
@@ -328,7 +328,7 @@ async def test_a_script_that_fails_says_how_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "fails.py"
     path.write_text("import os, sys\nsys.exit('no grid at ' + os.environ['PWGRID_WS_ENDPOINT'])\n")
     with pytest.raises(load_generator.SessionFailed, match=r"fails.py ended with 1: no grid at ws://127.0.0.1:1"):
-        await load_generator.Script(path, "ws://127.0.0.1:1").session()
+        await load_generator.run_program(load_generator.command(path), {"PWGRID_WS_ENDPOINT": "ws://127.0.0.1:1"})
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_was_and_alone(tmp_path: Path) -> None:

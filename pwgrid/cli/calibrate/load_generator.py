@@ -6,17 +6,15 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import psutil
-from playwright.async_api import BrowserType, Error, async_playwright
+from playwright.async_api import BrowserType, Error
 
 from pwgrid.cli.calibrate.sizing import Step
-from pwgrid.common import types
 from pwgrid.common.errors import GridError
 
 SESSION_S: Final = 120.0
@@ -30,74 +28,49 @@ STAND_IN: Final = (
 """The page that sessions open without --url and --script: 2,000 rows."""
 
 
-class Client(Protocol):
-    async def session(self) -> None:
-        """Run one session from connect to close. Raises SessionFailed."""
+Session = Callable[[], Awaitable[None]]
+"""Runs one session from connect to close. Raises SessionFailed."""
 
 
 class SessionFailed(Exception):
     """A session failed; `str()` says why."""
 
 
-class Page:
-    """Opens a page by Playwright's own client, in a context of its own."""
-
-    def __init__(self, browser: BrowserType, endpoint: str, url: str) -> None:
-        self._type = browser
-        self._endpoint = endpoint
-        self._url = url
-
-    @classmethod
-    @asynccontextmanager
-    async def of(cls, browser_type: types.BrowserType, endpoint: str, url: str) -> AsyncIterator[Page]:
-        """Runs Playwright's driver for the length of the block."""
-        async with async_playwright() as playwright:
-            yield cls(getattr(playwright, browser_type), endpoint, url)
-
-    async def session(self) -> None:
+async def open_page(browser_type: BrowserType, endpoint: str, url: str) -> None:
+    """A session that opens a page by Playwright's own client, in a context of its own."""
+    try:
+        browser = await browser_type.connect(endpoint)
         try:
-            browser = await self._type.connect(self._endpoint)
-            try:
-                page = await browser.new_page()
-                await page.goto(self._url)
-                await page.title()
-            finally:
-                await browser.close()
-        except Error as error:
-            raise SessionFailed(str(error).partition("\n")[0]) from None
-
-
-class Script:
-    """Runs a program for each session; it gets the endpoint in the same variables as under `pwgrid run`."""
-
-    def __init__(self, path: Path, endpoint: str) -> None:
-        self._command = command(path)
-        self._environment = {
-            **os.environ,
-            "PW_TEST_CONNECT_WS_ENDPOINT": endpoint,
-            "PWGRID_WS_ENDPOINT": endpoint,
-        }
-
-    async def session(self) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            _, said = await process.communicate()
+            page = await browser.new_page()
+            await page.goto(url)
+            await page.title()
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-            raise SessionFailed(f"{self._command[-1]} ended with {process.returncode}: {last}")
+            await browser.close()
+    except Error as error:
+        raise SessionFailed(str(error).partition("\n")[0]) from None
 
 
-async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, list[str]]:
+async def run_program(argv: Sequence[str], variables: Mapping[str, str]) -> None:
+    """A session that is a program, which finds the grid by `variables`, as under `pwgrid run`."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        raise SessionFailed(f"{argv[-1]} ended with {process.returncode}: {last}")
+
+
+async def measure(session: Session, clients: int, seconds: float) -> tuple[Step, list[str]]:
     """Run sessions in `clients` loops, which begin none after `seconds`, and wait for the last ones. Returns the
     figures, and the sentence of each session that failed."""
     durations: list[float] = []
@@ -108,7 +81,7 @@ async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, l
         while (since := time.monotonic()) < until:
             try:
                 async with asyncio.timeout(SESSION_S):
-                    await client.session()
+                    await session()
             except SessionFailed as failed:
                 failures.append(str(failed))
             except TimeoutError:
@@ -116,10 +89,11 @@ async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, l
             else:
                 durations.append(time.monotonic() - since)
 
-    busy, since = busy_s(), time.monotonic()
+    psutil.cpu_percent()  # the next call tells of the time since this one
+    since = time.monotonic()
     await asyncio.gather(*(loop() for _ in range(clients)))
     took_s = time.monotonic() - since
-    busy_cores = (busy_s() - busy) / took_s
+    busy_cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
     ordered = sorted(durations) or [0.0]
     step = Step(
         clients,
@@ -133,21 +107,15 @@ async def measure(client: Client, clients: int, seconds: float) -> tuple[Step, l
     return step, failures
 
 
-async def once(run: Callable[[], Awaitable[None]]) -> None:
+async def once(session: Session) -> None:
     """Run one session that has to work. Raises GridError when it fails."""
     try:
         async with asyncio.timeout(SESSION_S):
-            await run()
+            await session()
     except SessionFailed as failed:
         raise GridError(f"the session that is to be measured fails: {failed}") from None
     except TimeoutError:
         raise GridError(f"the session that is to be measured takes more than {SESSION_S:g} s") from None
-
-
-def busy_s() -> float:
-    """The processor time that this host has spent since its boot, in seconds of one core."""
-    times = psutil.cpu_times()
-    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
 
 
 def _quantile(ordered: list[float], share: float) -> float:

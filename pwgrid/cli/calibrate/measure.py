@@ -7,13 +7,16 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from playwright.async_api import async_playwright
 
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.calibrate import load_generator, plot
+from pwgrid.cli.calibrate.load_generator import Session
 from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
 from pwgrid.cli.run import PrivateGrid, ReadyReport
 from pwgrid.cli.run_defaults import NEVER, as_environment, usable_cores
@@ -105,12 +108,12 @@ class _Calibration:
 
     async def run(self) -> Measured:
         available = available_mib()
-        async with self._client() as client:
-            await load_generator.once(client.session)  # what only the first session takes must not count for each
-            worker_mib, session_mib = await self._memory(client)
-            cpu_s = await self._cpu(client)
+        async with self._session() as session:
+            await load_generator.once(session)  # what only the first session takes must not count for each
+            worker_mib, session_mib = await self._memory(session)
+            cpu_s = await self._cpu(session)
             launch_s, launches_per_s = await self._launches()
-            steps = [each async for each in self._steps(client)]
+            steps = await self._steps(session)
         growth_mib = await self._growth(worker_mib, steps)
         return Measured(
             cores=self._cores,
@@ -126,34 +129,34 @@ class _Calibration:
         )
 
     @contextlib.asynccontextmanager
-    async def _client(self) -> AsyncIterator[load_generator.Client]:
-        asked, endpoint = self._asked, self._ready.connect
+    async def _session(self) -> AsyncIterator[Session]:
+        asked, ready = self._asked, self._ready
         if asked.script is not None:
-            yield load_generator.Script(asked.script, endpoint)
+            yield partial(load_generator.run_program, load_generator.command(asked.script), ready.variables())
             return
         url = asked.url or load_generator.STAND_IN
-        async with load_generator.Page.of(asked.browser_type, endpoint, url) as page:
-            yield page
+        async with async_playwright() as playwright:
+            yield partial(load_generator.open_page, getattr(playwright, asked.browser_type), ready.connect, url)
 
-    async def _memory(self, client: load_generator.Client) -> tuple[float, float]:
+    async def _memory(self, session: Session) -> tuple[float, float]:
         """The MiB of an idle worker, and of each session in it."""
         await asyncio.sleep(SETTLE_S)
         (idle,) = self._worker_mib()
-        highest, together = idle, load_generator.measure(client, TOGETHER, max(SETTLE_S, self._asked.seconds))
+        highest, together = idle, load_generator.measure(session, TOGETHER, max(SETTLE_S, self._asked.seconds))
         sessions = asyncio.create_task(together)
         while not sessions.done():
             highest = max(highest, *await asyncio.to_thread(self._worker_mib))
             await asyncio.sleep(LOOK_S)
         await sessions
-        session = max(1.0, (highest - idle) / TOGETHER)
-        self._say(f"memory ({self._metric}): {idle:.0f} MiB for an idle worker, {session:.0f} MiB for each session")
-        return idle, session
+        session_mib = max(1.0, (highest - idle) / TOGETHER)
+        self._say(f"memory ({self._metric}): {idle:.0f} MiB for an idle worker, {session_mib:.0f} MiB for each session")
+        return idle, session_mib
 
-    async def _cpu(self, client: load_generator.Client) -> float:
+    async def _cpu(self, session: Session) -> float:
         """Processor seconds of one session, without those of its client."""
         before, since, sessions = self._cpu_s(), time.monotonic(), 0
         while time.monotonic() - since < min(self._asked.seconds, SHORT_S) or not sessions:
-            await load_generator.once(client.session)
+            await load_generator.once(session)
             sessions += 1
         cpu_s = max(0.001, (self._cpu_s() - before) / sessions)
         self._say(f"processor: {cpu_s:.2f} s of one core for a session, without its client")
@@ -180,17 +183,17 @@ class _Calibration:
         self._say(f"launches: {mean:.1f} s each, {per_s:.1f} a second with {more} at once")
         return mean, per_s
 
-    async def _steps(self, client: load_generator.Client) -> AsyncIterator[Step]:
+    async def _steps(self, session: Session) -> list[Step]:
         steps: list[Step] = []
         clients = 1
         while clients <= self._asked.most_clients and goes_on(steps):
-            step, failures = await load_generator.measure(client, clients, self._asked.seconds)
+            step, failures = await load_generator.measure(session, clients, self._asked.seconds)
             if not step.sessions:
                 raise GridError(f"no session of {clients} at once worked: {(failures or ['no reason'])[0]}")
             steps.append(step)
             self._say(f"{clients} at once: {step.per_s:.2f} sessions/s, {step.p50_s:.2f} s each")
-            yield step
             clients *= 2
+        return steps
 
     async def _growth(self, worker_mib: float, steps: Sequence[Step]) -> float:
         """The MiB that each session left behind, on average over all workers."""
