@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -111,33 +110,21 @@ def complete(what: str, context: click.Context, incomplete: str) -> list[str]:
     from pwgrid.cli.ask_grid import find_grid
 
     try:
-        names = _NAMES[what](find_grid(context.params.get("port"), context.params.get("runtime_dir")))
+        names = _names(what, find_grid(context.params.get("port"), context.params.get("runtime_dir")))
     except GridError:
         return []
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _workers(grid: RunningGrid) -> list[str]:
-    from pwgrid.cli.ask_grid import ask
-
-    return [worker["id"] for worker in ask(grid, "status")["workers"]]
-
-
-def _pools(grid: RunningGrid) -> list[str]:
-    from pwgrid.cli.ask_grid import ask
-
-    return [pool["name"] for pool in ask(grid, "status")["pools"]]
-
-
-def _sessions(grid: RunningGrid) -> list[str]:
+def _names(what: str, grid: RunningGrid) -> list[str]:
+    """All names of this kind that the grid has now."""
     from pwgrid.cli import grid_queries
+    from pwgrid.cli.ask_grid import ask
 
-    return [session["id"] for session in grid_queries.sessions(grid, None, 100)]
-
-
-_NAMES: Final[Mapping[str, Callable[[RunningGrid], list[str]]]] = {
-    "worker": _workers,
-    "pool": _pools,
-    "scale": lambda grid: [f"{name}=" for name in _pools(grid)],
-    "session": _sessions,
-}
+    if what == "session":
+        return [session["id"] for session in grid_queries.sessions(grid, None, 100)]
+    status = ask(grid, "status")
+    if what == "worker":
+        return [worker["id"] for worker in status["workers"]]
+    pools = [pool["name"] for pool in status["pools"]]
+    return [f"{name}=" for name in pools] if what == "scale" else pools
