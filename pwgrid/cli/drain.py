@@ -1,24 +1,12 @@
-"""`pwgrid drain`: asks the master to drain workers, and waits until they are gone."""
+"""`pwgrid drain`: waits until the workers that drain are gone, and tells how each has ended."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.grid_queries import status, watch
 from pwgrid.cli.progress import Display
 from pwgrid.common.plural import counted
 from pwgrid.runtime.find_grids import RunningGrid
-
-
-def drain(grid: RunningGrid, selection: dict[str, Any], *, now: bool, once: bool) -> list[str]:
-    """Starts the drain of the workers of `selection` (`{"worker": id}`, `{"pool": name}` or `{"all": True}`). For one
-    that an operator drains already that means now, unless `once`.
-
-    Returns their ids. Raises Refused where a name matches no worker.
-    """
-    asked = {**selection, "now": now, "once": once, "reason": "operator"}
-    draining: list[str] = ask(grid, "drain", asked)["draining"]
-    return draining
 
 
 def wait(grid: RunningGrid, workers: Sequence[str], shown: Display) -> dict[str, dict[str, Any] | None]:

@@ -66,12 +66,6 @@ def versions_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def settings(grid: RunningGrid) -> dict[str, Any]:
-    """The settings that the grid has now, with the source of each."""
-    found: dict[str, Any] = ask(grid, "settings")["settings"]
-    return found
-
-
 def status_without_master(grid: LeftGrid) -> dict[str, Any]:
     """The status of a grid without a master, from its files and its living processes."""
     children = [{"kind": each.kind, "name": each.name, "pid": each.pid} for each in grid.children]

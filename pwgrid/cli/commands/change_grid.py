@@ -31,7 +31,7 @@ def drain(
     """
     from pwgrid.cli import drain as drain_command
     from pwgrid.cli import exit_codes
-    from pwgrid.cli.ask_grid import find_grid
+    from pwgrid.cli.ask_grid import ask, find_grid
     from pwgrid.cli.progress import watching
 
     if sum((worker is not None, pool is not None, everything)) != 1:
@@ -40,7 +40,9 @@ def drain(
     grid = find_grid(port, runtime_dir)
     if options["wait"]:
         import pwgrid.registry.blocking_reads  # noqa: F401 - takes 0.2 s, which would delay the first figures of the drain
-    draining = drain_command.drain(grid, selection, now=options["now"], once=options["wait"])
+    # For a worker that an operator drains already a drain means now, unless it is asked for `once`.
+    asked = {**selection, "now": options["now"], "once": options["wait"], "reason": "operator"}
+    draining = ask(grid, "drain", asked)["draining"]
     if not options["wait"]:
         say(
             {"draining": draining},

@@ -56,8 +56,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     These are the settings that a grid started here now would have; with --running those of the running grid (--port or
     --runtime-dir names it, if several run).
     """
-    from pwgrid.cli import grid_queries
-    from pwgrid.cli.ask_grid import find_grid
+    from pwgrid.cli.ask_grid import ask, find_grid
     from pwgrid.settings import show_with_sources
     from pwgrid.settings.load import load
 
@@ -67,7 +66,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
             raise click.UsageError(
                 "a running grid has its settings already: --running allows only --port and --runtime-dir"
             )
-        table = grid_queries.settings(grid)
+        table = ask(grid, "settings")["settings"]
         whose = f"# settings of the grid on port {grid.port} since its start or last reload (master pid {grid.pid})"
     else:
         loaded = load(config_file, os.environ, flags)
