@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -41,15 +40,6 @@ from pwgrid.worker.main import run_worker
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """The hidden options of `pwgrid serve`."""
-
-    ready_fd: int | None = None
-    lifeline_fd: int | None = None
-    check_only: bool = False
-
-
 @contextlib.contextmanager
 def errors_as_json() -> Iterator[None]:
     """Logs an error that ends the grid in this block: with LOG_FORMAT=json, stderr must have nothing but JSON lines."""
@@ -65,7 +55,7 @@ def errors_as_json() -> Iterator[None]:
         sys.exit(exit_codes.FAILED)  # as Python itself does
 
 
-def serve(loaded: Loaded, extras: Extras) -> int:
+def serve(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | None, check_only: bool) -> int:
     """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend.
 
     The lock is taken before the port is opened: the proxy of an earlier master may have the port, and is adopted.
@@ -76,9 +66,9 @@ def serve(loaded: Loaded, extras: Extras) -> int:
     _raise_open_files(settings)
     kept = kept_open()
     if kept is not None:
-        extras = replace(extras, ready_fd=None)
+        ready_fd = None
     browsers = _browsers(settings)
-    if extras.check_only:
+    if check_only:
         if not settings.redis_url:
             embedded_redis.find_redis_server()  # else the new code would find out when the old one has gone
         say("the code and the configuration load")
@@ -97,11 +87,11 @@ def serve(loaded: Loaded, extras: Extras) -> int:
         leftovers = find_leftovers(registry_of(redis_url, settings), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
         which = which_redis(loaded)
-        messages = StartMessages(settings, runtime, extras.ready_fd, None if kept else which, loaded.tokens_file)
+        messages = StartMessages(settings, runtime, ready_fd, None if kept else which, loaded.tokens_file)
         if not kept and not leftovers.paths() and settings.redis_url:
             messages.progress(f"redis: {which}")
             # A service goes on, not ready, until its Redis has started; a person has probably named a wrong one.
-            if extras.ready_fd is None and is_by_hand():
+            if ready_fd is None and is_by_hand():
                 wait_for(settings, which, messages.progress)
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
@@ -118,7 +108,7 @@ def serve(loaded: Loaded, extras: Extras) -> int:
             code=runs.code,
             endpoint=base_url(settings),
             tokens_file=loaded.tokens_file,
-            lifeline_fd=extras.lifeline_fd,
+            lifeline_fd=lifeline_fd,
             on_progress=messages.progress,
             on_ready=messages.ready,
             on_not_ready=messages.not_ready,

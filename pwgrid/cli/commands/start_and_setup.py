@@ -27,19 +27,24 @@ def _leave_out_what_no_process_uses() -> None:
 @click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
 @click.option("--private", is_flag=True, hidden=True, help="Use a Redis of its own, and no tokens of `pwgrid token`.")
 @click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
-def serve(config_file: Path | None, private: bool, **rest: Any) -> None:
+def serve(
+    config_file: Path | None,
+    ready_fd: int | None,
+    lifeline_fd: int | None,
+    private: bool,
+    check_only: bool,
+    **flags: Any,
+) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
     gc.disable()  # until the code is loaded (Master.run), which takes an eighth less time so
     _leave_out_what_no_process_uses()
-    from pwgrid.cli.serve import Extras, errors_as_json, serve
+    from pwgrid.cli.serve import errors_as_json, serve
     from pwgrid.settings.load import load, log_format_of
 
-    ready_fd, lifeline_fd, check_only = (rest.pop(name) for name in ("ready_fd", "lifeline_fd", "check_only"))
-    flags = rest | (OWN_REDIS if private else {})
+    flags |= OWN_REDIS if private else {}
     with errors_as_json() if log_format_of(os.environ, flags) == "json" else contextlib.nullcontext():
-        sys.exit(
-            serve(load(config_file, os.environ, flags, private=private), Extras(ready_fd, lifeline_fd, check_only))
-        )
+        loaded = load(config_file, os.environ, flags, private=private)
+        sys.exit(serve(loaded, ready_fd=ready_fd, lifeline_fd=lifeline_fd, check_only=check_only))
 
 
 @click.command(
