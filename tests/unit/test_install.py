@@ -68,7 +68,7 @@ def test_what_is_the_operator_s_stays_and_what_is_ours_is_renewed() -> None:
 
 def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed() -> None:
     made = record(WANTED, NOTHING, None, FRESH)
-    assert removal(made, {SETTINGS.path: "# Gr\udcfc\udcdfe\n"}, (), purge=False).kept.keys() == {SETTINGS.path}
+    assert removal(made, {SETTINGS.path: "# Gr\udcfc\udcdfe\n"}, (), purge=False).kept == (SETTINGS.path,)
 
 
 def test_the_tokens_that_an_earlier_installation_has_left_are_given_to_the_user_of_this_one() -> None:
@@ -106,12 +106,12 @@ def test_what_was_changed_since_is_left_unless_everything_is_to_go() -> None:
     there = {SETTINGS.path: "mine\n", UNIT.path: UNIT.text}
     gentle = removal(made, there, (ETC, HOME), purge=False)
     assert gentle.files == (UNIT.path,)
-    assert gentle.kept.keys() == {SETTINGS.path}
+    assert gentle.kept == (SETTINGS.path,)
     assert gentle.trees == (HOME / "browsers",)
     assert gentle.directories == (HOME, ETC)
     assert (gentle.user, gentle.whole) == ("grid", set())
     thorough = removal(made, there, (ETC, HOME), purge=True)
-    assert (set(thorough.files), thorough.kept) == ({SETTINGS.path, UNIT.path}, {})
+    assert (set(thorough.files), thorough.kept) == ({SETTINGS.path, UNIT.path}, ())
     assert thorough.whole == {ETC, HOME}
 
 
@@ -133,7 +133,7 @@ def test_what_stays_is_said_by_name_and_once(tmp_path: Path) -> None:
     (mine / "tokens.json").touch()
     directories = (state, state.parent, mine, state.parent.parent, mine.parent)
     said: list[str] = []
-    remove_rest(Removal((), (), directories, {mine}, (), "", {mine / "toml": "it was changed since"}), said.append)
+    remove_rest(Removal((), (), directories, {mine}, "", (mine / "toml",)), said.append)
     assert said == [
         f"left: {mine}/toml, it was changed since",
         f"left: {state}, in which there is log.0, log.1, log.2, log.3, log.4 and 2 more",

@@ -106,7 +106,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     lines += [f"remove {each}" for each in (*removal.files, *removal.trees)]
     lines += [f"remove the user {removal.user}"] if removal.user else []
     lines += [f"remove {each}{'' if each in removal.whole else ', if it is empty'}" for each in removal.directories]
-    lines += [f"leave {path}: {why} (--purge removes it, too)" for path, why in removal.kept.items()]
+    lines += [f"leave {path}: it was changed since (--purge removes it, too)" for path in removal.kept]
     lines += [str(each) for each in afterwards]
     if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], dry_run=dry_run, yes=yes):
         return
@@ -116,7 +116,9 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     make_and_remove.remove_files(removal)
     for each in afterwards:
         make_and_remove.run(each)
-    make_and_remove.remove_user(removal)  # may fail: with the record the uninstallation can be repeated
+    make_and_remove.remove_user(
+        removal.user, places.own
+    )  # may fail: with the record the uninstallation can be repeated
     (places.config / make_and_remove.RECORD).unlink()
     make_and_remove.remove_rest(removal, click.echo)
     click.echo("removed")
@@ -134,7 +136,8 @@ def _install(
     from pwgrid.cli.install.installation import Places
 
     _check_root(user=asked.user, dry_run=dry_run)
-    before = make_and_remove.read_record(Places.of(user=asked.user).config)
+    config = Places.of(user=asked.user).config
+    before = make_and_remove.read_record(config)
     if before is not None and before.under != manager:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
     found = installation(asked, before)
@@ -150,7 +153,7 @@ def _install(
     elif not _agreed(f"pwgrid install {manager}", lines, dry_run=dry_run, yes=yes):
         return
     else:
-        make_and_remove.make_all(steps, found.places.config, record)
+        make_and_remove.make_all(steps, config, record)
         for command in commands:
             click.echo(str(command))
             try:

@@ -90,7 +90,6 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    places: Places
     wanted: Requirements
     fresh: Record
     start: Commands
@@ -137,14 +136,16 @@ def service(
     return found, [Command((*found.command, "setup", "--config", str(file)), environment)]
 
 
-def user_of(asked: InstallOptions, places: Places) -> User | None:
-    """The user that the grid runs as; None: the one who installs it."""
-    return None if asked.user else User(SERVICE_USER, places.home)
-
-
-def kept_files(user: User | None, places: Places) -> tuple[Handover, ...]:
-    """The tokens that `pwgrid token create` has made; they outlive an uninstallation."""
-    return () if user is None else (Handover(places.config / TOKENS_NAME, user.name),)
+def requirements(
+    asked: InstallOptions, places: Places, made: Sequence[Path], files: Sequence[TextFile]
+) -> Requirements:
+    """`files`, the directories `made` for them, the user that the grid runs as unless it is the one who installs it,
+    and the tokens that `pwgrid token create` has made for an earlier one: they outlive an uninstallation."""
+    directories = places.directories(*made)
+    if asked.user:
+        return Requirements(None, directories, tuple(files))
+    tokens = Handover(places.config / TOKENS_NAME, SERVICE_USER)
+    return Requirements(User(SERVICE_USER, places.home), directories, tuple(files), (tokens,))
 
 
 def settings_files(service: Service, *, token_group: str = "") -> list[TextFile]:
@@ -163,3 +164,9 @@ def status_note(service: Service) -> str:
     found = on_path(service.command[0])
     command = (found,) if found is not None else service.command
     return f"status     {'sudo ' if service.user else ''}{shlex.join(command)} status"
+
+
+def notes(service: Service, *more: str) -> tuple[str, ...]:
+    """What is said at the end: the address, where the token is, and `more`."""
+    token = [f"token      in {service.token}; docs/connect.md says how clients give it"] if service.token else []
+    return (f"endpoint   ws://{service.address}", *token, *more)

@@ -136,19 +136,20 @@ def remove_files(removal: Removal) -> None:
         raise GridError(f"cannot remove {error.filename}: {error.strerror}") from None
 
 
-def remove_user(removal: Removal) -> None:
-    """Removes the user. Raises GridError, also while a process of that user runs."""
-    if removal.user and (uid := uid_of(removal.user)) is not None:
-        for path in (path for directory in removal.own for path in directory.rglob("*")):
+def remove_user(user: str, own: Iterable[Path]) -> None:
+    """Removes the user, if there is one. What the user has left in the directories `own` becomes ours, so that no later
+    user of the same uid has it. Raises GridError, also while a process of that user runs."""
+    if user and (uid := uid_of(user)) is not None:
+        for path in (path for directory in own for path in directory.rglob("*")):
             if path.lstat().st_uid == uid:
                 os.chown(path, os.geteuid(), -1, follow_symlinks=False)
-        run(Command(("userdel", removal.user)))
+        run(Command(("userdel", user)))
 
 
 def remove_rest(removal: Removal, say: Say) -> None:
     """Removes the directories, and says what stays: of directories in each other, the innermost."""
-    for path, reason in removal.kept.items():
-        say(f"left: {path}, {reason}")
+    for path in removal.kept:
+        say(f"left: {path}, it was changed since")
     left: list[Path] = []
     for directory in removal.directories:
         try:

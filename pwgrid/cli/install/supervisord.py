@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install import host_facts
-from pwgrid.cli.install.install_steps import Command, Record, Requirements, TextFile, Wait
+from pwgrid.cli.install.install_steps import Command, Record, TextFile, Wait
 from pwgrid.cli.install.installation import (
     SERVICE_USER,
     Installation,
     InstallOptions,
     Places,
-    kept_files,
+    notes,
+    requirements,
     service,
     settings_files,
     status_note,
-    user_of,
 )
 from pwgrid.cli.install.service_file_texts import TEMPORARY_DIR, Service, rotation, supervisor_program
 from pwgrid.cli.own_command import by_path
@@ -57,15 +57,13 @@ def installation(asked: InstallOptions, before: Record | None) -> Installation:
     rule = places.config / "logrotate.conf" if asked.user else _ROTATION
     if asked.user or rule.parent.is_dir():
         files.append(TextFile(rule, rotation((shipped / "logrotate.conf").read_text(), about)))
-    user = user_of(asked, places)
     made = [places.config, places.log.parent] if asked.user else [places.config, places.home, places.log.parent]
     return Installation(
-        places=places,
-        wanted=Requirements(user, places.directories(*made), tuple(files), kept_files(user, places)),
+        wanted=requirements(asked, places, made, files),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(conf, program.path, about, written, start=asked.start)],
         why_not_running=Command(("tail", "--lines", "10", str(places.log)), accepted=range(256)),
-        notes=tuple(_notes(asked, about, conf)),
+        notes=_notes(asked, about, conf),
         obstacle=_obstacle(conf, about, before),
     )
 
@@ -168,12 +166,9 @@ def _said(conf: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout or done.stderr
 
 
-def _notes(asked: InstallOptions, about: Service, conf: Path) -> list[str]:
+def _notes(asked: InstallOptions, about: Service, conf: Path) -> tuple[str, ...]:
     ctl = shlex.join(_supervisorctl(conf))
-    found = [f"endpoint   ws://{about.address}"]
-    if about.token:
-        found.append(f"token      in {about.token}; docs/connect.md says how clients give it")
-    found += [
+    found = [
         f"settings   {about.config}, then {ctl} signal HUP pwgrid",
         f"log        {about.log}, or {ctl} tail -f pwgrid",
         status_note(about) if asked.user else f"status     sudo -u {about.user} {shlex.join(about.command)} status",
@@ -182,4 +177,4 @@ def _notes(asked: InstallOptions, about: Service, conf: Path) -> list[str]:
         found.append(
             f"rotation   logrotate --state {about.log.parent}/rotated {about.config.parent}/logrotate.conf, daily"
         )
-    return found
+    return notes(about, *found)

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install import host_facts
-from pwgrid.cli.install.install_steps import Command, Record, Requirements, TextFile
+from pwgrid.cli.install.install_steps import Command, Record, TextFile
 from pwgrid.cli.install.installation import (
     Installation,
     InstallOptions,
     Places,
-    kept_files,
+    notes,
+    requirements,
     service,
     settings_files,
     status_note,
-    user_of,
 )
 from pwgrid.cli.install.service_file_texts import Service, service_unit, socket_unit
 from pwgrid.common.shipped_files import resource_dir
@@ -36,13 +36,9 @@ def installation(asked: InstallOptions, before: Record | None) -> Installation:
         TextFile(places.units / _SOCKET, socket_unit((shipped / _SOCKET).read_text(), about)),
         TextFile(places.units / _SERVICE, service_unit((shipped / _SERVICE).read_text(), about)),
     ]
-    user = user_of(asked, places)
     made = (places.units, places.config) if asked.user else (places.units, places.config, places.home)
     return Installation(
-        places=places,
-        wanted=Requirements(
-            user, places.directories(*made), (*settings_files(about), *units), kept_files(user, places)
-        ),
+        wanted=requirements(asked, places, made, (*settings_files(about), *units)),
         fresh=Record(NAME, options, trees=(str(about.browsers),) if setup and about.browsers else ()),
         start=lambda written: [*setup, *_start(systemctl, places, written, start=asked.start)],
         why_not_running=Command(
@@ -58,7 +54,7 @@ def installation(asked: InstallOptions, before: Record | None) -> Installation:
             ),
             accepted=range(256),
         ),
-        notes=tuple(_notes(asked, about)),
+        notes=_notes(asked, about),
         obstacle=_obstacle(systemctl, about),
     )
 
@@ -124,13 +120,9 @@ def _is(systemctl: tuple[str, ...], state: str, unit: str) -> bool:
     return done.stdout.strip() == state
 
 
-def _notes(asked: InstallOptions, about: Service) -> list[str]:
+def _notes(asked: InstallOptions, about: Service) -> tuple[str, ...]:
     ctl = "systemctl --user" if asked.user else "sudo systemctl"
     journal = "journalctl --user -u pwgrid -f" if asked.user else "sudo journalctl -u pwgrid -f"
-    found = [f"endpoint   ws://{about.address}"]
-    if about.token:
-        found.append(f"token      in {about.token}; docs/connect.md says how clients give it")
-    found += [f"settings   {about.config}, then {ctl} reload pwgrid", f"log        {journal}", status_note(about)]
-    if asked.user:
-        found.append("boot       loginctl enable-linger has it run also while you are not logged in")
-    return found
+    boot = ["boot       loginctl enable-linger has it run also while you are not logged in"] if asked.user else []
+    settings = f"settings   {about.config}, then {ctl} reload pwgrid"
+    return notes(about, settings, f"log        {journal}", status_note(about), *boot)
