@@ -14,7 +14,7 @@ from rich.console import Console
 from pwgrid.cli import exit_codes
 from pwgrid.cli.output import is_live
 from pwgrid.cli.top.draw import draw
-from pwgrid.cli.top.key_actions import Quit, State, press, rows
+from pwgrid.cli.top.key_actions import Mode, State, press, rows
 from pwgrid.cli.top.snapshot import Event, Snapshot
 from pwgrid.cli.top.terminal import Ended, Terminal, open_terminal
 from pwgrid.cli.top.watcher import Watcher
@@ -58,7 +58,7 @@ class _Screen:
                 continue
             for key in keys:
                 self._state, wanted = press(self._state, key, rows(self._snapshot, self._events, self._state.filter))
-                if isinstance(wanted, Quit):
+                if self._state.mode is Mode.QUIT:
                     return
                 if wanted is not None:
                     self._watcher.ask(wanted)

@@ -27,6 +27,7 @@ class Mode(StrEnum):
     FILTER = "filter"  # keys are the filter's text
     CONFIRM = "confirm"  # y sends the request, any other key drops it
     HELP = "help"  # any key goes back to the tables
+    QUIT = "quit"  # top ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,6 @@ class Request:
     name: str
     data: Mapping[str, Any]
     question: str
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """The user has pressed the key that quits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +67,6 @@ class State:
     message: str = ""
 
 
-Pressed = tuple[State, Request | Quit | None]
-
-
 def rows(snapshot: Snapshot, events: Sequence[Event], wanted: str) -> Rows:
     """Every pool, and the workers, sessions and events that contain the text `wanted`, whatever its case."""
     needle = wanted.casefold()
@@ -95,8 +88,8 @@ def chosen(state: State, there: Rows, pane: Pane) -> int | None:
     return ids.index(last) if last in ids else 0
 
 
-def press(state: State, key: str, there: Rows) -> Pressed:
-    """The state after a key, and a request to send, `Quit`, or None."""
+def press(state: State, key: str, there: Rows) -> tuple[State, Request | None]:
+    """The state after a key, and a request to send, or None."""
     if state.mode is Mode.FILTER:
         return _filter(state, key), None
     if state.mode is Mode.CONFIRM:
@@ -105,8 +98,6 @@ def press(state: State, key: str, there: Rows) -> Pressed:
     if state.mode is Mode.HELP:
         return replace(state, mode=Mode.TABLES), None
     state = replace(state, message="")
-    if key in ("q", "Q"):
-        return state, Quit()
     if key in _MOVES:
         return _move(state, _MOVES[key], there), None
     action = _KEYS.get(key)
@@ -183,6 +174,8 @@ _KEYS: Final[Mapping[str, Callable[[State, Rows], State]]] = {
     "e": _ask_end,
     "/": lambda state, _there: replace(state, mode=Mode.FILTER),
     "escape": lambda state, _there: replace(state, filter=""),
+    "q": lambda state, _there: replace(state, mode=Mode.QUIT),
+    "Q": lambda state, _there: replace(state, mode=Mode.QUIT),
     "?": lambda state, _there: replace(state, mode=Mode.HELP),
     "h": lambda state, _there: replace(state, mode=Mode.HELP),
 }
