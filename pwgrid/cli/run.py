@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 from uuid import uuid4
 
-import orjson
+from pydantic import TypeAdapter
 
 from pwgrid.cli import exit_codes
 from pwgrid.cli.run_command_guard import MARK_VARIABLE
@@ -41,7 +41,7 @@ class ReadyReport:
     connect: str
     http: str
     token: str
-    directory: str
+    directory: Path
     pid: int
     port: int
     reason: str | None
@@ -49,7 +49,7 @@ class ReadyReport:
 
     def grid(self) -> RunningGrid:
         """The grid as the commands know it."""
-        return RunningGrid(Path(self.directory), self.port, self.pid, self.endpoint)
+        return RunningGrid(self.directory, self.port, self.pid, self.endpoint)
 
     def variables(self) -> dict[str, str]:
         """What a command needs in its environment to find the grid."""
@@ -83,8 +83,7 @@ class PrivateGrid:
     def ready(self) -> ReadyReport | None:
         """Waits until the grid is ready, or cannot be. None when it ended before; it has said why on stderr."""
         line = self._ready.readline()
-        said = orjson.loads(line) if line else None
-        return said and ReadyReport(**{each.name: said[each.name] for each in fields(ReadyReport)})
+        return TypeAdapter(ReadyReport).validate_json(line) if line else None
 
     def stop(self) -> int:
         """Ends the grid, waits for it, and returns its exit code."""
