@@ -12,7 +12,6 @@ from typing import Final
 
 import pwgrid
 from pwgrid.common.errors import BrowserMissing, GridError
-from pwgrid.common.types import BrowserType
 from pwgrid.master.proxy.listener import why_no_listening
 from pwgrid.settings.endpoint import reachable
 from pwgrid.settings.model import Settings
@@ -25,9 +24,9 @@ _PRIVATE: Final = (Path("/tmp"), Path("/var/tmp"))
 _ANSWER_S: Final = 5.0
 
 
-def missing_browsers(settings: Settings, browsers: Path | None) -> list[BrowserType]:
-    """The browser types with wanted workers but no browser. `browsers` is the directory of downloaded ones."""
-    return list(dict.fromkeys(of_type for of_type, found in _wanted(settings, browsers) if found is None))
+def is_browser_missing(settings: Settings, browsers: Path | None) -> bool:
+    """Whether a pool with workers has no browser. `browsers` is the directory of downloaded ones."""
+    return None in _wanted(settings, browsers)
 
 
 def parts(settings: Settings, browsers: Path | None) -> list[Path]:
@@ -35,22 +34,22 @@ def parts(settings: Settings, browsers: Path | None) -> list[Path]:
     found = [Path(pwgrid.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent]
     found.append(Path(sys.executable).resolve().parent)
     found += [
-        Path(each.executable).resolve().parent for _, each in _wanted(settings, browsers) if each and each.executable
+        Path(each.executable).resolve().parent for each in _wanted(settings, browsers) if each and each.executable
     ]
     if browsers and browsers.is_dir():
         found.append(browsers)
     return found
 
 
-def _wanted(settings: Settings, browsers: Path | None) -> Iterator[tuple[BrowserType, FoundBrowser | None]]:
+def _wanted(settings: Settings, browsers: Path | None) -> Iterator[FoundBrowser | None]:
     """The browser of each pool with workers; None for one that is missing."""
     environment = {**os.environ, **({"PLAYWRIGHT_BROWSERS_PATH": str(browsers)} if browsers else {})}
     places = SearchPaths(environ=environment)
     for pool in settings.pools_with_workers():
         try:
-            yield pool.browser_type, find_for_pool(pool, settings, places)
+            yield find_for_pool(pool, settings, places)
         except BrowserMissing:
-            yield pool.browser_type, None
+            yield None
 
 
 def hidden(found: Iterable[Path]) -> tuple[Path, ...]:

@@ -110,7 +110,6 @@ def service(
     file = places.config / "grid.toml"
     settings = load(file, {}, {}).settings if file.exists() else Settings()
     browsers = None if asked.user else places.home / "browsers"
-    missing = host_facts.missing_browsers(settings, browsers)
     parts = host_facts.parts(settings, browsers)
     hidden = host_facts.hidden(parts) if shows_homes and not asked.user else ()
     if not asked.user and (closed := list(host_facts.closed(parts, shown=hidden))):
@@ -130,7 +129,7 @@ def service(
         hidden=hidden,
         sandbox=not asked.user or os.geteuid() != 0,
     )
-    if not missing:
+    if not host_facts.is_browser_missing(settings, browsers):
         return found, []
     environment = {"PLAYWRIGHT_BROWSERS_PATH": str(browsers)} if browsers else {}
     return found, [Command((*found.command, "setup", "--config", str(file)), environment)]

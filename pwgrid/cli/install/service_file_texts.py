@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
+from itertools import starmap
 from pathlib import Path
 from typing import Final
 
@@ -55,20 +56,18 @@ class Service:
 def service_unit(shipped: str, service: Service) -> str:
     """pwgrid.service, for the system or (without `service.user`) for a user's own systemd."""
     command = " ".join(map(_unit_word, service.command))
-    environment = [("PWGRID_HOST", service.host), ("PWGRID_PORT", str(service.port))]
-    environment += [("PWGRID_CONFIG", str(service.config))]
+    environment = {"PWGRID_HOST": service.host, "PWGRID_PORT": service.port, "PWGRID_CONFIG": service.config}
     if service.token and not service.user:
-        environment.append(("PWGRID_TOKEN_FILE", str(service.token)))
+        environment["PWGRID_TOKEN_FILE"] = service.token
     if not service.sandbox:
         shipped = _without(shipped, ("Environment=CHROMIUM_SANDBOX=",))
     text = _set(shipped, "ExecStart=", [f"ExecStart={command} serve"])
     text = _set(text, "ExecReload=", [f"ExecReload={command} reload"])
-    text = _set(
-        text, "Environment=LOG_FORMAT=json", ["Environment=LOG_FORMAT=json", *map(_unit_environment, environment)]
-    )
+    lines = ["Environment=LOG_FORMAT=json", *starmap(_unit_environment, environment.items())]
+    text = _set(text, "Environment=LOG_FORMAT=json", lines)
     text = _set(text, "EnvironmentFile=", [f"EnvironmentFile=-{service.config.with_name('env')}"])
     if service.browsers:
-        line = _unit_environment(("PLAYWRIGHT_BROWSERS_PATH", str(service.browsers)))
+        line = _unit_environment("PLAYWRIGHT_BROWSERS_PATH", service.browsers)
         text = _set(text, "Environment=PLAYWRIGHT_BROWSERS_PATH=", [line])
     else:
         text = _without(text, ("Environment=PLAYWRIGHT_BROWSERS_PATH=",))
@@ -146,8 +145,7 @@ def _unit_word(word: str) -> str:
     return f'"{escaped}"' if set(escaped) & set(" \t'\"") else escaped
 
 
-def _unit_environment(pair: tuple[str, str]) -> str:
-    name, value = pair
+def _unit_environment(name: str, value: object) -> str:
     return f"Environment={_unit_word(f'{name}={value}').replace('$$', '$')}"
 
 
