@@ -61,7 +61,7 @@ class _Screen:
                 if self._state.mode is Mode.QUIT:
                     return
                 if wanted is not None:
-                    self._watcher.ask(wanted)
+                    self._watcher.requests.put(wanted)
             self._draw(self._snapshot)
 
     def _take_news(self) -> None:

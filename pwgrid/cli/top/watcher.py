@@ -20,24 +20,20 @@ News = tuple[Snapshot, list[Event]]
 
 
 class Watcher(threading.Thread):
-    """Puts a snapshot with the events since the last one into `news` every `every_s` seconds, and the answer to a
-    request, which a snapshot follows. An error that is no GridError ends the thread, and is its last news. `readable`
-    is a descriptor that can be read when there is news."""
+    """Puts a snapshot with the events since the last one into `news` every `every_s` seconds. Sends what is put into
+    `requests` to the master; its answer is news, which a snapshot follows. An error that is no GridError ends the
+    thread, and is its last news. `readable` is a descriptor that can be read when there is news."""
 
     def __init__(self, port: int | None, runtime_dir: str | None, every_s: float) -> None:
         """Raises GridError where there is no grid to begin with."""
         super().__init__(name="watcher", daemon=True)  # so that top can quit while a master does not answer
         self.news: queue.SimpleQueue[News | str | Exception] = queue.SimpleQueue()
         self.readable, self._writable = os.pipe()
-        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._where, self._every_s = (port, runtime_dir), every_s
         self._grid = find_grid(port, runtime_dir)
         self._sessions: SessionWatch | None = None
         self._last = Snapshot(time.time(), {})
-
-    def ask(self, request: Request) -> None:
-        """Queues a request to the master."""
-        self._requests.put(request)
 
     def run(self) -> None:
         """Runs until the process or an error ends it."""
@@ -50,7 +46,7 @@ class Watcher(threading.Thread):
         while True:
             self._tell(self._look())
             try:
-                request = self._requests.get(timeout=self._every_s)
+                request = self.requests.get(timeout=self._every_s)
             except queue.Empty:
                 continue
             self._tell(self._answer(request))
