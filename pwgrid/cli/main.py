@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from pwgrid import __version__
+from pwgrid.cli import exit_codes
 from pwgrid.cli.commands import change_grid, config, help, show_grid, start_and_setup, token
 from pwgrid.cli.commands.install import install, uninstall
 from pwgrid.common.errors import GridError
@@ -43,8 +44,6 @@ class _Commands(click.Group):
             _write_no_more()
             sys.exit(0)
         except KeyboardInterrupt:  # click itself would print "Aborted!" and exit with 1
-            from pwgrid.cli import exit_codes
-
             sys.exit(exit_codes.INTERRUPTED)
 
 

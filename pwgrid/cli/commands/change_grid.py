@@ -4,7 +4,9 @@ import sys
 
 import click
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.commands.options import GRID_OPTIONS, completing, say, with_json, with_options
+from pwgrid.common.errors import GridError, Refused
 
 
 @click.command()
@@ -30,7 +32,6 @@ def drain(
     waiting.
     """
     from pwgrid.cli import drain as drain_command
-    from pwgrid.cli import exit_codes
     from pwgrid.cli.ask_grid import ask, find_grid
     from pwgrid.cli.progress import watching
 
@@ -67,10 +68,8 @@ def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     Flags and environment stay those of its start. If the new configuration has faults, the command prints all of them
     and exits 2, and nothing changes.
     """
-    from pwgrid.cli import exit_codes
     from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask, find_grid
     from pwgrid.cli.reload_scale_upgrade import reload_text
-    from pwgrid.common.errors import GridError, Refused
 
     try:
         done = ask(find_grid(port, runtime_dir), "reload", timeout_s=CHECK_TIMEOUT_S)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.commands.options import GRID_OPTIONS, completing, say, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.session_lifecycle import SessionStatus
@@ -28,7 +29,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away, another problem), 4 when none is running, 1 when it does not answer.
     """
-    from pwgrid.cli import exit_codes, output, watch_and_follow
+    from pwgrid.cli import output, watch_and_follow
 
     if every_s is not None:
         watch_and_follow.watch_status(lambda: watch_and_follow.status(port, runtime_dir), every_s, as_json=as_json)
