@@ -16,7 +16,9 @@ _NARROW: Final = 80
 
 
 def status_text(found: dict[str, Any]) -> str:
-    """A grid, its pools and its workers, from its status."""
+    """A grid, its pools and its workers, from its status; of one whose master is gone, its living processes."""
+    if not found["master"]:
+        return _without_master_text(found)
     is_ready = found["ready"]
     state = "stopping" if found["stopping"] else "serving" if is_ready else "not ready"
     lines = [f"{found['endpoint']}  {state}  master {found['master']['pid']}  proxy {found['proxy']['pid']}"]
@@ -40,8 +42,7 @@ def status_text(found: dict[str, Any]) -> str:
     return "\n".join([*map(one_line, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
 
 
-def without_master_text(found: dict[str, Any]) -> str:
-    """A grid whose master is gone, and its living processes."""
+def _without_master_text(found: dict[str, Any]) -> str:
     rows = [(each["kind"], each["name"] if each["kind"] == "worker" else "", each["pid"]) for each in found["children"]]
     line = f"{found['endpoint']}  no master  {found['reason']}"
     return "\n".join([one_line(line), "", table(("PROCESS", "WORKER", "PID"), rows)])

@@ -1,7 +1,7 @@
 """`pwgrid status --watch` and `pwgrid sessions --follow`: in place on a terminal, line by line into a pipe."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -24,11 +24,6 @@ def status(port: int | None, runtime_dir: str | None) -> list[Found]:
         return [grid_queries.status(find_grid(port, runtime_dir))]
     except WithoutMasterError as error:
         return [grid_queries.status_without_master(grid) for grid in error.left]
-
-
-def status_text(found: Iterable[Found]) -> str:
-    """The tables of all these grids."""
-    return "\n".join(tables.status_text(each) if each["master"] else tables.without_master_text(each) for each in found)
 
 
 def watch_status(look: Callable[[], list[Found]], every_s: float, *, as_json: bool) -> None:
@@ -81,4 +76,4 @@ def _print_lines(found: list[Found] | GridError, *, as_json: bool) -> None:
 
 
 def _text(found: list[Found] | GridError) -> str:
-    return printable(str(found)) if isinstance(found, GridError) else status_text(found)
+    return printable(str(found)) if isinstance(found, GridError) else "\n".join(map(tables.status_text, found))

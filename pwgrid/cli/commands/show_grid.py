@@ -29,7 +29,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away, another problem), 4 when none is running, 1 when it does not answer.
     """
-    from pwgrid.cli import output, watch_and_follow
+    from pwgrid.cli import output, tables, watch_and_follow
 
     if every_s is not None:
         watch_and_follow.watch_status(lambda: watch_and_follow.status(port, runtime_dir), every_s, as_json=as_json)
@@ -38,7 +38,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     except NoGridError as none:
         raise GridError(none.sentence, exit_codes.NONE_RUNNING) from None
     for each in found:
-        click.echo(output.as_json(each) if as_json else watch_and_follow.status_text([each]))
+        click.echo(output.as_json(each) if as_json else tables.status_text(each))
     sys.exit(max(map(exit_codes.of_status, found)))
 
 

@@ -119,8 +119,7 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """
     from dataclasses import asdict
 
-    from pwgrid.cli.output import as_json as json_text
-    from pwgrid.cli.output import printable
+    from pwgrid.cli import output
     from pwgrid.settings.load import load
     from pwgrid.setup.doctor import examine
 
@@ -128,12 +127,12 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     for finding in examine(load(config_file, os.environ, flags).settings):
         findings.append(finding)
         if not as_json:
-            click.echo(printable(f"{finding.level:5} {finding.name:12} {finding.found}"))
+            click.echo(output.printable(f"{finding.level:5} {finding.name:12} {finding.found}"))
             if finding.to_do:
-                click.echo(printable(f"{'':18} -> {finding.to_do}"))
+                click.echo(output.printable(f"{'':18} -> {finding.to_do}"))
     is_good = all(finding.level != "bad" for finding in findings)
     if as_json:
-        click.echo(json_text({"good": is_good, "findings": [asdict(finding) for finding in findings]}))
+        click.echo(output.as_json({"good": is_good, "findings": [asdict(finding) for finding in findings]}))
     sys.exit(0 if is_good else 1)
 
 

@@ -70,7 +70,7 @@ class Command:
 
     def __str__(self) -> str:
         variables = [f"{name}={value}" for name, value in self.environment.items()]
-        return "run " + " ".join(map(shlex.quote, (*variables, *self.argv)))
+        return "run " + shlex.join((*variables, *self.argv))
 
 
 @dataclass(frozen=True, slots=True)

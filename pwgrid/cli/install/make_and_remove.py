@@ -34,8 +34,6 @@ RECORD: Final = "installed.json"
 _NAMES: Final = 5
 """As many names of what is in a directory are said."""
 
-Say = Callable[[str], None]
-
 
 def present(wanted: Requirements) -> Present:
     """What of `wanted` is there already."""
@@ -146,7 +144,7 @@ def remove_user(user: str, own: Iterable[Path]) -> None:
         run(Command(("userdel", user)))
 
 
-def remove_rest(removal: Removal, say: Say) -> None:
+def remove_rest(removal: Removal, say: Callable[[str], None]) -> None:
     """Removes the directories, and says what stays: of directories in each other, the innermost."""
     for path in removal.kept:
         say(f"left: {path}, it was changed since")
