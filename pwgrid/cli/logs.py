@@ -67,14 +67,13 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
             click.echo(f"pwgrid: without the record of the session: {printable(str(error))}", err=True)
     if record is not None:
         click.echo(compact({"record": record}) if wanted.as_json else record_text(record) + "\n")
-    if wanted.session is None and wanted.worker is None:
-        lines = DEFAULT_LINES if wanted.lines is None else wanted.lines
-        command = command_for(pid, lines, follow=wanted.follow)
-        return show(command, everything, None if wanted.follow else lines, as_json=wanted.as_json).exit_code
-    is_wanted = naming(*filter(None, (wanted.session, wanted.worker))) if record is None else story(record)
-    last = None if wanted.follow else wanted.lines
-    shown = show(command_for(pid, None, follow=wanted.follow), is_wanted, last, as_json=wanted.as_json)
-    if not shown.lines and record is None and wanted.lines != 0:
+    named = [each for each in (wanted.session, wanted.worker) if each]
+    is_wanted = naming(*named) if record is None else story(record)
+    lines = DEFAULT_LINES if wanted.lines is None and not named else wanted.lines
+    # The last lines that name something may be anywhere in the log.
+    command = command_for(pid, None if named else lines, follow=wanted.follow)
+    shown = show(command, is_wanted, None if wanted.follow else lines, as_json=wanted.as_json)
+    if named and not shown.lines and record is None and wanted.lines != 0:
         name = f"session {wanted.session}" if wanted.session else f"worker {wanted.worker}"
         raise GridError(f"the log says nothing of {name}, and {why_none}")
     return shown.exit_code
@@ -101,10 +100,9 @@ def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
     grid logs. Raises GridError where the log cannot be read."""
     try:
         return _command_for(pid, lines, follow=follow)
-    except OSError as error:  # at any of the looks into /proc: the process may end in between
-        raise GridError(f"cannot see where the log of process {pid} goes: {error.strerror}") from None
-    except psutil.Error as error:
-        raise GridError(f"cannot see where the log of process {pid} goes: {error}") from None
+    except (OSError, psutil.Error) as error:  # at any of the looks into /proc: the process may end in between
+        why = error.strerror if isinstance(error, OSError) else error
+        raise GridError(f"cannot see where the log of process {pid} goes: {why}") from None
 
 
 def _command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
@@ -168,13 +166,8 @@ def _of_supervisorctl(output: Iterable[bytes]) -> Iterator[bytes]:
         may_be_cut = False
 
 
-def everything(_line: bytes) -> bool:
-    """Accepts each line."""
-    return True
-
-
 def naming(*ids: str) -> LineFilter:
-    """Accepts lines in which each of these ids is a word."""
+    """Accepts lines in which each of these ids is a word; every line if there are none."""
     words = [_word(each) for each in ids]
     return lambda line: all(word.search(line) for word in words)
 

@@ -14,7 +14,7 @@ from typing import Any, Never
 import pytest
 
 from pwgrid.cli.ask_grid import WithoutMasterError
-from pwgrid.cli.logs import Request, command_for, everything, naming, record_text, run, show, story
+from pwgrid.cli.logs import Request, command_for, naming, record_text, run, show, story
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.types import ChildKind
 from pwgrid.runtime.child_files import ChildState
@@ -67,6 +67,7 @@ def test_the_story_of_a_live_session_goes_on() -> None:
 def test_lines_name_every_id_that_is_asked_for() -> None:
     assert naming("a1", "b2")(b"worker=a1 session=b2")
     assert not naming("a1", "b2")(b"worker=a1")
+    assert naming()(b"worker=a1")
 
 
 def test_a_record_is_told_a_field_a_line_in_the_log_s_own_time_and_steers_no_terminal() -> None:
@@ -86,7 +87,7 @@ PRINT = (sys.executable, "-c", f"import sys; sys.stdout.buffer.write({LINES!r})"
 
 
 def run_show(*, as_json: bool) -> bytes:
-    code = f"from pwgrid.cli.logs import *; show({PRINT!r}, everything, as_json={as_json})"
+    code = f"from pwgrid.cli.logs import *; show({PRINT!r}, naming(), as_json={as_json})"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
 
 
@@ -186,7 +187,7 @@ def test_of_several_grids_without_a_master_none_is_taken_for_the_one_that_was_me
 def test_a_reader_of_logs_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(GridError, match="cannot run tail, which reads the log: No such file or directory"):
-        show(["tail", "/dev/null"], everything)
+        show(["tail", "/dev/null"], naming())
 
 
 def test_a_process_that_ends_while_its_log_is_looked_for_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
