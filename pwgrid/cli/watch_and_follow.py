@@ -1,9 +1,10 @@
 """`pwgrid status --watch` and `pwgrid sessions --follow`: in place on a terminal, line by line into a pipe."""
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -26,17 +27,22 @@ def status(port: int | None, runtime_dir: str | None) -> list[Found]:
         return [grid_queries.status_without_master(grid) for grid in error.left]
 
 
-def watch_status(look: Callable[[], list[Found]], every_s: float, *, as_json: bool) -> None:
+def watch_status(port: int | None, runtime_dir: str | None, every_s: float, *, as_json: bool) -> NoReturn:
     """Shows the status again every `every_s` seconds, also while there is no grid; until Ctrl-C."""
     console = Console()
-    if as_json or not is_live(console):
-        for found in _again(every_s, look):
-            _print_lines(found, as_json=as_json)
-        return
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-        for found in _again(every_s, look):
-            text = f"{clock()}  every {every_s:g} s, Ctrl-C ends it\n\n{_text(found)}"
-            live.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
+    screen = Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop")
+    with screen if is_live(console) and not as_json else contextlib.nullcontext() as live:
+        while True:
+            try:
+                found: list[Found] | GridError = status(port, runtime_dir)
+            except GridError as error:
+                found = error
+            if live is None:
+                _print_lines(found, as_json=as_json)
+            else:
+                text = f"{clock()}  every {every_s:g} s, Ctrl-C ends it\n\n{_text(found)}"
+                live.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
+            time.sleep(every_s)  # noqa: TID251 - a period that the user has given
 
 
 def follow_sessions(
@@ -54,16 +60,6 @@ def _not_told(latest: list[Found], news: Iterator[list[Found]]) -> Iterator[Foun
     for sessions in news:
         yield from (session for session in sessions if (session["id"], session["status"]) not in told)
         told = set()
-
-
-def _again(every_s: float, look: Callable[[], list[Found]]) -> Iterator[list[Found] | GridError]:
-    while True:
-        try:
-            found: list[Found] | GridError = look()
-        except GridError as error:
-            found = error
-        yield found
-        time.sleep(every_s)  # noqa: TID251 - a period that the user has given
 
 
 def _print_lines(found: list[Found] | GridError, *, as_json: bool) -> None:

@@ -32,7 +32,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     from pwgrid.cli import output, tables, watch_and_follow
 
     if every_s is not None:
-        watch_and_follow.watch_status(lambda: watch_and_follow.status(port, runtime_dir), every_s, as_json=as_json)
+        watch_and_follow.watch_status(port, runtime_dir, every_s, as_json=as_json)
     try:
         found = watch_and_follow.status(port, runtime_dir)
     except NoGridError as none:
