@@ -48,16 +48,14 @@ class StartMessages:
 
     def progress(self, text: str) -> None:
         """How far the start is."""
-        self._tell("grid_starting", text)
+        self._tell(log.info, "grid_starting", text, progress=text)
 
     def ready(self, status: dict[str, Any]) -> None:
         """Each pool can take a session."""
         endpoint, pools, others = base_url(self._settings), self._pools(status), url_for_others(self._settings)
-        if self._is_json:
-            log.info("grid_ready", endpoint=endpoint, pools=pools, endpoint_for_others=others or endpoint)
-        else:
-            elsewhere = f", from other hosts with {self._call(others)}" if others else ""
-            say(f"ready: {endpoint} | {pools} | connect with {self._call(endpoint)}{elsewhere}")
+        elsewhere = f", from other hosts with {self._call(others)}" if others else ""
+        text = f"ready: {endpoint} | {pools} | connect with {self._call(endpoint)}{elsewhere}"
+        self._tell(log.info, "grid_ready", text, endpoint=endpoint, pools=pools, endpoint_for_others=others or endpoint)
         if self._redis is not None:
             say("takes clients; to paste:\n" + welcome(self._settings, self._redis, has_tokens=self._has_tokens))
             self._redis = None
@@ -66,11 +64,9 @@ class StartMessages:
 
     def not_ready(self, status: dict[str, Any]) -> None:
         """The start is over, and a pool cannot take a session. It is still tried, and `ready` may follow."""
-        why = status["reason"]
-        if self._is_json:
-            log.error("grid_not_ready", endpoint=base_url(self._settings), reason=why, pools=self._pools(status))
-        else:
-            say(f"not ready: {why} | {base_url(self._settings)} | {self._pools(status)}")
+        why, endpoint, pools = status["reason"], base_url(self._settings), self._pools(status)
+        text = f"not ready: {why} | {endpoint} | {pools}"
+        self._tell(log.error, "grid_not_ready", text, endpoint=endpoint, reason=why, pools=pools)
         # A grid that serves some clients, or will once the host has memory, is not to be killed for being late.
         is_worth_it = status["host"]["guard"] or any(pool["available"] for pool in status["pools"])
         sd_notify.not_ready(why, patience_s=MAX_SECONDS if is_worth_it else 0.0)
@@ -78,18 +74,19 @@ class StartMessages:
 
     def stopping(self, text: str) -> None:
         """What a stop waits for."""
-        self._tell("grid_stopping", text)
+        self._tell(log.info, "grid_stopping", text, progress=text)
 
     @property
     def count_down(self) -> Callable[[str], None] | None:
         """What shows the same again and again; None where no terminal is to be seen."""
         return None if self._is_json or not sys.stdout.isatty() else say_for_now
 
-    def _tell(self, event: str, progress: str) -> None:
+    def _tell(self, log_it: Callable[..., object], event: str, text: str, **fields: object) -> None:
+        """The event with its fields where the log is JSON, else the text."""
         if self._is_json:
-            log.info(event, progress=progress)
+            log_it(event, **fields)
         else:
-            say(progress)
+            say(text)
 
     @property
     def _is_json(self) -> bool:
