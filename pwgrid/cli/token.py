@@ -14,7 +14,7 @@ import click
 
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.install.host_facts import uid_of
-from pwgrid.cli.install.installation import SERVICE_USER, Places
+from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
 from pwgrid.cli.install.make_and_remove import RECORD
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
@@ -108,7 +108,7 @@ def _reader_of(path: Path) -> int | None:
 
 def _service_uid(path: Path) -> int | None:
     """The uid of the service that is installed with this file, whether it runs or not; None where there is none."""
-    is_installed = path.parent == Places.of(user=False).config and os.path.exists(path.with_name(RECORD))
+    is_installed = path.parent == InstallPaths.of(user=False).config and os.path.exists(path.with_name(RECORD))
     return uid_of(SERVICE_USER) if is_installed else None
 
 

@@ -109,7 +109,7 @@ class Traces:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         logger = logging.getLogger("opentelemetry")
-        logger.addHandler(_Complaints())
+        logger.addHandler(_SdkLog())
         logger.propagate = False
         ours = {
             "service.name": "pwgrid",
@@ -184,7 +184,7 @@ class Span:
         return self._zero_ns + int(moment * 1e9)
 
 
-class _Complaints(logging.Handler):
+class _SdkLog(logging.Handler):
     """What the SDK logs, as one line now and then: it complains of each batch, and of each span that it drops."""
 
     def __init__(self) -> None:

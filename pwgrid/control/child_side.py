@@ -17,7 +17,7 @@ import structlog
 
 from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
-from pwgrid.control.frozen_peer import Silence
+from pwgrid.control.frozen_peer import FrozenPeerDetector
 from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
 
 log = structlog.get_logger()
@@ -68,7 +68,7 @@ class ChildSide:
     _link: Link = field(init=False)
     _connected: socket.socket | None = field(default=None, init=False)
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
-    _silence: Silence = field(init=False)
+    _silence: FrozenPeerDetector = field(init=False)
     _ended: asyncio.Future[None] | None = field(default=None, init=False)
     _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _greeted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -78,7 +78,7 @@ class ChildSide:
 
     def __post_init__(self) -> None:
         self._link = Link("child", str(self.hello()["name"]))
-        self._silence = Silence(self.lost_threshold_s, time.monotonic())
+        self._silence = FrozenPeerDetector(self.lost_threshold_s, time.monotonic())
 
     @property
     def is_connected(self) -> bool:
@@ -202,7 +202,7 @@ class ChildSide:
 
     def _listen_for_silence(self) -> None:
         limit_s = self.lost_threshold_s if self._grace_s is None else self._grace_s
-        self._silence = Silence(limit_s, time.monotonic())
+        self._silence = FrozenPeerDetector(limit_s, time.monotonic())
         self._after("silence", limit_s, self._look)
 
     def _look(self) -> None:

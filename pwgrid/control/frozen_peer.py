@@ -11,7 +11,7 @@ _LOOKS: Final = 4
 """Within the limit, so that one of them comes late when this process, or the whole host, stood still meanwhile."""
 
 
-class Silence:
+class FrozenPeerDetector:
     """Judges one peer, which sends something every few seconds as long as it lives. Times are monotonic seconds.
 
     A process that was frozen itself cannot judge its peer: the peer's frames may be unread, or it took this process for

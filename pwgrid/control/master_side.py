@@ -11,7 +11,7 @@ import structlog
 from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.common.selectors_loop import READ, WRITE, Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
-from pwgrid.control.frozen_peer import Silence
+from pwgrid.control.frozen_peer import FrozenPeerDetector
 from pwgrid.control.reliable_link import ClosedSeen, Link, LinkFullError, Received
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ class MasterSide:
         self._loop = loop
         self._link = link
         self._lost_s = lost_s
-        self._silence = Silence(lost_s, loop.now())
+        self._silence = FrozenPeerDetector(lost_s, loop.now())
         self._on_received = on_received
         self._on_silent = on_silent
         self._sock: socket.socket | None = None

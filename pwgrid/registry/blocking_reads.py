@@ -57,7 +57,7 @@ def session(url: str, session_id: str, prefix: str = "") -> SessionRecord | None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RegistryLook:
     """The registry at one moment. `news` are sessions that have begun or changed status since the previous look. Both
     lists are oldest first."""
 
@@ -74,7 +74,7 @@ class SessionWatch:
         self._known: dict[str, SessionRecord] = {}
         self._looked_at: float | None = None
 
-    def look(self, now: float) -> Seen:
+    def look(self, now: float) -> RegistryLook:
         """`now` is in Unix seconds. The first look's `news` are all live sessions and those of the last 5 s. Raises
         RegistryUnavailable."""
         prefix, since = self._prefix, (now if self._looked_at is None else self._looked_at) - _LATE_S
@@ -92,7 +92,7 @@ class SessionWatch:
         self._known = {
             each.session_id: each for each in found if each.status in LIVE or each.created_at >= now - 2 * _LATE_S
         }
-        return Seen(
+        return RegistryLook(
             records.read_snapshot(replies, workers),
             live=[each for each in found if each.status in LIVE],
             news=[

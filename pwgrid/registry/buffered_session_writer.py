@@ -23,12 +23,12 @@ _AT_ONCE: Final = 64
 
 
 @dataclass(slots=True)
-class _Kept:
+class _UnwrittenUpdate:
     update: SessionUpdate
     on_record: tuple[Callable[[], None], ...] = ()
 
-    def merged(self, other: _Kept) -> _Kept:
-        return _Kept(self.update.merged(other.update), self.on_record + other.on_record)
+    def merged(self, other: _UnwrittenUpdate) -> _UnwrittenUpdate:
+        return _UnwrittenUpdate(self.update.merged(other.update), self.on_record + other.on_record)
 
     def done(self) -> None:
         for tell in self.on_record:
@@ -51,8 +51,8 @@ class BufferedSessionWriter:
     ) -> None:
         self._write = write
         self._on_kept = on_kept
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._under_way: dict[asyncio.Task[None], _Kept] = {}
+        self._kept: OrderedDict[str, _UnwrittenUpdate] = OrderedDict()
+        self._under_way: dict[asyncio.Task[None], _UnwrittenUpdate] = {}
         self._replaying = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class BufferedSessionWriter:
     def note(self, update: SessionUpdate, on_record: Callable[[], None] | None = None) -> None:
         """Starts the write now, or keeps the update behind others that are kept. Calls `on_record` once Redis has the
         update, or the writer has dropped it."""
-        kept = _Kept(update, (on_record,) if on_record else ())
+        kept = _UnwrittenUpdate(update, (on_record,) if on_record else ())
         if self._kept or self._replaying.locked():
             self._keep(kept)
             self._on_kept(update)
@@ -72,7 +72,7 @@ class BufferedSessionWriter:
 
     def keep(self, update: SessionUpdate) -> None:
         """Keeps the update for `flush`."""
-        self._keep(_Kept(update))
+        self._keep(_UnwrittenUpdate(update))
 
     def unwritten(self) -> list[SessionUpdate]:
         """Returns what Redis may not have yet, one update for each session."""
@@ -112,7 +112,7 @@ class BufferedSessionWriter:
                     return False
         return True
 
-    async def _write_now(self, kept: _Kept) -> None:
+    async def _write_now(self, kept: _UnwrittenUpdate) -> None:
         fault = await self._attempt(kept.update)
         if fault is None:
             kept.done()
@@ -131,7 +131,7 @@ class BufferedSessionWriter:
             return error
         return None
 
-    def _keep(self, kept: _Kept, *, first: bool = False) -> None:
+    def _keep(self, kept: _UnwrittenUpdate, *, first: bool = False) -> None:
         session_id = kept.update.session_id
         before = self._kept.get(session_id)
         self._kept[session_id] = before.merged(kept) if before else kept

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.control.frozen_peer import Silence
+from pwgrid.control.frozen_peer import FrozenPeerDetector
 from pwgrid.worker.browser.server import BrowserServer, CanaryResult
 
 log = structlog.get_logger()
@@ -21,7 +21,7 @@ async def wait_until_hung(server: BrowserServer, limit_s: float) -> None:
     """Pings the browser server; returns when it has left a ping unanswered for `limit_s`: it is hung, or gone."""
     loop = asyncio.get_running_loop()
     while True:
-        silence, pong = Silence(limit_s, loop.time()), asyncio.create_task(server.ping())
+        silence, pong = FrozenPeerDetector(limit_s, loop.time()), asyncio.create_task(server.ping())
         try:
             while not pong.done():
                 await asyncio.wait([pong], timeout=silence.look_at - loop.time())

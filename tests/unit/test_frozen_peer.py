@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pwgrid.control.frozen_peer import LATE_S, Silence
+from pwgrid.control.frozen_peer import LATE_S, FrozenPeerDetector
 
 NOW = 1000.0
 
 
-def over_at(silence: Silence, late_s: float = 0.0) -> float:
+def over_at(silence: FrozenPeerDetector, late_s: float = 0.0) -> float:
     """When it is over, if each look comes so late."""
     while True:
         at = silence.look_at + late_s
@@ -19,11 +19,11 @@ def over_at(silence: Silence, late_s: float = 0.0) -> float:
 
 @pytest.mark.parametrize("late_s", [0.0, LATE_S])
 def test_it_is_over_once_the_limit_is(late_s: float) -> None:
-    assert over_at(Silence(30.0, NOW), late_s) == NOW + 30 + late_s
+    assert over_at(FrozenPeerDetector(30.0, NOW), late_s) == NOW + 30 + late_s
 
 
 def test_who_is_heard_has_the_whole_time_again() -> None:
-    silence = Silence(30.0, NOW)
+    silence = FrozenPeerDetector(30.0, NOW)
     while silence.look_at < NOW + 20:
         assert not silence.is_over(silence.look_at)
     silence.heard(NOW + 20)
@@ -31,7 +31,7 @@ def test_who_is_heard_has_the_whole_time_again() -> None:
 
 
 def test_who_looks_late_was_frozen_itself_and_gives_the_whole_time_once_more() -> None:
-    silence = Silence(30.0, NOW)
+    silence = FrozenPeerDetector(30.0, NOW)
     woke_at = NOW + 30 + LATE_S + 0.1
     assert not silence.is_over(woke_at)
     assert over_at(silence) == woke_at + 30
@@ -39,7 +39,7 @@ def test_who_looks_late_was_frozen_itself_and_gives_the_whole_time_once_more() -
 
 def test_a_host_that_stands_still_is_no_silence_even_if_it_goes_on_at_the_very_limit() -> None:
     """All processes go on at once; the first look of each would find that the other has said nothing for the limit."""
-    silence = Silence(5.0, NOW)
+    silence = FrozenPeerDetector(5.0, NOW)
     assert silence.look_at < NOW + 2
     woke_at = NOW + 5
     assert not silence.is_over(woke_at)

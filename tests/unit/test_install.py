@@ -31,7 +31,7 @@ from pwgrid.cli.install.install_steps import (
     record,
     steps,
 )
-from pwgrid.cli.install.installation import InstallOptions, Places, status_note
+from pwgrid.cli.install.installation import InstallOptions, InstallPaths, status_note
 from pwgrid.cli.install.make_and_remove import remove_rest
 from pwgrid.cli.install.service_file_texts import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.cli.install.uninstall_steps import Removal, removal
@@ -116,7 +116,7 @@ def test_what_was_changed_since_is_left_unless_everything_is_to_go() -> None:
 
 
 def test_a_directory_of_everybody_that_had_to_be_made_goes_only_if_it_is_empty() -> None:
-    places = Places.of(user=True)
+    places = InstallPaths.of(user=True)
     made = record(Requirements(None, places.directories(places.units, places.config), ()), NOTHING, None, FRESH)
     found = removal(made, {}, places.own, purge=True)
     assert found.directories == (places.units, places.units.parent, places.config, places.config.parent)
@@ -343,8 +343,8 @@ def test_an_uninstallation_that_cannot_remove_the_user_can_be_repeated(
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     user_units(tmp_path, monkeypatch, is_run_by_systemd=False)
     for name in UNITS:
-        (Places.of(user=True).units / name).unlink()
-    config = Places.of(user=True).config
+        (InstallPaths.of(user=True).units / name).unlink()
+    config = InstallPaths.of(user=True).config
     config.mkdir()
     made = Record("systemd", {}, directories=(str(config),), user=getpass.getuser())
     (config / make_and_remove.RECORD).write_text(json.dumps(asdict(made)))
@@ -370,7 +370,7 @@ def user_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_run_by_sys
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setattr(host_facts, "is_run_by_systemd", lambda: is_run_by_systemd)
-    units = Places.of(user=True).units
+    units = InstallPaths.of(user=True).units
     units.mkdir(parents=True)
     for name in UNITS:
         (units / name).write_text("[Install]\nWantedBy=default.target\n")

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pwgrid.cli import token as cli
-from pwgrid.cli.install.installation import SERVICE_USER, Places
+from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
 from pwgrid.cli.install.make_and_remove import RECORD
 from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
@@ -173,8 +173,8 @@ def test_a_file_that_root_changes_stays_that_of_who_reads_it(path: Path) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_token_for_a_service_that_has_not_run_yet_is_its_user_s(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = replace(Places.of(user=False), config=path.parent)
-    monkeypatch.setattr(cli.Places, "of", lambda user: places)
+    places = replace(InstallPaths.of(user=False), config=path.parent)
+    monkeypatch.setattr(cli.InstallPaths, "of", lambda user: places)
     nobody = pwd.getpwnam("nobody")
     monkeypatch.setattr(pwd, "getpwnam", {SERVICE_USER: nobody}.__getitem__)
     assert run(path, "create", "--name", "one").exit_code == 0
@@ -307,11 +307,11 @@ def test_a_directory_that_may_not_be_searched_is_one_sentence(
     closed = tmp_path / ("x" * 300)  # for root, too: nobody can look there
     monkeypatch.setattr(cli, "DEFAULT_FILE", tmp_path / closed.name)
     assert cli.place(None, None, None).path.name == "tokens.json"
-    monkeypatch.setattr(Places, "of", lambda **_: replace(OF_ROOT, config=closed))
+    monkeypatch.setattr(InstallPaths, "of", lambda **_: replace(OF_ROOT, config=closed))
     for arguments in (("list",), ("create", "--name", "a"), ("revoke", "a")):
         done = run(closed / "tokens.json", *arguments)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.exception
         assert done.stderr.endswith("tokens.json cannot be read or written: File name too long\n")
 
 
-OF_ROOT = Places.of(user=False)
+OF_ROOT = InstallPaths.of(user=False)

@@ -101,7 +101,7 @@ def test_a_process_whose_tracer_cannot_be_made_goes_without() -> None:
 def test_complaints_of_the_sdk_are_one_line_now_and_then_that_counts_the_others() -> None:
     logger = logging.Logger("opentelemetry.test")
     with structlog.contextvars.bound_contextvars(role="proxy", of="p1"):
-        logger.addHandler(trace_export._Complaints())
+        logger.addHandler(trace_export._SdkLog())
     with mock.patch("time.monotonic", return_value=1000.0) as clock, structlog.testing.capture_logs() as lines:
         for number in range(5):
             logger.error("Failed to export %s", number)

@@ -12,12 +12,12 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.worker_plan import (
     Drain,
-    Hurry,
     Limits,
     PlannedWorker,
     PlanStep,
     PoolTarget,
     Serve,
+    ShortenDrain,
     Spawn,
     plan,
 )
@@ -230,7 +230,7 @@ def test_no_plan_breaks_a_bound(
     assert spawns(actions) <= max(0, starting - already)
     drained = [action.worker_id for action in actions if isinstance(action, Drain)]
     served = [action.worker_id for action in actions if isinstance(action, Serve)]
-    hurried = [action.worker_id for action in actions if isinstance(action, Hurry)]
+    hurried = [action.worker_id for action in actions if isinstance(action, ShortenDrain)]
     assert len(drained + served + hurried) == len({*drained, *served, *hurried})
     assert hurried in ([], *([view.worker_id] for view in there if view.lingers_until is not None))
     assert not hurried or not limits.has_room
@@ -295,7 +295,7 @@ def follow(actions: list[PlanStep], now: dict[str, PlannedWorker], turn: int) ->
     for n, action in enumerate(actions):
         if isinstance(action, Spawn):
             now[f"{turn}-{n}"] = PlannedWorker(f"{turn}-{n}", action.pool, S.STARTING, spare=action.spare)
-        elif isinstance(action, Hurry):
+        elif isinstance(action, ShortenDrain):
             now[action.worker_id] = replace(now[action.worker_id], lingers_until=None)
         elif isinstance(action, Serve):
             now[action.worker_id] = replace(now[action.worker_id], spare=False)
@@ -509,7 +509,7 @@ def test_a_recycle_does_not_wait_for_the_sessions_of_the_one_before() -> None:
 def test_on_a_host_without_memory_the_one_that_lingers_for_longest_gets_less_time() -> None:
     there = [*views(S.AVAILABLE), lingering("late", 3000.0), lingering("early", 2000.0)]
     for limits in NO_MEMORY:
-        assert decide(2, there, limits) == [Hurry("early", "the host is short of memory")]
+        assert decide(2, there, limits) == [ShortenDrain("early", "the host is short of memory")]
 
 
 def test_they_get_less_time_one_after_the_other() -> None:
@@ -526,7 +526,7 @@ def test_another_pool_s_worker_makes_room_too() -> None:
     wanted: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(1), "firefox": PoolTarget(1)}
     fox = PlannedWorker("fox", "firefox", S.DRAINING, active=1, lingers_until=3000.0)
     there = [fox, PlannedWorker("vixen", "firefox", S.AVAILABLE), lingering("old")]
-    assert plan(wanted, there, 100.0, Limits(memory_for=0)) == [Hurry("fox", "the host is short of memory")]
+    assert plan(wanted, there, 100.0, Limits(memory_for=0)) == [ShortenDrain("fox", "the host is short of memory")]
 
 
 def test_as_long_as_nothing_has_to_start_they_may_linger_on_a_full_host() -> None:
@@ -540,4 +540,4 @@ def test_as_long_as_nothing_has_to_start_they_may_linger_on_a_full_host() -> Non
 def test_before_a_recycle_drains_first_those_that_linger_make_room_for_its_replacement() -> None:
     there = [*recycled(S.AVAILABLE, S.AVAILABLE), lingering("old")]
     for limits in NO_MEMORY:
-        assert decide(2, there, limits) == [Hurry("old", "the host is short of memory")]
+        assert decide(2, there, limits) == [ShortenDrain("old", "the host is short of memory")]

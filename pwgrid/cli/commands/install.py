@@ -85,10 +85,10 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
     """
     from pwgrid.cli.install import make_and_remove, supervisord, systemd, uninstall_steps
-    from pwgrid.cli.install.installation import InstallOptions, Places
+    from pwgrid.cli.install.installation import InstallOptions, InstallPaths
 
     _check_root(user=user, dry_run=dry_run)
-    asked, places = InstallOptions(user=user), Places.of(user=user)
+    asked, places = InstallOptions(user=user), InstallPaths.of(user=user)
     record = make_and_remove.read_record(places.config)
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
@@ -133,10 +133,10 @@ def _install(
     yes: bool,
 ) -> None:
     from pwgrid.cli.install import install_steps, make_and_remove
-    from pwgrid.cli.install.installation import Places
+    from pwgrid.cli.install.installation import InstallPaths
 
     _check_root(user=asked.user, dry_run=dry_run)
-    config = Places.of(user=asked.user).config
+    config = InstallPaths.of(user=asked.user).config
     before = make_and_remove.read_record(config)
     if before is not None and before.under != manager:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")

@@ -54,7 +54,7 @@ class InstallOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class InstallPaths:
     """Where files go: in the system's directories, or in a user's own."""
 
     config: Path
@@ -65,7 +65,7 @@ class Places:
     """A directory that is there before any installation: it and those above it are not made or removed."""
 
     @classmethod
-    def of(cls, *, user: bool) -> "Places":
+    def of(cls, *, user: bool) -> "InstallPaths":
         """The usual places of the system, or of the calling `user`. Raises GridError for one who has no home."""
         if not user:
             etc, var = Path("/etc"), Path("/var")
@@ -103,7 +103,7 @@ class Installation:
 
 
 def service(
-    asked: InstallOptions, options: Mapping[str, Any], places: Places, *, shows_homes: bool
+    asked: InstallOptions, options: Mapping[str, Any], places: InstallPaths, *, shows_homes: bool
 ) -> tuple[Service, list[Command]]:
     """What the texts need to know, and the commands that get missing browsers. `shows_homes`: the service manager can
     show a service directories in a home. Raises GridError for an installation that the service's user cannot reach."""
@@ -136,7 +136,7 @@ def service(
 
 
 def requirements(
-    asked: InstallOptions, places: Places, made: Sequence[Path], files: Sequence[TextFile]
+    asked: InstallOptions, places: InstallPaths, made: Sequence[Path], files: Sequence[TextFile]
 ) -> Requirements:
     """`files`, the directories `made` for them, the user that the grid runs as unless it is the one who installs it,
     and the tokens that `pwgrid token create` has made for an earlier one: they outlive an uninstallation."""

@@ -17,7 +17,7 @@ from pwgrid.cli.install.installation import (
     SERVICE_USER,
     Installation,
     InstallOptions,
-    Places,
+    InstallPaths,
     notes,
     requirements,
     service,
@@ -42,7 +42,7 @@ def installation(asked: InstallOptions, before: Record | None) -> Installation:
     """What to make and run on this host. Raises GridError if there is no supervisord, or it includes no files."""
     conf = _conf(asked, before)
     options = asked.after(before) | {"conf": str(conf)}
-    places = Places.of(user=asked.user)
+    places = InstallPaths.of(user=asked.user)
     about, setup = service(asked, options, places, shows_homes=False)
     shipped = resource_dir("config")
     files = settings_files(about, token_group=about.user)

@@ -10,7 +10,7 @@ from pwgrid.cli.install.install_steps import Command, Record, TextFile
 from pwgrid.cli.install.installation import (
     Installation,
     InstallOptions,
-    Places,
+    InstallPaths,
     notes,
     requirements,
     service,
@@ -29,7 +29,7 @@ def installation(asked: InstallOptions, before: Record | None) -> Installation:
     """What to make and run on this host. Raises GridError if pwgrid is where no service can reach it."""
     systemctl = _systemctl(asked)
     options = asked.after(before)
-    places = Places.of(user=asked.user)
+    places = InstallPaths.of(user=asked.user)
     about, setup = service(asked, options, places, shows_homes=True)
     shipped = resource_dir("systemd")
     units = [
@@ -63,7 +63,7 @@ def stop(asked: InstallOptions) -> list[Command]:
     """The command that ends the grid and its socket, after which systemd starts neither again. Where systemd does not
     run, as while an image is built, it only removes the links that have them started at boot."""
     systemctl = _systemctl(asked)
-    places = Places.of(user=asked.user)
+    places = InstallPaths.of(user=asked.user)
     if not (places.units / _SERVICE).exists():
         return []
     now = ("--now",) if host_facts.is_run_by_systemd() else ()
@@ -81,7 +81,9 @@ def forget(asked: InstallOptions) -> list[Command]:
     ]
 
 
-def _start(systemctl: tuple[str, ...], places: Places, written: Collection[Path], *, start: bool) -> Sequence[Command]:
+def _start(
+    systemctl: tuple[str, ...], places: InstallPaths, written: Collection[Path], *, start: bool
+) -> Sequence[Command]:
     units = {places.units / _SERVICE, places.units / _SOCKET}
     found = []
     if units & set(written) and host_facts.is_run_by_systemd():

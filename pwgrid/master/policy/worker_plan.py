@@ -92,14 +92,14 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry:
+class ShortenDrain:
     """Give the sessions of a worker that lingers no more time than an unplanned drain has."""
 
     worker_id: str
     reason: str
 
 
-PlanStep = Spawn | Serve | Drain | Hurry
+PlanStep = Spawn | Serve | Drain | ShortenDrain
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ def plan(
         pool.expiring = _expiring(pool, limits)
     drains: list[PlanStep] = [action for pool in pools for action in _drains(pool, limits)]
     serves: list[PlanStep] = [Serve(view.worker_id) for pool in pools for view in pool.called()]
-    steps = drains + serves + _hurries(pools, now, limits) + _spawns(pools, now, limits)
+    steps = drains + serves + _shortened_drains(pools, now, limits) + _spawns(pools, now, limits)
     return steps or _drain_before_replacement(pools, now, limits)
 
 
@@ -234,9 +234,9 @@ def _spares_to_drop(pool: _Pool, limits: Limits) -> list[PlanStep]:
     return [Drain(view.worker_id, "spare") for view in too_many if not view.active]
 
 
-def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
-    """Hurry the worker whose lingering ends first, where the host is short of memory, or has none for a worker that has
-    to serve. One at a time: the memory that it frees may be enough."""
+def _shortened_drains(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
+    """Shorten the drain of the worker whose lingering ends first, where the host is short of memory, or has none for a
+    worker that has to serve. One at a time: the memory that it frees may be enough."""
     lingering = [view for pool in pools for view in pool.lingering]
     if not lingering or limits.has_room or any(pool.leaving for pool in pools):
         return []
@@ -244,7 +244,7 @@ def _hurries(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:
     if limits.no_spawns is None and not any(is_extra and not spawn.spare for spawn, is_extra in starts):
         return []
     first = min(lingering, key=lambda view: view.lingers_until or 0.0)
-    return [Hurry(first.worker_id, SHORT_OF_MEMORY)]
+    return [ShortenDrain(first.worker_id, SHORT_OF_MEMORY)]
 
 
 def _soonest(view: PlannedWorker) -> tuple[bool, int, float]:
