@@ -15,14 +15,14 @@ from pwgrid.cli.output import clock
 from pwgrid.common.errors import GridError, NoGridError, Refused
 from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import (
-    LeftGrid,
+    GridWithoutMaster,
     RunningGrid,
     bases,
     find_elsewhere,
-    find_left,
-    find_left_elsewhere,
+    find_elsewhere_without_master,
     find_others,
     find_running,
+    find_without_master,
     is_service_hidden,
 )
 
@@ -45,10 +45,10 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
         port = _port_of(endpoint)
     runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
-    left = [grid for grid in find_left(runtime_dir) if port in (None, grid.port)]
+    left = [grid for grid in find_without_master(runtime_dir) if port in (None, grid.port)]
     if not running and not left and not runtime_dir:
         running = [grid for grid in find_elsewhere() if port in (None, grid.port)]
-        left = [grid for grid in find_left_elsewhere() if port in (None, grid.port)]
+        left = [grid for grid in find_elsewhere_without_master() if port in (None, grid.port)]
     if not running:
         raise WithoutMasterError(left) if left else NoGridError(_no_grid_text(port, runtime_dir))
     if os.environ.get("RUNTIME_DIRECTORY"):  # systemd has started us, to reload its service
@@ -70,12 +70,14 @@ def _port_of(endpoint: str) -> int | None:
 class WithoutMasterError(NoGridError):
     """There are only grids whose master is gone (`left`): they answer no request, and each is about to end."""
 
-    def __init__(self, left: list[LeftGrid]) -> None:
+    def __init__(self, left: list[GridWithoutMaster]) -> None:
         self.left = left
-        super().__init__("; ".join(f"the grid on port {grid.port} has no master: {left_text(grid)}" for grid in left))
+        super().__init__(
+            "; ".join(f"the grid on port {grid.port} has no master: {without_master_text(grid)}" for grid in left)
+        )
 
 
-def left_text(grid: LeftGrid) -> str:
+def without_master_text(grid: GridWithoutMaster) -> str:
     """Since when a grid has no master, and how long it goes on without one."""
     if grid.lock.detached_at is None:
         return "it died; unless another one comes, the rest drains and ends after WORKER_LOST_THRESHOLD"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pwgrid
 from pwgrid import __version__
-from pwgrid.cli.ask_grid import REPLY_TIMEOUT_S, ask, left_text
+from pwgrid.cli.ask_grid import REPLY_TIMEOUT_S, ask, without_master_text
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.runtime.find_grids import LeftGrid, RunningGrid, find_elsewhere, find_running
+from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid, find_elsewhere, find_running
 
 if TYPE_CHECKING:
     from pwgrid.registry.records import RegistrySnapshot
@@ -66,14 +66,14 @@ def versions_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def status_without_master(grid: LeftGrid) -> dict[str, Any]:
+def status_without_master(grid: GridWithoutMaster) -> dict[str, Any]:
     """The status of a grid without a master, from its files and its living processes."""
     children = [{"kind": each.kind, "name": each.name, "pid": each.pid} for each in grid.children]
     times = (None, None) if grid.lock.detached_at is None else (grid.refuses_at, grid.ends_at)
     return {
         "endpoint": grid.lock.endpoint,
         "ready": False,
-        "reason": left_text(grid),
+        "reason": without_master_text(grid),
         "master": None,
         "pools": [],  # unknown without a master
         "workers": [],

@@ -21,7 +21,7 @@ from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
 from pwgrid.cli.output import compact, printable
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.line_writer import PIPE_LINE_BYTES
-from pwgrid.runtime.find_grids import LeftGrid
+from pwgrid.runtime.find_grids import GridWithoutMaster
 
 _OWN_FILE: Final = "set LOG_FILE for a log that is always there"
 _UNIT: Final = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
@@ -79,7 +79,7 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
     return shown.exit_code
 
 
-def _writer_of(grid: LeftGrid) -> int:
+def _writer_of(grid: GridWithoutMaster) -> int:
     """The pid of a child that writes into the grid's log. Raises GridError where there is none (any more)."""
     for child in grid.children:
         if child.kind != "redis":  # whose stderr is a file of its own

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pwgrid.cli.ask_grid import ask, left_text
+from pwgrid.cli.ask_grid import ask, without_master_text
 from pwgrid.cli.grid_queries import processes_left
 from pwgrid.cli.progress import Display
 from pwgrid.common.errors import GridError
 from pwgrid.common.plural import counted
-from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
+from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid
 from pwgrid.runtime.process_identity import send, wait_ended
 
 SECOND_SIGNAL_AFTER_S: Final = 0.5
@@ -48,7 +48,7 @@ def stop(grid: RunningGrid, *, now: bool) -> Stopping:
     return Stopping([grid.pid], lambda: _how_far(grid), notes)
 
 
-def stop_left(grid: LeftGrid, *, now: bool) -> Stopping:
+def stop_without_master(grid: GridWithoutMaster, *, now: bool) -> Stopping:
     """Stops the children of a master that is gone, which else wait for a new one: the workers drain, the proxy ends
     last."""
     asked = [child.process for child in grid.children if child.process is not None and child.kind != "redis"]
@@ -60,7 +60,9 @@ def stop_left(grid: LeftGrid, *, now: bool) -> Stopping:
             wait_ended(process, until)
         for process in asked:
             send(process, signal.SIGTERM)
-    return Stopping([child.pid for child in grid.children], lambda: left_text(grid), [left_text(grid)])
+    return Stopping(
+        [child.pid for child in grid.children], lambda: without_master_text(grid), [without_master_text(grid)]
+    )
 
 
 def _how_far(grid: RunningGrid) -> str:

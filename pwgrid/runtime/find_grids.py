@@ -31,7 +31,7 @@ class RunningGrid:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftGrid:
+class GridWithoutMaster:
     """A grid whose master is gone while `children` of it live on. `lock` is what that master wrote last."""
 
     directory: Path
@@ -85,24 +85,24 @@ def find_elsewhere() -> list[RunningGrid]:
     return _running(_directories_with_sockets(), is_named=False)
 
 
-def find_left(setting: str | None = None) -> list[LeftGrid]:
+def find_without_master(setting: str | None = None) -> list[GridWithoutMaster]:
     """The grids without a master where `find_running` looks."""
-    return _left(_directories_in_bases(setting), is_named=bool(setting))
+    return _without_master(_directories_in_bases(setting), is_named=bool(setting))
 
 
-def find_left_elsewhere() -> list[LeftGrid]:
+def find_elsewhere_without_master() -> list[GridWithoutMaster]:
     """The grids without a master where `find_elsewhere` looks."""
-    return _left(_directories_with_sockets(), is_named=False)
+    return _without_master(_directories_with_sockets(), is_named=False)
 
 
-def _left(directories: Iterable[Path], *, is_named: bool) -> list[LeftGrid]:
+def _without_master(directories: Iterable[Path], *, is_named: bool) -> list[GridWithoutMaster]:
     found = []
     for directory in sorted(directories):
         lock = read_lock(directory) if _may_be_used(directory, is_named=is_named) else None
         if lock is not None and not lock.is_held:
             children = tuple(child for child in read_states(directory) if child.process is not None)
             if children:
-                found.append(LeftGrid(directory, int(directory.name), lock, children))
+                found.append(GridWithoutMaster(directory, int(directory.name), lock, children))
     return found
 
 

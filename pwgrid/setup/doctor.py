@@ -24,7 +24,7 @@ from pwgrid.master.proxy.listener import why_no_listening
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir, temporary_dir
-from pwgrid.runtime.find_grids import find_left
+from pwgrid.runtime.find_grids import find_without_master
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
@@ -226,7 +226,7 @@ def _traces() -> Iterator[Finding]:
 
 
 def _leftovers(settings: Settings) -> Iterator[Finding]:
-    left = find_left(settings.runtime_dir or None)
+    left = find_without_master(settings.runtime_dir or None)
     for grid in left:
         found = f"{len(grid.children)} processes of a grid without a master, on port {grid.port}"
         yield Finding(

@@ -19,7 +19,7 @@ from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.types import ChildKind
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import LockContent
-from pwgrid.runtime.find_grids import LeftGrid, RunningGrid
+from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid
 
 SESSION: dict[str, Any] = {
     "id": "0123456789abcdef",
@@ -114,7 +114,7 @@ def test_the_exit_code_and_the_number_of_lines_are_told(capfdbinary: pytest.Capt
 
 
 @contextlib.contextmanager
-def left_with(*kinds: ChildKind, logs: Path) -> Iterator[LeftGrid]:
+def left_with(*kinds: ChildKind, logs: Path) -> Iterator[GridWithoutMaster]:
     """A grid without a master, with a process of each of these kinds. Each has a line in a log of its own."""
     with contextlib.ExitStack() as stack:
         children = []
@@ -125,7 +125,7 @@ def left_with(*kinds: ChildKind, logs: Path) -> Iterator[LeftGrid]:
             process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log))
             stack.callback(process.kill)
             children.append(ChildState(kind, kind, process.pid, 0.0, "", "", "", 0.0, 0.0))
-        yield LeftGrid(logs, 8080, LockContent(1, 0.0, ""), tuple(children))
+        yield GridWithoutMaster(logs, 8080, LockContent(1, 0.0, ""), tuple(children))
 
 
 @pytest.mark.parametrize("kinds", [("redis", "worker"), ("redis", "proxy", "worker"), ("proxy", "redis")])
@@ -219,7 +219,7 @@ def under_supervisord(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         try:
             process.stdout.readline()  # while exec is under way, /proc/PID/environ is still empty
             child = ChildState("worker", "worker", process.pid, 0.0, "", "", "", 0.0, 0.0)
-            left = LeftGrid(tmp_path, 8080, LockContent(1, 0.0, ""), (child,))
+            left = GridWithoutMaster(tmp_path, 8080, LockContent(1, 0.0, ""), (child,))
             monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))
             yield lines
         finally:

@@ -161,7 +161,7 @@ def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as
     except WithoutMasterError as error:
         if len(error.left) > 1:
             raise
-        stopping = stop_command.stop_left(error.left[0], now=now)
+        stopping = stop_command.stop_without_master(error.left[0], now=now)
     if not as_json:
         click.echo("".join(f"{note}\n" for note in stopping.notes), nl=False)
     if not no_wait:

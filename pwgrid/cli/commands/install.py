@@ -116,9 +116,8 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     make_and_remove.remove_files(removal)
     for each in afterwards:
         make_and_remove.run(each)
-    make_and_remove.remove_user(
-        removal.user, places.own
-    )  # may fail: with the record the uninstallation can be repeated
+    # It may fail: with the record the uninstallation can be repeated.
+    make_and_remove.remove_user(removal.user, places.own)
     (places.config / make_and_remove.RECORD).unlink()
     make_and_remove.remove_rest(removal, click.echo)
     click.echo("removed")

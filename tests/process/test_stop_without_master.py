@@ -15,17 +15,17 @@ import psutil
 import pytest
 
 from pwgrid.cli import stop
-from pwgrid.cli.stop import stop_left
+from pwgrid.cli.stop import stop_without_master
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import LockContent
-from pwgrid.runtime.find_grids import LeftGrid
+from pwgrid.runtime.find_grids import GridWithoutMaster
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); input()"
 OBEDIENT = "print(flush=True); input()"
 
 
 @contextlib.contextmanager
-def left_with(*programs: str) -> Iterator[tuple[LeftGrid, list[int]]]:
+def left_with(*programs: str) -> Iterator[tuple[GridWithoutMaster, list[int]]]:
     """A grid whose workers run these programs, beside a Redis; and their pids."""
     with contextlib.ExitStack() as stack:
         children, pids = [], []
@@ -38,7 +38,7 @@ def left_with(*programs: str) -> Iterator[tuple[LeftGrid, list[int]]]:
             children.append(SimpleNamespace(kind=kind, pid=process.pid, process=psutil.Process(process.pid)))
             pids += [process.pid] * (kind == "worker")
         lock = LockContent(1, 0.0, "")
-        yield LeftGrid(Path("/nonexistent"), 8080, lock, cast(tuple[ChildState, ...], tuple(children))), pids
+        yield GridWithoutMaster(Path("/nonexistent"), 8080, lock, cast(tuple[ChildState, ...], tuple(children))), pids
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_all_children_are_asked_before_any_is_asked_again(sent: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop, "SECOND_SIGNAL_AFTER_S", 0.001)
     with left_with(STUBBORN, STUBBORN, STUBBORN) as (grid, pids):
-        stop_left(grid, now=True)
+        stop_without_master(grid, now=True)
         assert sorted(sent[:3]) == sorted(sent[3:]) == sorted(pids)
 
 
@@ -69,11 +69,11 @@ def test_who_ends_at_once_is_not_asked_again_and_nobody_waits_for_longer(
 ) -> None:
     monkeypatch.setattr(stop, "SECOND_SIGNAL_AFTER_S", 1000.0)
     with left_with(OBEDIENT, OBEDIENT) as (grid, pids):
-        stop_left(grid, now=True)
+        stop_without_master(grid, now=True)
         assert sorted(sent) == sorted(pids)
 
 
 def test_a_stop_that_may_take_its_time_asks_once(sent: list[int]) -> None:
     with left_with(STUBBORN, OBEDIENT) as (grid, pids):
-        stop_left(grid, now=False)
+        stop_without_master(grid, now=False)
         assert sorted(sent) == sorted(pids)
