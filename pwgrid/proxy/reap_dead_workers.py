@@ -12,8 +12,8 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.reap_stale_workers import report
 from pwgrid.registry import spool_files
-from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
 from pwgrid.registry.registry import Registry
+from pwgrid.registry.session_record_writer import SessionRecordWriter
 
 log = structlog.get_logger()
 
@@ -94,7 +94,7 @@ class DeadWorkers:
 
     async def _write(self, spooled: spool_files.SpoolFile) -> None:
         worker = (spooled.browser_type, spooled.worker_id)
-        writer = BufferedSessionWriter(lambda update: self._registry.write(update, worker))
+        writer = SessionRecordWriter(lambda update: self._registry.write(update, worker))
         for update in spooled.updates:
             writer.keep(update)
         if not await writer.flush():

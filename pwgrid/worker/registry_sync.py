@@ -10,9 +10,9 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry import spool_files
-from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
+from pwgrid.registry.session_record_writer import SessionRecordWriter
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
@@ -55,7 +55,7 @@ class RegistrySync:
         self._slots = slots
         self._record = record
         self._leases = leases
-        self._writer = BufferedSessionWriter(registry.write, self._on_kept)
+        self._writer = SessionRecordWriter(registry.write, self._on_kept)
         self._on_untold = on_untold
         self._is_due = asyncio.Event()
         self._is_known = False

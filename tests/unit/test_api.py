@@ -17,7 +17,7 @@ from pwgrid.common.histogram import Histogram
 from pwgrid.proxy.api import bounded_bodies
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
-from pwgrid.proxy.connect.gateway import Counts
+from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster

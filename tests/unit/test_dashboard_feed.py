@@ -14,7 +14,7 @@ import pytest
 
 from pwgrid.common.errors import Refused, RegistryUnavailable
 from pwgrid.proxy.ask_master import AskMaster, MasterGone
-from pwgrid.proxy.connect.gateway import Counts
+from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.dashboard import feed as module
 from pwgrid.proxy.dashboard.feed import Feed, Page
 from pwgrid.proxy.dashboard.sessions import ShownSessions

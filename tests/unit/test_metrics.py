@@ -16,7 +16,7 @@ from pwgrid.master.workers.event_counts import EventCounts
 from pwgrid.proxy.api import metric_families as families
 from pwgrid.proxy.api.metrics import Scrape, exposition
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Waited
-from pwgrid.proxy.connect.gateway import Counts
+from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends, RegistrySnapshot, WorkerRecord

@@ -134,7 +134,7 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
     """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
     from pwgrid.cli.ask_grid import find_grid
     from pwgrid.cli.grid_queries import redis_cli
-    from pwgrid.settings.set_variables import set_variables
+    from pwgrid.settings.environment_variables import set_variables
 
     port = set_variables(os.environ).get("PWGRID_PORT", "")
     if port and not port.isdecimal():

@@ -16,7 +16,7 @@ from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, problems
 from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.client_traces import attempting
-from pwgrid.proxy.connect.gateway import Gateway
+from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal

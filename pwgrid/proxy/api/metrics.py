@@ -20,7 +20,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import metric_families as families
 from pwgrid.proxy.api.models import LEASE_STATUS
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
-from pwgrid.proxy.connect.gateway import Counts
+from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 

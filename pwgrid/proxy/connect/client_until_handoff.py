@@ -20,8 +20,8 @@ from websockets.http11 import Request
 
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect import make_refusals, parse_head
-from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff import HandoffFailure, OfferTooLarge, Served, clear_marks, may_be_served
+from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
 from pwgrid.proxy.policy.accept_or_refuse import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.access import Address
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake

@@ -35,7 +35,7 @@ class _UnwrittenUpdate:
             tell()
 
 
-class BufferedSessionWriter:
+class SessionRecordWriter:
     """Writes session updates in their order. While `write` raises RegistryUnavailable, keeps one for each session, and
     writes it before anything newer, and calls `on_kept` with each that it was asked to write. Drops what Redis refuses
     for good, with an error in the log.
@@ -56,7 +56,7 @@ class BufferedSessionWriter:
         self._replaying = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<BufferedSessionWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
+        return f"<SessionRecordWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
 
     def note(self, update: SessionUpdate, on_record: Callable[[], None] | None = None) -> None:
         """Starts the write now, or keeps the update behind others that are kept. Calls `on_record` once Redis has the

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
-from pwgrid.registry import buffered_session_writer
-from pwgrid.registry.buffered_session_writer import BufferedSessionWriter
+from pwgrid.registry import session_record_writer
+from pwgrid.registry.session_record_writer import SessionRecordWriter
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 
 
@@ -42,7 +42,7 @@ def ended(session_id: str, reason: str = "why") -> SessionUpdate:
     return SessionUpdate(session_id, 1.0, "client", SessionEnd("completed", reason, 2.0, 3, 4))
 
 
-async def away(writer: BufferedSessionWriter, registry: Registry, *updates: SessionUpdate) -> None:
+async def away(writer: SessionRecordWriter, registry: Registry, *updates: SessionUpdate) -> None:
     """Redis goes away, and these are noted one after the other."""
     registry.away = True
     for update in updates:
@@ -52,7 +52,7 @@ async def away(writer: BufferedSessionWriter, registry: Registry, *updates: Sess
 
 async def test_writes_are_made_at_once_and_in_order() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     for update in (runs("a"), ended("a"), runs("b")):
         writer.note(update)
     assert await writer.flush()
@@ -61,7 +61,7 @@ async def test_writes_are_made_at_once_and_in_order() -> None:
 
 async def test_each_update_that_is_kept_is_told_once_and_one_that_is_written_is_not() -> None:
     registry, kept = Registry(), list[SessionUpdate]()
-    writer = BufferedSessionWriter(registry.write, kept.append)
+    writer = SessionRecordWriter(registry.write, kept.append)
     writer.note(runs("a"))
     assert await writer.flush()
     await away(writer, registry, runs("b"), ended("b"), ended("a"))
@@ -73,7 +73,7 @@ async def test_each_update_that_is_kept_is_told_once_and_one_that_is_written_is_
 
 async def test_what_is_kept_is_written_before_anything_newer() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     await away(writer, registry, runs("a"), runs("b"))
     registry.away = False
     writer.note(runs("c"))
@@ -85,7 +85,7 @@ async def test_what_is_kept_is_written_before_anything_newer() -> None:
 
 async def test_a_start_and_an_end_become_one_write() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     await away(writer, registry, runs("a"), runs("b"), ended("a"))
     registry.away = False
     assert await writer.flush()
@@ -94,7 +94,7 @@ async def test_a_start_and_an_end_become_one_write() -> None:
 
 async def test_an_end_stays_an_end_whatever_is_said_later() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     end = replace(ended("a"), started_at=None, client="")
     await away(writer, registry, end, runs("a"), ended("a", "another"))
     registry.away = False
@@ -103,9 +103,9 @@ async def test_an_end_stays_an_end_whatever_is_said_later() -> None:
 
 
 async def test_of_too_many_the_oldest_that_only_run_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffered_session_writer, "MAX_UNWRITTEN", 3)
+    monkeypatch.setattr(session_record_writer, "MAX_UNWRITTEN", 3)
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     await away(writer, registry, ended("a"), runs("b"), runs("c"), ended("d"), ended("e"), ended("c"))
     registry.away = False
     assert await writer.flush()
@@ -115,9 +115,9 @@ async def test_of_too_many_the_oldest_that_only_run_go_first(monkeypatch: pytest
 async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(buffered_session_writer, "MAX_UNWRITTEN", 2)
+    monkeypatch.setattr(session_record_writer, "MAX_UNWRITTEN", 2)
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     told: list[str] = []
     registry.away = True
     registry.refused = {"refused"}
@@ -137,7 +137,7 @@ async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will(
 async def test_both_who_wait_for_the_record_of_one_session_are_told() -> None:
     """A browser server may tell of an end twice."""
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     told: list[int] = []
     registry.away = True
     for number in (1, 2):
@@ -150,7 +150,7 @@ async def test_both_who_wait_for_the_record_of_one_session_are_told() -> None:
 
 async def test_a_write_that_redis_will_never_take_does_not_block_the_others() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     registry.refused = {"poison"}
     await away(writer, registry, runs("a"), ended("poison"), runs("b"))
     registry.away = False
@@ -160,7 +160,7 @@ async def test_a_write_that_redis_will_never_take_does_not_block_the_others() ->
 
 async def test_two_flushes_at_once_make_each_write_once() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     await away(writer, registry, *(runs(name) for name in "abc"))
     registry.away = False
     assert await asyncio.gather(writer.flush(), writer.flush()) == [True, True]
@@ -169,7 +169,7 @@ async def test_two_flushes_at_once_make_each_write_once() -> None:
 
 async def test_more_than_one_batch_is_written() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     updates = [ended(f"{number:03}") for number in range(200)]
     for update in updates:
         writer.keep(update)
@@ -179,7 +179,7 @@ async def test_more_than_one_batch_is_written() -> None:
 
 async def test_an_end_that_comes_while_its_start_is_written_is_written_after_it() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     await away(writer, registry, runs("a"))
     registry.away = False
     registry.answers.clear()
@@ -193,7 +193,7 @@ async def test_an_end_that_comes_while_its_start_is_written_is_written_after_it(
 
 async def test_what_redis_did_not_answer_is_written_again_with_what_came_meanwhile() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     await away(writer, registry, runs("a"), runs("b"))
     registry.away = False
     registry.answers.clear()
@@ -212,7 +212,7 @@ async def test_what_redis_did_not_answer_is_written_again_with_what_came_meanwhi
 
 async def test_who_gives_up_waiting_loses_nothing() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     await away(writer, registry, runs("a"), ended("b"))
     registry.away = False
     registry.answers.clear()
@@ -227,7 +227,7 @@ async def test_who_gives_up_waiting_loses_nothing() -> None:
 
 async def test_what_is_under_way_is_not_written_yet() -> None:
     registry = Registry()
-    writer = BufferedSessionWriter(registry.write)
+    writer = SessionRecordWriter(registry.write)
     registry.answers.clear()
     writer.note(runs("a"))
     writer.note(ended("a"))
