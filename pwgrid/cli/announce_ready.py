@@ -102,7 +102,8 @@ class StartMessages:
     @property
     def _has_tokens(self) -> bool:
         """Whether those of `pwgrid token create` are asked for: as soon as and as long as there is their file."""
-        return self._tokens_file is not None and self._tokens_file.exists()
+        # Not Path.exists, which raises where this user may not look.
+        return self._tokens_file is not None and os.path.exists(self._tokens_file)
 
     def _call(self, url: str) -> str:
         """What a client's author writes."""

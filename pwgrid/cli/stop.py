@@ -51,7 +51,8 @@ def stop(grid: RunningGrid, *, now: bool) -> Stopping:
 def stop_without_master(grid: GridWithoutMaster, *, now: bool) -> Stopping:
     """Stops the children of a master that is gone, which else wait for a new one: the workers drain, the proxy ends
     last."""
-    asked = [child.process for child in grid.children if child.process is not None and child.kind != "redis"]
+    found = (child.process for child in grid.children if child.kind != "redis")  # each looks now: it may have ended
+    asked = [process for process in found if process is not None]
     for process in asked:
         send(process, signal.SIGTERM)
     if now:

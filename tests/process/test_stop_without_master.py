@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -76,4 +77,23 @@ def test_who_ends_at_once_is_not_asked_again_and_nobody_waits_for_longer(
 def test_a_stop_that_may_take_its_time_asks_once(sent: list[int]) -> None:
     with left_with(STUBBORN, OBEDIENT) as (grid, pids):
         stop_without_master(grid, now=False)
+        assert sorted(sent) == sorted(pids)
+
+
+def test_a_child_that_ends_while_it_is_looked_at_keeps_no_other_from_being_asked(sent: list[int]) -> None:
+    class Going:
+        kind, pid = "worker", 0
+
+        def __init__(self, process: psutil.Process) -> None:
+            self.looks = [process]
+
+        @property
+        def process(self) -> psutil.Process | None:
+            return self.looks.pop() if self.looks else None
+
+    with left_with(OBEDIENT, OBEDIENT) as (grid, pids):
+        redis, going, stays = grid.children
+        assert going.process is not None
+        children = cast(tuple[ChildState, ...], (redis, Going(going.process), stays))
+        stop_without_master(replace(grid, children=children), now=False)
         assert sorted(sent) == sorted(pids)

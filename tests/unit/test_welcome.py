@@ -74,6 +74,13 @@ def test_run_is_told_an_address_that_keeps_the_host_s_name() -> None:
         assert json.loads(told.read())["http"] == "http://news:8080"
 
 
+def test_a_file_of_tokens_where_nobody_may_look_keeps_no_ready_grid_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    """For root, who may look everywhere, a name that is too long stands in: Path.exists raises OSError for it, too."""
+    messages = StartMessages(Settings(), RuntimeDir.create("/nowhere", 8080), None, None, Path("/", "x" * 1000))
+    messages.ready({"ready": True, "reason": None, "pools": []})
+    assert capsys.readouterr().out.startswith("pwgrid ready: ws://")
+
+
 @pytest.mark.parametrize(
     ("variable", "on_terminal", "off_terminal"),
     [
