@@ -27,7 +27,7 @@ class PoolView:
     """
 
     name: str
-    browser_type: BrowserType
+    browser_type: pydantic.SkipValidation[BrowserType]  # a later version's master, which adopts us, may know more
     wanted: int
     available: int
     reason: str | None
@@ -78,7 +78,7 @@ class Roster:
         self.host_guard = state.get("hostGuard")
         self.metrics = state.get("metrics", {})
         self.pools = {
-            name: PoolView(name=name, options={"headless": told["headless"], "args": told["args"]}, **told)
+            name: PoolView(**{**told, "name": name, "options": {"headless": told["headless"], "args": told["args"]}})
             for name, told in state.get("pools", {}).items()
         }
         self.workers = {

@@ -48,6 +48,12 @@ def test_a_pool_is_what_the_master_tells_of_it_in_the_order_of_the_configuration
     assert made.shortage("webkit") == "there is no pool webkit any more"
 
 
+def test_a_later_version_s_master_may_tell_more_of_a_pool() -> None:
+    told = told_of_pool(browserType="safari", name="tv", options={"headless": 1}, isNew=True)
+    assert (pool := roster(pools={"foxes": told}).pools["foxes"]).name == "foxes"
+    assert (pool.browser_type, pool.options) == ("safari", {"headless": told["headless"], "args": told["args"]})
+
+
 def test_the_versions_are_those_of_workers_that_serve() -> None:
     assert roster().versions() == {"1.65"}
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version as version_of_package
 from pathlib import Path
 from typing import Any
@@ -72,12 +73,18 @@ def _conditions(executable: str, settings: Settings) -> list[object]:
     return [
         file.st_size,
         file.st_mtime_ns,
-        version_of_package("playwright"),
+        _playwright_version(),
         settings.headless,
         settings.chromium_sandbox,
         [*settings.chromium_args],
         os.geteuid() == 0,
     ]
+
+
+@cache
+def _playwright_version() -> str:
+    # Once: while pip replaces the package, there is none, and a reload looks for browsers, too.
+    return version_of_package("playwright")
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
