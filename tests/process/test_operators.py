@@ -289,23 +289,32 @@ def test_a_session_s_story_is_its_record_and_what_is_logged_in_its_time(grid: Gr
     assert "--lines does not go with --follow where a --session or --worker is named" in followed.stderr
 
 
+def ended_session(grid: Grid) -> str:
+    """The id of a session that has ended and is the latest."""
+    with contextlib.closing(raw.session(grid.port, "/?browser=chromium")):
+        session_id: str = grid.redis("ZRANGE", "sessions:index", -1, -1)[0].decode()
+    eventually(lambda: grid.redis("HGET", f"session:{session_id}", "status") == b"completed", "it has ended")
+    return session_id
+
+
 def test_sessions_are_followed_from_their_begin_to_their_end(grid: Grid) -> None:
+    before = ended_session(grid)
     follow = [sys.executable, "-m", "pwgrid", "sessions", "--follow", "--limit", "1", "--json"]
     with subprocess.Popen(follow, cwd=ROOT, env=grid.environment, stdout=subprocess.PIPE) as following:
         assert following.stdout is not None
-        last = json.loads(following.stdout.readline())  # the latest, which was there before
+        assert json.loads(following.stdout.readline())["id"] == before  # the latest, which was there before
         with contextlib.closing(raw.session(grid.port, "/?browser=chromium")):
             while (begun := json.loads(following.stdout.readline()))["status"] == "pending":
                 pass
         ended = json.loads(following.stdout.readline())
         following.send_signal(signal.SIGINT)
         assert following.wait(20) == 130
-    assert begun["id"] == ended["id"] != last["id"]
+    assert begun["id"] == ended["id"] != before
     assert (begun["status"], ended["status"], ended["reason"]) == ("running", "completed", "client disconnected")
 
 
 def test_what_others_have_said_steers_no_terminal_and_the_log_in_a_pipe_is_left_as_it_is(grid: Grid) -> None:
-    session_id = grid.redis("ZRANGE", "sessions:index", -1, -1)[0].decode()
+    session_id = ended_session(grid)
     grid.redis("HSET", f"session:{session_id}", "reason", HOSTILE, "client", HOSTILE)
     with (grid.temporary / "grid.log").open("ab") as log:
         log.write(f"a browser said session={session_id} {HOSTILE}\n".encode())
