@@ -23,7 +23,7 @@ from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.fork import become_subreaper
 from pwgrid.master.memory.meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
-from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, plan
+from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, next_start, plan
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxy.proxies import Proxies
 from pwgrid.master.restart.child_file_writer import ChildFileWriter
@@ -216,8 +216,7 @@ class Master:
                     self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.RECYCLE)
                 case ShortenDrain():
                     self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.END)
-        backoffs = (pool.backoff.not_before for pool in self._pools.values())
-        return min((ends_at for ends_at in backoffs if ends_at > now), default=math.inf)
+        return next_start((pool.backoff.not_before for pool in self._pools.values()), now)
 
     def _go_on_stopping(self, now: float) -> float:
         """Go through the phases in order: what ends first still uses what ends later. Returns when there may be more to

@@ -33,10 +33,17 @@ def load(name: str) -> Script:
     if _NEEDS_LIBRARY in source.partition("\n")[0]:
         source = _library() + source
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    command = hiredis.pack_command(("SCRIPT", "LOAD", source))  # type: ignore[arg-type] # its hint is too narrow
-    return Script(name, source, digest, command)
+    return Script(name, source, digest, packed(("SCRIPT", "LOAD", source)))
 
 
+def packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
+    """Returns the command in wire format. Packs with hiredis, as redis-py's blocking connections do; its asyncio ones
+    pack in Python, which takes 4 times as long."""
+    text: bytes = hiredis.pack_command(command)  # type: ignore[arg-type] # its hint is too narrow
+    return text
+
+
+@cache
 def _library() -> str:
     """Returns the functions of several scripts: the shared parts of those that stand alone, each once, and lib.lua,
     which uses them."""

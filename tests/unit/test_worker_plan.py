@@ -19,6 +19,7 @@ from pwgrid.master.policy.worker_plan import (
     Serve,
     ShortenDrain,
     Spawn,
+    next_start,
     plan,
 )
 
@@ -66,6 +67,7 @@ def test_the_parallel_starts_are_shared_between_the_pools() -> None:
 def test_a_pool_in_backoff_waits_and_the_others_go_on() -> None:
     wanted: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(1, not_before=100.5), "firefox": PoolTarget(1)}
     assert plan(wanted, [], 100.0, MANY) == [Spawn("firefox")]
+    assert next_start((each.not_before for each in wanted.values()), 100.0) == 100.5
     assert plan(wanted, [], 100.5, MANY) == [Spawn("chromium"), Spawn("firefox")]
 
 

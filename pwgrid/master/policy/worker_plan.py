@@ -148,6 +148,11 @@ def plan(
     return steps or _drain_before_replacement(pools, now, limits)
 
 
+def next_start(backoffs_end: Iterable[float], now: float) -> float:
+    """When the next backoff ends (monotonic seconds), or infinity: `plan` may return other actions from then on."""
+    return min((ends_at for ends_at in backoffs_end if ends_at > now), default=math.inf)
+
+
 def _pool(name: str, wanted: PoolTarget, views: list[PlannedWorker]) -> _Pool:
     pool = _Pool(name, wanted, [], [], [], [], [])
     for view in views:

@@ -114,11 +114,10 @@ class Action(Enum):
     CUT_LINK = auto()
     FORK_SUCCESSOR = auto()
     CLEAN_UP = auto()
-    # Those that the proxy does are its commands' names.
-    LEAVE_DRAIN = "leave_drain"  # it leaves the drain command in Redis, since the worker's link may be down
-    TELL_TAKEN_OVER = "worker_taken_over"  # it must choose it no more: a successor stays until its sessions have ended
-    TELL_LOST = "worker_lost"  # it hears that the worker and its sessions have ended unannounced
-    TELL_GONE = "worker_gone"  # it hears that the worker has ended as it should
+    LEAVE_DRAIN = auto()  # the proxy leaves the drain command in Redis, since the worker's link may be down
+    TELL_TAKEN_OVER = auto()  # the proxy must choose it no more: a successor stays until its sessions have ended
+    TELL_LOST = auto()  # the proxy hears that it and its sessions have ended unannounced
+    TELL_GONE = auto()  # the proxy hears that it has ended as it should
 
 
 @dataclass(frozen=True, slots=True)

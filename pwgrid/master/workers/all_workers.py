@@ -368,10 +368,13 @@ class Workers:
                 self._cut_link(record)
             case Action.FORK_SUCCESSOR:
                 self._fork_successor(record)
+            case Action.TELL_LOST:
+                self._note_lost(record)
+                self._tell_proxy(record, "worker_lost")
             case Action.CLEAN_UP:
                 self._clean_up.begin(record.worker_id, record.tree)
             case _:
-                self._tell_proxy(record, what)
+                self._tell_proxy(record, _COMMANDS[what])
 
     @staticmethod
     def _cut_link(record: ManagedWorker) -> None:
@@ -385,13 +388,14 @@ class Workers:
         is_recycle, is_now = life.purpose is Purpose.RECYCLE, life.purpose is Purpose.END_NOW
         return {"reason": life.reason, "timeoutS": timeout_s, "recycle": is_recycle, "now": is_now}
 
-    def _tell_proxy(self, record: ManagedWorker, what: Action) -> None:
+    def _tell_proxy(self, record: ManagedWorker, command: str) -> None:
+        about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.life.reason}
+        self._proxies.send(command, about)
+
+    def _note_lost(self, record: ManagedWorker) -> None:
         reason = record.life.reason
-        if what is Action.TELL_LOST:
-            log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
-            self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
-        about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": reason}
-        self._proxies.send(what.value, about)
+        log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
+        self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
 
     @staticmethod
     def _send(record: ManagedWorker, name: str, data: Data) -> None:
@@ -419,6 +423,14 @@ class Workers:
 
     def _on_late(self, record: ManagedWorker) -> None:
         self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
+
+
+_COMMANDS: Final = {
+    Action.LEAVE_DRAIN: "leave_drain",
+    Action.TELL_TAKEN_OVER: "worker_taken_over",
+    Action.TELL_GONE: "worker_gone",
+}
+"""What the proxy does about a worker, by the names of its commands."""
 
 
 def _why(record: ManagedWorker, ended: Exit) -> str:
