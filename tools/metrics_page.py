@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from pwgrid.proxy.api import metric_families as families
+from pwgrid.proxy.api import metrics
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs/metrics.md"
 _BEGIN: Final = "<!-- made by python -m tools.metrics_page -->\n"
@@ -18,9 +18,9 @@ def page_with(page: str) -> str:
 
 def _table() -> str:
     lines = ["| metric | kind | labels | from | what |\n|---|---|---|---|---|\n"]
-    for family in families.ALL:
+    for family in metrics.ALL:
         labels = ", ".join(f"`{label}`" for label in family.labels)
-        only = " (only with `?by=worker`)" if family in families.ONLY_BY_WORKER else ""
+        only = " (only with `?by=worker`)" if family in metrics.ONLY_BY_WORKER else ""
         lines.append(
             f"| `{family.shown}` | {family.kind} | {labels} | {family.source.value} | {family.meaning}{only} |\n"
         )

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Playwright
 from prometheus_client.parser import text_string_to_metric_families
 
-from pwgrid.proxy.api import metric_families as families
+from pwgrid.proxy.api import metrics
 from tests.conftest import need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.metric_names import all_names
@@ -37,7 +37,7 @@ def scrape(grid: Grid, path: str = "/metrics") -> Figures:
     """All samples by name and label values, but the buckets."""
     status, _, body = grid.get(path)
     assert status == 200
-    labels = {each.name: each.labels for each in families.ALL}
+    labels = {each.name: each.labels for each in metrics.ALL}
     return {
         (sample.name, *(sample.labels[label] for label in labels[family.name])): sample.value
         for family in text_string_to_metric_families(body.decode())
@@ -158,5 +158,5 @@ def test_what_alerts_and_dashboard_ask_for_is_in_a_real_scrape(metered: Grid) ->
     assert {
         name for name in missing if not name.endswith("_bucket") or name.removesuffix("_bucket") not in found
     } == set()
-    table = {each.name for each in families.ALL if each not in families.ONLY_BY_WORKER}
+    table = {each.name for each in metrics.ALL if each not in metrics.ONLY_BY_WORKER}
     assert table <= found

@@ -3,6 +3,7 @@
 import platform
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from pwgrid.common.histogram import Histogram
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.policy import end_reason_classes
 from pwgrid.master.workers.event_counts import EventCounts
-from pwgrid.proxy.api import metric_families as families
-from pwgrid.proxy.api.metrics import Scrape, exposition
+from pwgrid.proxy.api import metrics
+from pwgrid.proxy.api.metrics import Requests, Scrape, exposition
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Waited
 from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.policy.refusal import Refusal
@@ -83,6 +84,13 @@ def roster() -> Roster:
     return roster
 
 
+def grid(roster: Roster, gateway: SimpleNamespace, redis: Histogram, waiting: int) -> Any:
+    """The parts of a proxy that a scrape shows."""
+    registry = SimpleNamespace(client=SimpleNamespace(exchanges=redis))
+    queue = SimpleNamespace(waiting=lambda _pool: waiting)
+    return SimpleNamespace(roster=roster, gateway=gateway, registry=registry, queue=queue)
+
+
 def scrape(**changes: Any) -> Scrape:
     figures = ConnectFigures()
     for phase in ("queue", "selection", "handoff"):
@@ -91,7 +99,11 @@ def scrape(**changes: Any) -> Scrape:
     figures.note_refusal(Refusal(401, "no token"))
     redis = Histogram((0.001, 0.01))
     redis.observe(0.002)
+    gateway = SimpleNamespace(
+        counts=Counts(handed_off=7, refused=1, retried=2, abandoned=3, options_ignored=5), figures=figures
+    )
     values: dict[str, Any] = {
+        "grid": grid(roster(), gateway, redis, waiting=9),
         "found": RegistrySnapshot(
             {"chromium:a": 2, "chromium:d": 1},
             {"chromium:a": 7, "chromium:d": 50},
@@ -104,12 +116,7 @@ def scrape(**changes: Any) -> Scrape:
             {"completed": 3, "expired": 1},
             {"expired": 1},
         ),
-        "roster": roster(),
-        "counts": Counts(handed_off=7, refused=1, retried=2, abandoned=3, options_ignored=5),
-        "figures": figures,
-        "waiting": {"chromium": 9},
-        "requests": {("/health/ready", "GET", 503): 2},
-        "redis": redis,
+        "requests": Requests({("/health/ready", "GET", 503): 2}),
         "is_ready": True,
     }
     return Scrape(**values | changes)
@@ -117,7 +124,7 @@ def scrape(**changes: Any) -> Scrape:
 
 def read(scrape: Scrape) -> dict[tuple[str, ...], float]:
     """All samples but those of the process, by name and label values; of histograms the buckets that have any."""
-    labels = {each.name: (*each.labels, "le") for each in families.ALL}
+    labels = {each.name: (*each.labels, "le") for each in metrics.ALL}
     return {
         (sample.name, *(sample.labels[label] for label in labels[family.name] if label in sample.labels)): sample.value
         for family in text_string_to_metric_families(exposition(scrape).decode())
@@ -238,7 +245,9 @@ def test_a_worker_has_a_label_only_if_somebody_asks_for_it() -> None:
 
 def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
     nothing = RegistrySnapshot({}, {}, {}, {}, 0)
-    found = read(Scrape(nothing, Roster(), Counts(), ConnectFigures(), {}, {}, Histogram((1.0,)), is_ready=False))
+    gateway = SimpleNamespace(counts=Counts(), figures=ConnectFigures())
+    young = grid(Roster(), gateway, Histogram((1.0,)), waiting=0)
+    found = read(Scrape(young, nothing, Requests(), is_ready=False))
     assert found["pwgrid_ready",] == 0
     assert found["pwgrid_counter_repairs_total",] == 0
 
@@ -246,10 +255,10 @@ def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
 def test_while_redis_is_away_what_it_holds_is_missing_and_the_rest_is_there() -> None:
     there, away = read(scrape()), read(scrape(found=None))
     assert away["pwgrid_redis_up",] == 0
-    from_redis = {each.name for each in families.ALL if each.source is families.Source.REDIS}
+    from_redis = {each.name for each in metrics.ALL if each.source is metrics.Source.REDIS}
     gone = {key[0] for key in there.keys() - away.keys()}
     assert {re.sub("_(total|bucket|count|sum)$", "", name) for name in gone} == from_redis - {
-        each.name for each in families.ONLY_BY_WORKER
+        each.name for each in metrics.ONLY_BY_WORKER
     }
 
 
@@ -258,14 +267,14 @@ def test_the_table_has_every_metric_of_a_scrape_and_the_scrape_every_one_of_the_
         (family.name, family.type, family.documentation)
         for family in text_string_to_metric_families(exposition(scrape(by_worker=True)).decode())
     }
-    assert {(name, kind) for name, kind, _ in shown} == {(each.name, each.kind) for each in families.ALL}
+    assert {(name, kind) for name, kind, _ in shown} == {(each.name, each.kind) for each in metrics.ALL}
     assert {name: text for name, _, text in shown if "_process_" not in name} == {
-        each.name: each.meaning for each in families.ALL if "_process_" not in each.name
+        each.name: each.meaning for each in metrics.ALL if "_process_" not in each.name
     }
 
 
 def test_the_labels_are_those_of_the_table() -> None:
-    labels = {each.name: set(each.labels) for each in families.ALL}
+    labels = {each.name: set(each.labels) for each in metrics.ALL}
     for family in text_string_to_metric_families(exposition(scrape(by_worker=True)).decode()):
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == labels[family.name], sample

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from pwgrid.proxy.api import metric_families as families
+from pwgrid.proxy.api import metrics
 from tests.support.metric_names import ALERTS, DASHBOARD, ROOT, asked_for, queries
 from tools import promtool as fetch_promtool
 
@@ -23,10 +23,10 @@ needs_promtool = pytest.mark.skipif(
 )
 
 LABELS = {
-    **{each.shown: set(each.labels) for each in families.ALL if each.kind != "histogram"},
+    **{each.shown: set(each.labels) for each in metrics.ALL if each.kind != "histogram"},
     **{
         f"{each.name}_{what}": set(each.labels)
-        for each in families.ALL
+        for each in metrics.ALL
         if each.kind == "histogram"
         for what in ("bucket", "sum", "count")
     },
@@ -245,9 +245,9 @@ def test_no_panel_of_the_dashboard_covers_another_one() -> None:
 
 def test_every_metric_is_on_the_dashboard_or_known_to_be_left_out() -> None:
     shown = {name for query in queries() for name, _ in asked_for(query)}
-    left_out = {each.name for each in families.ALL if not any(name.startswith(each.name) for name in shown)}
-    of_workers = {each.name for each in families.ONLY_BY_WORKER}
-    of_process = {each.name for each in families.PROCESS} - {
+    left_out = {each.name for each in metrics.ALL if not any(name.startswith(each.name) for name in shown)}
+    of_workers = {each.name for each in metrics.ONLY_BY_WORKER}
+    of_process = {each.name for each in metrics.PROCESS} - {
         "pwgrid_proxy_process_cpu_seconds",
         "pwgrid_proxy_process_resident_memory_bytes",
     }
