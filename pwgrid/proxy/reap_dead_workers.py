@@ -11,9 +11,8 @@ from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.reap_stale_workers import report
-from pwgrid.registry import spool_files
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_record_writer import SessionRecordWriter
+from pwgrid.registry.session_updates import SessionRecordWriter, SpoolFile, read_spool_files
 
 log = structlog.get_logger()
 
@@ -45,7 +44,7 @@ class DeadWorkers:
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:
-                for spooled in spool_files.read_all(self._runtime):
+                for spooled in read_spool_files(self._runtime):
                     try:
                         await self._write(spooled)
                     except (RegistryError, OSError) as error:  # the latter: the file cannot be removed
@@ -84,15 +83,15 @@ class DeadWorkers:
         """Waits LAST_S for Redis: when the grid ends, no other proxy comes that could write the spool files."""
         try:
             async with asyncio.timeout(LAST_S):
-                while any(spool_files.read_all(self._runtime)):
+                while any(read_spool_files(self._runtime)):
                     await self._registry.client.wait_connected()
                     await self.clear()
                     await asyncio.sleep(_LOOK_S)  # Redis may refuse for now; no event tells when it serves
         except TimeoutError:
-            unwritten = sum(len(spooled.updates) for spooled in spool_files.read_all(self._runtime))
+            unwritten = sum(len(spooled.updates) for spooled in read_spool_files(self._runtime))
             log.error("session_updates_lost", sessions=unwritten)
 
-    async def _write(self, spooled: spool_files.SpoolFile) -> None:
+    async def _write(self, spooled: SpoolFile) -> None:
         worker = (spooled.browser_type, spooled.worker_id)
         writer = SessionRecordWriter(lambda update: self._registry.write(update, worker))
         for update in spooled.updates:

@@ -31,7 +31,7 @@ from pwgrid.registry.records import (
 )
 from pwgrid.registry.redis_client import Argument, RedisClient, Reply
 from pwgrid.registry.scripts import load
-from pwgrid.registry.session_update import SessionUpdate
+from pwgrid.registry.session_updates import SessionUpdate
 from pwgrid.registry.subscription import Subscription, glob_escape
 from pwgrid.settings.model import Settings
 

@@ -9,11 +9,9 @@ import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
-from pwgrid.registry import spool_files
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_record_writer import SessionRecordWriter
-from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.session_updates import SessionEnd, SessionRecordWriter, SessionUpdate, write_spool_file
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.leases import End, Lease
@@ -180,7 +178,7 @@ class RegistrySync:
             unwritten = self._writer.unwritten()
             log.warning("stopped_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))
             try:
-                spool_files.write(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
+                write_spool_file(boot.runtime, boot.browser_type, boot.worker_id, unwritten)
             except OSError as problem:
                 log.error("session_updates_lost", sessions=len(unwritten), error=str(problem))
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Playwright
 
-from pwgrid.registry.session_update import SessionUpdate
-from pwgrid.registry.spool_files import write
+from pwgrid.registry.session_updates import SessionUpdate, write_spool_file
 from tests.support import disk
 from tests.support.disk import fill
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
@@ -91,7 +90,7 @@ def test_what_finds_no_room_gives_back_what_it_took(small_disk: Path) -> None:
     entries = [SessionUpdate(f"{number:016x}") for number in range(10_000)]
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
-            write(small_disk, "chromium", "0000000a", entries)
+            write_spool_file(small_disk, "chromium", "0000000a", entries)
         assert list((small_disk / "unwritten").iterdir()) == []
         (small_disk / "unwritten").rmdir()
         assert os.statvfs(small_disk).f_bfree == before

@@ -10,9 +10,8 @@ from structlog.testing import capture_logs
 
 from pwgrid.proxy import reap_dead_workers
 from pwgrid.proxy.reap_dead_workers import DeadWorkers
-from pwgrid.registry import spool_files
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate, SpoolFile, write_spool_file
 from pwgrid.settings.model import Settings
 from tests.lua.test_registry import WORKER, select
 from tests.support.redis import RedisServer
@@ -31,7 +30,7 @@ async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
 def left_by_the_worker(runtime: Path) -> None:
     end = SessionEnd("completed", "client disconnected", AT, 7, 9)
     updates = [SessionUpdate("s1", AT, "c:1", end), SessionUpdate("local", AT, "c:2", end)]
-    spool_files.write(runtime, "chromium", "aabbccdd", updates)
+    write_spool_file(runtime, "chromium", "aabbccdd", updates)
 
 
 async def test_what_a_worker_left_is_written_before_the_worker_is_removed(registry: Registry, tmp_path: Path) -> None:
@@ -67,10 +66,10 @@ async def test_a_file_that_cannot_be_removed_ends_nothing(
     dead = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
     with monkeypatch.context() as patch:
 
-        def read_only(_file: spool_files.SpoolFile) -> None:
+        def read_only(_file: SpoolFile) -> None:
             raise OSError(errno.EROFS, "Read-only file system")
 
-        patch.setattr(spool_files.SpoolFile, "remove", read_only)
+        patch.setattr(SpoolFile, "remove", read_only)
         await dead.clear()
     assert cleared == []
     await dead.clear()
@@ -118,7 +117,7 @@ async def test_what_redis_refuses_of_a_worker_that_left_a_file_keeps_no_other_on
 ) -> None:
     await registry.register(WORKER)
     await registry.client.call("SET", "sessions:live:chromium:00000000", "of another program")
-    spool_files.write(tmp_path, "chromium", "00000000", [SessionUpdate("s1", AT, "c:1")])
+    write_spool_file(tmp_path, "chromium", "00000000", [SessionUpdate("s1", AT, "c:1")])
     cleared: list[bool] = []
     clearing = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
     clearing.lost[WORKER.worker_id] = ("chromium", "memory limit")

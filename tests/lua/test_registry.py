@@ -13,7 +13,7 @@ from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
 from pwgrid.settings.model import Settings
 from tests.support.redis import RedisServer
 

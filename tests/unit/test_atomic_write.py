@@ -16,7 +16,7 @@ from pwgrid.cli.install import make_and_remove
 from pwgrid.cli.install.install_steps import TextFile
 from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.registry import spool_files as kept
+from pwgrid.registry.session_updates import write_spool_file
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
@@ -33,7 +33,7 @@ def child_file(directory: Path, word: str) -> None:
 
 
 def spool_file(directory: Path, word: str) -> None:
-    kept.write(directory, "firefox" if word == "second" else "chromium", "0000000a", ())
+    write_spool_file(directory, "firefox" if word == "second" else "chromium", "0000000a", ())
 
 
 def trials(directory: Path, word: str) -> None:

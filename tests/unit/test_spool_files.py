@@ -5,17 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.registry.session_update import SessionEnd, SessionUpdate
-from pwgrid.registry.spool_files import read_all, write
+from pwgrid.registry.session_updates import SessionEnd, SessionUpdate, read_spool_files, write_spool_file
 
 END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)
-UPDATES = (SessionUpdate("a", 1.0, "client", END, {"token": "ci"}), SessionUpdate("b"))
+UPDATES = (
+    SessionUpdate("a", 1.0, "client", END, {"token": "ci"}),
+    SessionUpdate("b"),
+    SessionUpdate("c", 1.0, told={"token": "ci"}),
+)
 
 
 def test_what_is_left_is_found_until_it_is_removed(tmp_path: Path) -> None:
-    write(tmp_path, "chromium", "0000000a", UPDATES)
-    write(tmp_path, "firefox", "0000000b", ())
-    first, second = read_all(tmp_path)
+    write_spool_file(tmp_path, "chromium", "0000000a", UPDATES)
+    write_spool_file(tmp_path, "firefox", "0000000b", ())
+    first, second = read_spool_files(tmp_path)
     assert (first.browser_type, first.worker_id, first.updates) == ("chromium", "0000000a", UPDATES)
     assert (second.browser_type, second.worker_id, second.updates) == ("firefox", "0000000b", ())
     for spooled in (first, second):
@@ -25,22 +28,22 @@ def test_what_is_left_is_found_until_it_is_removed(tmp_path: Path) -> None:
 
 
 def test_in_a_grid_that_nobody_has_left_nothing_is_found(tmp_path: Path) -> None:
-    assert list(read_all(tmp_path)) == []
+    assert list(read_spool_files(tmp_path)) == []
 
 
 def test_what_is_not_finished_is_not_found(tmp_path: Path) -> None:
-    write(tmp_path, "chromium", "0000000a", UPDATES)
-    (found,) = read_all(tmp_path)
+    write_spool_file(tmp_path, "chromium", "0000000a", UPDATES)
+    (found,) = read_spool_files(tmp_path)
     found.path.rename(found.path.with_name(f".{found.path.name}.x1y2z3"))
-    assert list(read_all(tmp_path)) == []
+    assert list(read_spool_files(tmp_path)) == []
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"browserType": "opera", "workerId": "a", "entries": []}'])
 def test_a_file_that_is_none_of_ours_holds_up_no_other(tmp_path: Path, content: str) -> None:
-    write(tmp_path, "chromium", "0000000b", UPDATES)
+    write_spool_file(tmp_path, "chromium", "0000000b", UPDATES)
     stray = tmp_path / "unwritten" / "0000000a.json"
     stray.write_text(content)
-    (found,) = read_all(tmp_path)
+    (found,) = read_spool_files(tmp_path)
     assert found.worker_id == "0000000b"
     assert not stray.exists()
 
@@ -48,17 +51,17 @@ def test_a_file_that_is_none_of_ours_holds_up_no_other(tmp_path: Path, content: 
 def test_where_there_is_no_room_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "unwritten").write_text("in the way")
     with pytest.raises(OSError):
-        write(tmp_path, "chromium", "0000000a", UPDATES)
+        write_spool_file(tmp_path, "chromium", "0000000a", UPDATES)
 
 
 def test_a_file_that_cannot_be_read_for_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "chromium", "0000000a", UPDATES)
+    write_spool_file(tmp_path, "chromium", "0000000a", UPDATES)
     with monkeypatch.context() as patch:
 
         def no_descriptor(path: Path) -> bytes:
             raise OSError(errno.EMFILE, "Too many open files", str(path))
 
         patch.setattr(Path, "read_bytes", no_descriptor)
-        assert list(read_all(tmp_path)) == []
-    (found,) = read_all(tmp_path)
+        assert list(read_spool_files(tmp_path)) == []
+    (found,) = read_spool_files(tmp_path)
     assert found.updates == UPDATES

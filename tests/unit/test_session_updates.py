@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
-from pwgrid.registry import session_record_writer
-from pwgrid.registry.session_record_writer import SessionRecordWriter
-from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry import session_updates
+from pwgrid.registry.session_updates import SessionEnd, SessionRecordWriter, SessionUpdate
 
 
 class Registry:
@@ -103,7 +102,7 @@ async def test_an_end_stays_an_end_whatever_is_said_later() -> None:
 
 
 async def test_of_too_many_the_oldest_that_only_run_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_record_writer, "MAX_UNWRITTEN", 3)
+    monkeypatch.setattr(session_updates, "MAX_UNWRITTEN", 3)
     registry = Registry()
     writer = SessionRecordWriter(registry.write)
     await away(writer, registry, ended("a"), runs("b"), runs("c"), ended("d"), ended("e"), ended("c"))
@@ -115,7 +114,7 @@ async def test_of_too_many_the_oldest_that_only_run_go_first(monkeypatch: pytest
 async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_record_writer, "MAX_UNWRITTEN", 2)
+    monkeypatch.setattr(session_updates, "MAX_UNWRITTEN", 2)
     registry = Registry()
     writer = SessionRecordWriter(registry.write)
     told: list[str] = []
@@ -235,11 +234,6 @@ async def test_what_is_under_way_is_not_written_yet() -> None:
     registry.answers.set()
     assert await writer.flush()
     assert writer.unwritten() == []
-
-
-def test_an_update_is_the_same_after_a_file() -> None:
-    for update in (runs("a"), ended("b"), SessionUpdate("c", told={"token": "ci"})):
-        assert SessionUpdate.read(update.as_json()) == update
 
 
 def test_an_end_is_of_the_same_client_as_the_start() -> None:
