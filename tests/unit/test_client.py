@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.client import GridError, GridRefusal, borrow
-from pwgrid.client.http import Server
+from pwgrid.client import GridError, GridRefusal, Server, borrow
 
 LENT = {
     "browserId": "aa-bb",
@@ -200,7 +199,7 @@ async def test_who_gives_up_waiting_keeps_no_lease(hub: Hub) -> None:
 async def test_a_lease_that_comes_as_its_borrower_gives_up_is_returned(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pwgrid.client.http import Call
+    from pwgrid.client import Call
 
     monkeypatch.setattr(Call, "cancel", lambda _call: None)  # the answer had come already
     task, lent = await one_in_line(hub)

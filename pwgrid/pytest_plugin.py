@@ -1,5 +1,9 @@
-"""The hooks that pytest calls: the option --pwgrid, the fixtures, the header of the report."""
+"""The pytest plugin: pytest-playwright takes its browsers from a grid. Without an endpoint it does nothing.
 
+pytest loads it by its entry point; nothing else of pwgrid imports it, or needs pytest.
+"""
+
+import inspect
 import os
 from typing import Final
 from urllib.parse import urlsplit
@@ -19,10 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the fixtures. So late that they replace those of pytest-playwright, but none of a conftest.py."""
+    """Registers the fixture. So late that it replaces that of pytest-playwright, but none of a conftest.py."""
     if url := endpoint(config):
-        from pwgrid.client.http import Server
-        from pwgrid.pytest_plugin import fixtures
+        from pwgrid.client import Server
 
         try:
             Server.at(url)
@@ -30,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
             where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
             shown = url.partition("?")[0]  # behind that there may be a token
             raise pytest.UsageError(f"{where}: {shown!r} is no URL of a grid: use ws://host:8080") from None
-        config.pluginmanager.register(fixtures, "pwgrid-fixtures")
+        config.pluginmanager.register(Fixtures(), "pwgrid-fixtures")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -45,3 +48,16 @@ def endpoint(config: pytest.Config) -> str:
     """The grid's URL, from --pwgrid or else the environment; empty when the tests use none."""
     given: str | None = config.getoption("--pwgrid")
     return os.environ.get(ENDPOINT_VARIABLE, "") if given is None else given
+
+
+class Fixtures:
+    """Registered only where there is an endpoint."""
+
+    @pytest.fixture(scope="session")
+    def connect_options(self, pytestconfig: pytest.Config) -> dict[str, str]:
+        """The arguments of Playwright's `connect()`. Its first parameter is `endpoint`, in older versions
+        `ws_endpoint`."""
+        from playwright.sync_api import BrowserType
+
+        first = list(inspect.signature(BrowserType.connect).parameters)[1]
+        return {first: endpoint(pytestconfig)}
