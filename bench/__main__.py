@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from bench.harness import Bench, MachineMeter, Options, Outcome, progress, report
-from pwgrid.master.fork import become_subreaper
+from pwgrid.master.child import become_subreaper
 from pwgrid.runtime.browser_process_tree import reap_orphans
 
 NAMES = (

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pwgrid.master.memory.memory_readings import (
+from pwgrid.master.memory_readings import (
     BROWSER_MIB,
     CGROUPS,
     MEMBERSHIP,

@@ -18,12 +18,11 @@ from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.welcome import is_by_hand
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing, GridError
+from pwgrid.master.adoption import find_leftovers, registry_of
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.listener import inherited_listeners, open_listener
 from pwgrid.master.main import Master
-from pwgrid.master.proxy.listener import inherited_listeners, open_listener
-from pwgrid.master.restart.child_file_writer import registry_of
-from pwgrid.master.restart.children_to_adopt import find_leftovers
-from pwgrid.master.restart.reexec import KeptOpen, kept_open
+from pwgrid.master.start_new_version import KeptOpen, kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit

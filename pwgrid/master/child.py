@@ -1,25 +1,39 @@
-"""One process that this master or an earlier one forked: signals it, and learns how it ends. Restarts nothing."""
+"""The master's child processes: forks or adopts them, signals them, learns how they end, and keeps services running."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
+import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from pathlib import Path
+from typing import Final, NoReturn
 
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.common.types import ChildKind
+from pwgrid.master.policy.backoff import Backoff, BackoffPolicy
+from pwgrid.master.signal_queue import HANDLED
+from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_identity import KILL_S, create_time
 
 log = structlog.get_logger()
 
 TERM_GRACE_S: Final = 3.0
+EXIT_SOFTWARE: Final = 70
+EXIT_CANNOT_EXECUTE: Final = 127
+_PR_SET_CHILD_SUBREAPER: Final = 36
+# These reach every process of a terminal's group or session; only the master may act on them.
+_IGNORED: Final = (signal.SIGINT, signal.SIGHUP)
+RESTARTS: Final = BackoffPolicy(first_s=0.1, cap_s=5.0, healthy_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +84,7 @@ class Child:
         self._term = loop.timer(lambda: self.send(signal.SIGTERM))
         self._kill = loop.timer(self._kill_now)
         self._leave = loop.timer(self._leave_now)
-        self._on_exit: Callable[[Exit], None] = _do_nothing
+        self._on_exit: Callable[[Exit], None] = lambda _ended: None
         self._was_killed = False
         self.has_ended = pidfd < 0
 
@@ -150,4 +164,209 @@ class Child:
         return Exit(os.waitstatus_to_exitcode(status), was_killed=self._was_killed)
 
 
-def _do_nothing(_ended: Exit) -> None: ...
+def become_subreaper() -> None:
+    """Become the parent of all descendants whose own parents end, instead of init. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def fork_role(loop: Loop, run: Callable[[], int], keep: Iterable[int]) -> Child:
+    """Fork a child that exits with what `run` returns, and keeps only descriptors 0 to 2 and `keep`.
+
+    Raises OSError when no process or descriptor is free.
+    """
+    master = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _be_child(master, run, set(keep) | {0, 1, 2})
+    finally:
+        # Only the parent gets here. Signals that came meanwhile reach its handlers now.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    pidfd = -1
+    try:
+        pidfd = os.pidfd_open(pid)
+        child = Child(loop, pid, pidfd)
+        _ = child.create_time  # it reads files: now, while a failure can still be undone
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if pidfd >= 0:
+            os.close(pidfd)
+        raise
+    return child
+
+
+def fork_linked(
+    loop: Loop, run: Callable[[socket.socket], int], keep: Iterable[socket.socket]
+) -> tuple[Child, socket.socket]:
+    """Fork a child with a control link: `run` gets the child's side of it, the caller the master's. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            return fork_role(loop, lambda: run(theirs), [each.fileno() for each in (theirs, *keep)]), ours
+        except OSError:
+            ours.close()
+            raise
+
+
+def fork_command(loop: Loop, argv: Sequence[str], directory: Path, output: Path) -> Child:
+    """Fork a child that executes `argv` in `directory` and appends its output to the file `output`. Raises OSError."""
+
+    def execute() -> int:
+        sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        os.close(sink)
+        os.chdir(directory)
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ, *_IGNORED):
+            signal.signal(signum, signal.SIG_DFL)  # Python had some of them ignored, and exec would keep that
+        try:
+            os.execv(argv[0], list(argv))
+        except OSError as error:
+            sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        return EXIT_CANNOT_EXECUTE
+
+    return fork_role(loop, execute, ())
+
+
+def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:
+    """All that the child does. It ends by _exit only, so that none of the master's own code runs in it."""
+    code = EXIT_SOFTWARE
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for signum in HANDLED:
+            signal.signal(signum, signal.SIG_IGN if signum in _IGNORED else signal.SIG_DFL)
+        _close_all_but(keep)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        if os.getppid() == master:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            code = run()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:  # nothing is above this in the child: the log alone can tell of it
+        log.exception("child_crashed")
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    """The calling frames still refer to the objects that own these descriptors, so none is closed a second time."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in keep:
+            os.closerange(fd, fd + 1)  # without an error for the one that listed the directory
+
+
+def open_child(loop: Loop, state: ChildState) -> Child | None:
+    """A process that another master forked, as a Child; None when it has ended since its file was read."""
+    try:
+        pidfd = os.pidfd_open(state.pid)
+    except ProcessLookupError:
+        return None
+    if state.process is None:  # checked after the pidfd is open, so that it cannot mean another process
+        os.close(pidfd)
+        return None
+    return Child(loop, state.pid, pidfd, state.started_at)
+
+
+class RestartedChild:
+    """Keeps one service, the proxy or the embedded Redis, running from `start` to `stop_by`: restarts it when it ends,
+    at first without a delay. Subclasses define `_fork` and `_on_exit`."""
+
+    def __init__(self, kind: ChildKind, loop: Loop) -> None:
+        self._kind = kind
+        self._loop = loop
+        self._child: Child | None = None
+        self._backoff = Backoff(RESTARTS)
+        self._is_wanted = False
+        self._started_at = 0.0
+        self._restart = loop.timer(self._start)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's pid; None between its death and the restart."""
+        return self._child.pid if self._child else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it ended last; None while it never has."""
+        return self._backoff.reason
+
+    def start(self) -> None:
+        """Keep it running from now on. Idempotent."""
+        if not self._is_wanted:
+            self._is_wanted = True
+            self._start()
+
+    def adopt(self, state: ChildState) -> bool:
+        """Take over a child that another master forked; False when it has ended since."""
+        child = open_child(self._loop, state)
+        if child is None:
+            return False
+        self._is_wanted = True
+        self._watch(child)
+        log.info("service_adopted", service=self._kind, pid=child.pid)
+        return True
+
+    def stop_by(self, term_at: float, kill_at: float) -> None:
+        """Restart it no more; SIGTERM and SIGKILL it at these monotonic times if it has not ended before."""
+        self._is_wanted = False
+        self._restart.cancel()
+        if self._child is not None:
+            self._child.end_by(term_at, kill_at)
+
+    def kill(self) -> None:
+        """SIGKILL it at once, and restart it no more."""
+        now = self._loop.now()
+        self.stop_by(now, now)
+
+    def _fork(self) -> Child:
+        """Raises OSError."""
+        raise NotImplementedError
+
+    def _on_exit(self, pid: int, ended: Exit) -> str:
+        """Clean up after it; returns the sentence that says how it ended."""
+        raise NotImplementedError
+
+    def _start(self) -> None:
+        now = self._loop.now()
+        try:
+            child = self._fork()
+        except OSError as error:
+            reason = f"cannot fork: {error.strerror or error}"
+            retry_s = self._restart_later(now, reason, started_at=now)
+            log.error("service_not_started", service=self._kind, reason=reason, retry_s=retry_s)
+            return
+        self._watch(child)
+        log.info("service_started", service=self._kind, pid=child.pid)
+
+    def _watch(self, child: Child) -> None:
+        self._child, self._started_at = child, self._loop.now()
+        child.watch(lambda ended: self._ended(child.pid, ended))
+
+    def _ended(self, pid: int, ended: Exit) -> None:
+        self._child = None
+        reason = self._on_exit(pid, ended)
+        if not self._is_wanted:
+            log.info("service_stopped", service=self._kind, pid=pid, exit=str(ended))
+            return
+        now = self._loop.now()
+        retry_s = self._restart_later(now, reason, self._started_at)
+        log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=retry_s)
+
+    def _restart_later(self, now: float, reason: str, started_at: float) -> float:
+        """Returns in how many seconds."""
+        self._backoff = self._backoff.died(now, reason, started_at, served_s=now - started_at)
+        self._restart.arm(self._backoff.not_before)
+        return self._backoff.retry_s(now)

@@ -6,16 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pwgrid.master.adoption import Leftovers
 from pwgrid.master.policy.worker_state_machine import Times
-from pwgrid.master.restart.children_to_adopt import Leftovers
-from pwgrid.master.restart.reexec import KeptOpen
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
+
+if TYPE_CHECKING:
+    from pwgrid.master.start_new_version import KeptOpen
 
 
 @dataclass(slots=True)

@@ -9,10 +9,8 @@ from typing import Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.child import Child, Exit
-from pwgrid.master.fork import fork_command
-from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restarted_child import RestartedChild
+from pwgrid.master.adoption import ChildFileWriter
+from pwgrid.master.child import Child, Exit, RestartedChild, fork_command
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_files import ChildState
 

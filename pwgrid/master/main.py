@@ -18,21 +18,19 @@ from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
+from pwgrid.master.adoption import ChildFileWriter, Leftovers
+from pwgrid.master.child import become_subreaper
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
-from pwgrid.master.fork import become_subreaper
-from pwgrid.master.memory.meter import MemoryMeter
+from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, next_start, plan
 from pwgrid.master.policy.worker_state_machine import Purpose
-from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.children_to_adopt import Leftovers
-from pwgrid.master.restart.reexec import KeptOpen, execute
-from pwgrid.master.restart.reload import Reload
-from pwgrid.master.restart.start_new_version import VersionChange
+from pwgrid.master.proxies import Proxies
+from pwgrid.master.reload import Reload
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
+from pwgrid.master.start_new_version import KeptOpen, VersionChange, execute
 from pwgrid.master.status import Reporter
 from pwgrid.master.stop_report import StopReport
 from pwgrid.master.when_ready import StartReport
@@ -299,7 +297,7 @@ class Master:
     # After another master, and before the next one
 
     def _adopt(self, leftovers: Leftovers) -> None:
-        """Adopt what another master left. What cannot be used was ended already (restart/children_to_adopt.py)."""
+        """Adopt what another master left. What cannot be used was ended already (adoption.py)."""
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)

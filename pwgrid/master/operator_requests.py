@@ -16,9 +16,9 @@ from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.worker_state_machine import Purpose
-from pwgrid.master.restart.reload import Reload
-from pwgrid.master.restart.start_new_version import VersionChange
+from pwgrid.master.reload import Reload
 from pwgrid.master.shutdown_order import Shutdown
+from pwgrid.master.start_new_version import VersionChange
 from pwgrid.master.status import Reporter
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.one_worker import ManagedWorker

@@ -16,9 +16,9 @@ from pwgrid.common.redis_url import shown
 from pwgrid.common.worker_lifecycle import NOT_ENDED
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
-from pwgrid.master.memory.meter import MemoryMeter
+from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.policy.validate_reports import SAID
-from pwgrid.master.proxy.proxies import Proxies
+from pwgrid.master.proxies import Proxies
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.when_ready import StartReport
 from pwgrid.master.workers.all_workers import Workers

@@ -9,7 +9,7 @@ import structlog
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.proxy.proxies import ProxyChild
+from pwgrid.master.proxies import ProxyChild
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
 

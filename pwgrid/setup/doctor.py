@@ -19,8 +19,8 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.common import trace_export
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_url import shown
-from pwgrid.master.memory.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
-from pwgrid.master.proxy.listener import why_no_listening
+from pwgrid.master.listener import why_no_listening
+from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir, temporary_dir

@@ -17,10 +17,9 @@ import psutil
 import pytest
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.restart import children_to_adopt
-from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.children_to_adopt import find_leftovers
-from pwgrid.master.restart.reexec import KeptOpen
+from pwgrid.master import adoption
+from pwgrid.master.adoption import ChildFileWriter, find_leftovers
+from pwgrid.master.start_new_version import KeptOpen
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import kill_below
@@ -111,7 +110,7 @@ for pid in sys.argv[1:]:
 def test_children_of_another_redis_are_asked_to_end_all_at_once(
     runtime: RuntimeDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children_to_adopt, "END_S", 2.0)
+    monkeypatch.setattr(adoption, "END_S", 2.0)
     deaf = [subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) for _ in range(4)]
     others = [str(each.pid) for each in deaf[1:]]
     last = subprocess.Popen([sys.executable, "-c", ENDS_OTHERS, *others], stdout=subprocess.PIPE)

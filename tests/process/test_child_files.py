@@ -10,8 +10,8 @@ import structlog
 
 from pwgrid.common import log
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.master.adoption import AGAIN_S, ChildFileWriter
 from pwgrid.master.child import Child
-from pwgrid.master.restart.child_file_writer import AGAIN_S, ChildFileWriter
 from pwgrid.runtime.child_files import RETIRING, read_states
 from pwgrid.runtime.directory import RuntimeDir
 from tests.support.disk import nothing_can_be_written

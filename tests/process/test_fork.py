@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import child
-from pwgrid.master.fork import fork_role
+from pwgrid.master.child import fork_role
 
 
 def test_a_child_of_which_nothing_can_be_read_for_want_of_a_descriptor_is_undone(

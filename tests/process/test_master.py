@@ -562,7 +562,7 @@ def test_a_second_master_on_the_same_port_is_told_the_pid_of_the_first() -> None
         grid.expect("ready")
         port = grid.expect("listening")["port"]
         script = (
-            "import sys; from pwgrid.master.proxy.listener import open_listener\n"
+            "import sys; from pwgrid.master.listener import open_listener\n"
             "open_listener('127.0.0.1', int(sys.argv[1]), runtime_dir=sys.argv[2])"
         )
         refused = subprocess.run(

@@ -14,13 +14,13 @@ import pytest
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master import restarted_child
+from pwgrid.master import child
+from pwgrid.master.adoption import ChildFileWriter
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import BackoffPolicy
-from pwgrid.master.proxy.listener import open_listener
-from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.start_new_version import VersionChange
+from pwgrid.master.proxies import Proxies
+from pwgrid.master.start_new_version import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
 from tests.support.master_config import master_config
@@ -85,7 +85,7 @@ def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
 
 @pytest.fixture
 def proxies(loop: Loop, config: MasterConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxies]:
-    monkeypatch.setattr(restarted_child, "POLICY", NEVER_AGAIN)
+    monkeypatch.setattr(child, "RESTARTS", NEVER_AGAIN)
     proxies = Proxies(loop, config, ChildFileWriter(loop, config), lambda _name, _data: None)
     yield proxies
     proxies.kill()

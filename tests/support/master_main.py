@@ -29,9 +29,9 @@ from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child
+from pwgrid.master.listener import open_listener
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
-from pwgrid.master.proxy.listener import open_listener
 from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.proxy.roster import Roster

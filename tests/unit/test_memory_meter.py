@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.memory import meter as memory
-from pwgrid.master.memory.meter import MemoryMeter
+from pwgrid.master import memory_meter as memory
+from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.runtime.browser_process_tree import Table, Tree, process_table
 from pwgrid.settings.model import Settings

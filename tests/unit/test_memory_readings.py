@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pwgrid.master.memory.memory_readings import (
+from pwgrid.master.memory_readings import (
     MIB,
     available_mib,
     cgroup_problem,

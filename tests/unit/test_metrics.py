@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pwgrid import __version__
 from pwgrid.common.histogram import Histogram
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
-from pwgrid.master.policy import end_reason_classes
-from pwgrid.master.workers.event_counts import EventCounts
+from pwgrid.master.policy import event_counts
+from pwgrid.master.policy.event_counts import EventCounts
 from pwgrid.proxy.api import metrics
 from pwgrid.proxy.api.metrics import Requests, Scrape, exposition
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Waited
@@ -179,10 +179,8 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_workers", *CHROMIUM, "draining"): 1,
         ("pwgrid_drain_timeouts_total", *CHROMIUM): 8,
         ("pwgrid_worker_starts_total", *CHROMIUM): 4,
-        **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in end_reason_classes.RECYCLES.values()},
-        **{
-            ("pwgrid_worker_deaths_total", *CHROMIUM, each, "none"): 0 for each in (*end_reason_classes.DEATHS, "other")
-        },
+        **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in event_counts.RECYCLES.values()},
+        **{("pwgrid_worker_deaths_total", *CHROMIUM, each, "none"): 0 for each in (*event_counts.DEATHS, "other")},
         ("pwgrid_worker_recycles_total", *CHROMIUM, "lifetime"): 2,
         ("pwgrid_worker_recycles_total", *CHROMIUM, "memory"): 1,
         ("pwgrid_worker_deaths_total", *CHROMIUM, "browser server ended", "SIGKILL"): 1,
@@ -325,7 +323,7 @@ def test_the_page_is_made_from_the_table() -> None:
     ],
 )
 def test_what_befell_a_worker_is_one_of_a_closed_set(reason: str, found: tuple[str, str]) -> None:
-    assert end_reason_classes.death_class(reason) == found
+    assert event_counts.death_class(reason) == found
 
 
 @pytest.mark.parametrize(
@@ -347,4 +345,4 @@ def test_what_befell_a_worker_is_one_of_a_closed_set(reason: str, found: tuple[s
     ],
 )
 def test_why_a_worker_is_replaced_is_one_of_a_closed_set(reason: str, found: str | None) -> None:
-    assert end_reason_classes.recycle_class(reason) == found
+    assert event_counts.recycle_class(reason) == found

@@ -9,7 +9,7 @@ import pytest
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
-from pwgrid.master.restart.reload import Reload
+from pwgrid.master.reload import Reload
 
 
 def marked(settings: str, code: str, recycle: str | None, status: WorkerStatus = WorkerStatus.AVAILABLE) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pwgrid.master.policy.recycle_reasons import (
+from pwgrid.master.policy.memory_limits import (
     Footprint,
     RecycleLimits,
     expires_at,

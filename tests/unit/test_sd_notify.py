@@ -10,8 +10,8 @@ import pytest
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
-from pwgrid.master.proxy import listener as listener_module
-from pwgrid.master.proxy.listener import inherited_listeners
+from pwgrid.master import listener as listener_module
+from pwgrid.master.listener import inherited_listeners
 from pwgrid.settings.model import Settings
 
 
@@ -85,7 +85,7 @@ def test_the_manager_says_how_long_silence_may_last(
 
 def pass_as_first(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:
     """As systemd would, but on the number that the socket has here."""
-    monkeypatch.setattr("pwgrid.master.proxy.listener._FIRST_SYSTEMD_FD", sock.detach())
+    monkeypatch.setattr("pwgrid.master.listener._FIRST_SYSTEMD_FD", sock.detach())
     monkeypatch.setenv("LISTEN_FDS", "1")
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
 

@@ -23,7 +23,7 @@ from pwgrid.cli.run_defaults import NEVER, as_environment, usable_cores
 from pwgrid.common.errors import GridError
 from pwgrid.common.plural import counted
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.master.memory.memory_readings import MIB, available_mib, memory_bytes
+from pwgrid.master.memory_readings import MIB, available_mib, memory_bytes
 from pwgrid.settings.model import Settings
 
 TOGETHER: Final = 3

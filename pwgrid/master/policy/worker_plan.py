@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
-from pwgrid.master.policy.end_reason_classes import recycle_class
+from pwgrid.master.policy.event_counts import recycle_class
 
 SHORT_OF_MEMORY: Final = "the host is short of memory"
 

@@ -19,13 +19,13 @@ from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WARM, WorkerEvent, Wo
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
+from pwgrid.master.adoption import ChildFileWriter
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.worker_plan import PlannedWorker
 from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose
-from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.proxies import Proxies
 from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
 from pwgrid.master.workers.one_worker import (
     ManagedWorker,

@@ -15,13 +15,11 @@ from pwgrid.common.selectors_loop import Loop, Timer
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WARM
 from pwgrid.control.master_side import MasterSide
-from pwgrid.master.child import Child
+from pwgrid.master.child import Child, fork_linked, open_child
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.fork import fork_linked
-from pwgrid.master.policy.recycle_reasons import Footprint
+from pwgrid.master.policy.memory_limits import Footprint
 from pwgrid.master.policy.worker_plan import PlannedWorker
 from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
-from pwgrid.master.restart.children_to_adopt import open_child
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState

@@ -12,9 +12,9 @@ import structlog
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff
+from pwgrid.master.policy.event_counts import EventCounts
 from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, SessionRate, expected_rate, sessions_to_come, spares
 from pwgrid.master.policy.worker_plan import PoolTarget
-from pwgrid.master.workers.event_counts import EventCounts
 from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.settings.pools import PoolSettings
 

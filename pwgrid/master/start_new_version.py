@@ -1,28 +1,33 @@
-"""Takes new code into a running grid: a child tries it, the master executes itself, then the proxy and the workers are
-replaced, one after the other."""
+"""Takes new code into a running grid: a child tries it, the master executes itself anew with its pid, children and
+sockets, then the proxy and the workers are replaced, one after the other."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
+import orjson
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
-from pwgrid.master.child import Child, Exit
+from pwgrid.master.child import Child, Exit, fork_command
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.fork import fork_command
-from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.restart.reload import UPGRADE, Reload
+from pwgrid.master.proxies import Proxies
+from pwgrid.master.reload import UPGRADE, Reload
+from pwgrid.master.signal_queue import HANDLED, SignalQueue
 from pwgrid.master.workers.all_workers import Workers
 
 log = structlog.get_logger()
 
+VARIABLE: Final = "PWGRID_KEPT_OPEN"
 CHECK_S: Final = 30.0
 _REASON_CHARACTERS: Final = 2000
 
@@ -118,3 +123,63 @@ class VersionChange:
         except OSError:
             said = ""
         return said or f"it ended with {ended}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOpen:
+    """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
+    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools. `is_nohup`: SIGHUP was
+    ignored when the grid was started, which nobody can see any more once it is handled.
+
+    Another version reads it: it may know fewer fields, or more, which have defaults therefore."""
+
+    listeners: tuple[int, ...]
+    lock: int
+    control: int
+    ipc: dict[str, int]
+    lifeline: int | None
+    pools: dict[str, int]
+    port: int
+    started_at: float
+    is_nohup: bool = False
+
+    def fds(self) -> list[int]:
+        lifeline = [] if self.lifeline is None else [self.lifeline]
+        return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]
+
+
+def execute(argv: list[str], kept: KeptOpen, signals: SignalQueue) -> NoReturn:
+    """Become the new code, with the descriptors in `kept` open, and the signals that nobody has acted on yet pending.
+    Raises OSError, with nothing changed."""
+    memory = os.memfd_create("pwgrid-kept-open", 0)
+    fds = [memory, *kept.fds()]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # the new code unblocks them once it has handlers
+    try:
+        os.write(memory, orjson.dumps(asdict(kept)))
+        for signum in signals.read():
+            os.kill(os.getpid(), signum)  # the queue ends with this code; what is blocked outlives it
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(argv[0], argv, {**os.environ, VARIABLE: str(memory)})
+    finally:  # only after a failure
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        os.close(memory)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def kept_open() -> KeptOpen | None:
+    """What this process kept over its re-execution; None if it was started anew. Works only once."""
+    written = os.environ.pop(VARIABLE, None)
+    if written is None:
+        return None
+    with os.fdopen(int(written), "rb") as memory:
+        memory.seek(0)
+        content = orjson.loads(memory.read())
+    known = {each.name: content[each.name] for each in fields(KeptOpen) if each.name in content}
+    kept = KeptOpen(**{**known, "listeners": tuple(content["listeners"])})
+    for fd in kept.fds():
+        os.set_inheritable(fd, False)
+    return kept

@@ -11,15 +11,16 @@ import structlog
 
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WITH_BROWSER
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.memory.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
-from pwgrid.master.policy.host_guard import HostGuard, room_for
-from pwgrid.master.policy.recycle_reasons import (
+from pwgrid.master.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
+from pwgrid.master.policy.memory_limits import (
     MEMORY_LIMIT,
+    HostGuard,
     RecycleLimits,
     expires_at,
     over_hard,
     recycle_reason,
     renewed_after,
+    room_for,
 )
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.one_worker import ManagedWorker

@@ -15,13 +15,10 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
-from pwgrid.master.child import Child, Exit
+from pwgrid.master.adoption import ChildFileWriter, Leftovers
+from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.fork import fork_linked
 from pwgrid.master.policy import validate_reports
-from pwgrid.master.restart.child_file_writer import ChildFileWriter
-from pwgrid.master.restart.children_to_adopt import Leftovers
-from pwgrid.master.restarted_child import RestartedChild
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import RETIRING, ChildState
 

@@ -12,10 +12,10 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
+from pwgrid.master.adoption import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import Change, compare
-from pwgrid.master.proxy.proxies import Proxies
-from pwgrid.master.restart.child_file_writer import ChildFileWriter
+from pwgrid.master.proxies import Proxies
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.child_files import ChildState

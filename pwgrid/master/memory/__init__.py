@@ -1,1 +1,0 @@
-"""Measures the memory of workers and the host, and acts on it."""

@@ -1,1 +1,0 @@
-"""The proxy as a child of the master, its listening sockets, and its replacement."""

@@ -1,1 +1,0 @@
-"""Adoption of an earlier master's children, reloads, and version changes."""
