@@ -16,8 +16,7 @@ from pwgrid.common.errors import Refused, RegistryUnavailable
 from pwgrid.proxy.ask_master import AskMaster, MasterGone
 from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.dashboard import feed as module
-from pwgrid.proxy.dashboard.feed import Feed, Page
-from pwgrid.proxy.dashboard.sessions import ShownSessions
+from pwgrid.proxy.dashboard.feed import Feed, Page, ShownSessions
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.registry.records import Activity, SessionRecord

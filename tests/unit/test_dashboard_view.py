@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.dashboard.history import History
-from pwgrid.proxy.dashboard.recent_events import KEPT, RecentEvents
+from pwgrid.proxy.dashboard.feed import MOST_EVENTS, MOST_SAMPLES, Recent, RecentEvents, Sample
 from pwgrid.proxy.policy.dashboard_view import Sources, changes, view
 from pwgrid.proxy.policy.fair_line import Waiting
 from pwgrid.proxy.policy.grid_events import Event, happened, session_end
@@ -181,16 +180,22 @@ def test_only_ends_that_their_clients_did_not_cause_are_events() -> None:
 
 def test_events_are_numbered_and_bounded() -> None:
     events = RecentEvents(now=lambda: 5.0)
-    for _ in range(KEPT + 7):
+    for _ in range(MOST_EVENTS + 7):
         events.refused("connect", 1, 503, "no slot")
-    assert len(events.since(0)) == KEPT
-    assert events.since(KEPT + 6) == [
-        {"n": KEPT + 7, "at": 5.0, "kind": "refusal", "level": "warning", "text": "a client was refused (503): no slot"}
+    assert len(events.since(0)) == MOST_EVENTS
+    assert events.since(MOST_EVENTS + 6) == [
+        {
+            "n": MOST_EVENTS + 7,
+            "at": 5.0,
+            "kind": "refusal",
+            "level": "warning",
+            "text": "a client was refused (503): no slot",
+        }
     ]
 
 
 def test_the_history_holds_an_hour() -> None:
-    history = History()
+    history = Recent[Sample](MOST_SAMPLES)
     for number in range(400):
         history.add((float(number), 0, 0, 0, 0, 0.0, None))
     assert len(history.since(0)) == 360

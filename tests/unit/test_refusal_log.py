@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.proxy.connect import refusal_log
 from pwgrid.proxy.connect.refusal_log import RefusalLog
-from pwgrid.proxy.dashboard.recent_events import RecentEvents
+from pwgrid.proxy.dashboard.feed import RecentEvents
 from pwgrid.proxy.policy.refusal import Refusal
 
 NO_TOKEN, LATE = Refusal(401, "no token"), Refusal(503, "no slot")

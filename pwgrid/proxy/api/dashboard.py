@@ -146,7 +146,7 @@ async def _deny(socket: WebSocket, error: Refusal | RegistryUnavailable) -> None
 
 async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:
     """Until the page is gone, or `check` raises Refusal: it is called before each message, and there is one every 10 s
-    at least (pwgrid/proxy/dashboard/history.py)."""
+    at least (pwgrid/proxy/dashboard/feed.py)."""
     with contextlib.suppress(WebSocketDisconnect, Refusal):
         await send_to_page(socket, first.decode())
         while True:

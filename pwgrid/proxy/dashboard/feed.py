@@ -8,22 +8,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import orjson
 import structlog
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.proxy.connect.make_refusals import registry_away
-from pwgrid.proxy.dashboard.history import HOUR_S, MOST, PERIOD_S, History, Sample, read, text_of
-from pwgrid.proxy.dashboard.recent_events import RecentEvents
-from pwgrid.proxy.dashboard.sessions import ShownSessions
+from pwgrid.proxy.connect.refusal_log import Asked
 from pwgrid.proxy.policy.dashboard_view import Sources, View, changes, view
-from pwgrid.proxy.policy.grid_events import session_end
+from pwgrid.proxy.policy.grid_events import Event, happened, session_end
+from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import Activity, SessionRecord
+from pwgrid.registry.registry import Registry
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -43,9 +47,140 @@ ROSTER_S: Final = 0.2
 STATUS_S: Final = 5.0
 """How often to ask the master for its status, with figures that its state frames lack, such as memory."""
 
+MOST_EVENTS: Final = 300
+NEWEST_SESSIONS: Final = 200
+MOST_SESSIONS: Final = 1000
+"""How many live sessions of one worker are shown at most."""
+
+PERIOD_S: Final = 10.0
+HOUR_S: Final = 3600.0
+MOST_SAMPLES: Final = round(HOUR_S / PERIOD_S)
+
+Sample = tuple[float, int | None, int, int, int, float, int | None]
+"""Time (Unix seconds); live sessions; connects and refusals since the previous sample; waiting clients; the longest
+wait for a slot since then, in seconds; memory of all workers in MiB. None means unknown."""
+
+_SAMPLE: Final = TypeAdapter[Sample](Sample, config=ConfigDict(allow_inf_nan=False))
+
 MOST_PAGES: Final = 100
 _UNSENT: Final = 8
 """How many messages may wait for a page; one that falls behind further gets everything again."""
+
+
+Kept = TypeVar("Kept")
+
+
+class Recent(Generic[Kept]):
+    """The latest things of one kind, numbered from 1, so that a page gets each of them once."""
+
+    def __init__(self, at_most: int) -> None:
+        self.last = 0
+        """The number of the newest one."""
+        self._kept: deque[tuple[int, Kept]] = deque(maxlen=at_most)
+
+    def add(self, thing: Kept) -> None:
+        self.last += 1
+        self._kept.append((self.last, thing))
+
+    def since(self, number: int) -> list[Kept]:
+        """Returns what is kept after this number, the newest last."""
+        return [thing for of_thing, thing in self._kept if of_thing > number]
+
+
+class RecentEvents(Recent[dict[str, Any]]):
+    """The latest events of the grid."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        super().__init__(MOST_EVENTS)
+        self._now = now
+        self._seen: Roster | None = None
+
+    def note(self, event: Event, at: float | None = None) -> None:
+        """Adds an event of now, or of the time `at` (Unix seconds)."""
+        when = self._now() if at is None else at
+        number = self.last + 1
+        self.add({"n": number, "at": round(when, 3), "kind": event.kind, "level": event.level, "text": event.text})
+
+    def roster_changed(self, roster: Roster) -> None:
+        """Adds events for what has changed in the roster; the first roster has none."""
+        if self._seen is not None:
+            for event in happened(self._seen, roster):
+                self.note(event)
+        self._seen = copy(roster)  # the roster takes over the next state in place
+
+    def session_ended(self, record: SessionRecord) -> None:
+        """Adds the event of a session that its client did not end as usual."""
+        event = session_end(record.session_id, record.extra.get("name"), record.status, record.reason)
+        if event is not None:
+            self.note(event, record.ended_at)
+
+    def worker_lost(self, worker_id: str, reason: str | None) -> None:
+        """Adds the event of a worker that is gone with its browser."""
+        self.note(Event("worker", f"worker {worker_id} was lost: {reason or 'nobody knows why'}", "error"))
+
+    def worker_taken_over(self, worker_id: str) -> None:
+        """Adds the event of a worker whose process died and whose sessions go on."""
+        self.note(
+            Event("worker", f"the process of worker {worker_id} died; its sessions go on in a successor", "warning")
+        )
+
+    def refused(self, asked: Asked, times: int, status: int, error: str) -> None:
+        """Adds the event of clients or borrows that were refused for the same reason."""
+        what = "borrow" if asked == "borrow" else "client"
+        who = f"a {what} was" if times == 1 else f"{times} more {what}s were"
+        self.note(Event("refusal", f"{who} refused ({status}): {error}", "warning"))
+
+
+class ShownSessions:
+    """The sessions that pages show: all live ones and the newest. Reads only records that may have changed, and calls
+    `on_end` with each session that has ended, once."""
+
+    def __init__(self, registry: Registry, on_end: Callable[[SessionRecord], None]) -> None:
+        self.rows: Mapping[str, dict[str, Any]] = {}
+        """The sessions by id, as the API shows them; a new mapping after each change."""
+        self._registry = registry
+        self._on_end = on_end
+        self._records: dict[str, SessionRecord] = {}
+        self._activity: Activity | None = None
+        self._touched: set[str] = set()
+        self._told: set[str] = set()
+        self._has_pending = False
+
+    def touch(self, session_id: str) -> None:
+        """Marks a session whose record has changed although no counter has."""
+        self._touched.add(session_id)
+
+    async def refresh(self, activity: Activity) -> None:
+        """Updates the rows. Raises RegistryUnavailable; the next call makes up for it."""
+        if activity == self._activity and not self._has_pending and not self._touched:
+            return
+        registry = self._registry
+        live, newest = await registry.session_ids(activity.fields, newest=NEWEST_SESSIONS, at_most=MOST_SESSIONS)
+        wanted = dict.fromkeys([*newest, *live])
+        touched = frozenset(self._touched)
+        unread = [each for each in wanted if self._is_unread(each, live) or each in touched]
+        found = await registry.session_records(unread)
+        self._touched -= touched
+        known = {key: each for key, each in self._records.items() if key in wanted and key not in unread}
+        self._records = known | found
+        self.rows = {key: found[key].as_json() if key in found else self.rows[key] for key in self._records}
+        self._activity = activity
+        self._has_pending = any(each.status == SessionStatus.PENDING for each in self._records.values())
+        self._tell_ends()
+
+    def _is_unread(self, session_id: str, live: frozenset[str]) -> bool:
+        record = self._records.get(session_id)
+        if record is None or record.status == SessionStatus.PENDING:
+            return True
+        return (record.status in LIVE) != (session_id in live)  # it has ended, or a presumed end was taken back
+
+    def _tell_ends(self) -> None:
+        self._told &= self._records.keys()
+        ended = [each for each in self._records.values() if each.status not in LIVE]
+        for record in sorted(ended, key=lambda each: each.ended_at or 0.0):
+            if record.session_id not in self._told:
+                self._told.add(record.session_id)
+                self._on_end(record)
 
 
 @dataclass(eq=False)
@@ -63,10 +198,10 @@ class Feed:
     """The feed of all pages of one proxy."""
 
     def __init__(self, grid: Proxy) -> None:
-        self.history = History()
+        self.history = Recent[Sample](MOST_SAMPLES)
         self.events = RecentEvents()
         self._grid = grid
-        self.sessions = ShownSessions(grid.registry, self._session_ended)
+        self.sessions = ShownSessions(grid.registry, self.events.session_ended)
         self._pages: set[Page] = set()
         self._producer: asyncio.Task[None] | None = None
         self._view: View = {}
@@ -123,9 +258,11 @@ class Feed:
     async def keep_history(self) -> None:
         """Takes a sample every 10 s, whether anybody looks or not, after those that Redis has of earlier proxies."""
         with contextlib.suppress(RegistryUnavailable):
-            for sample in (read(text, time.time()) for text in await self._grid.registry.samples()):
-                if sample is not None:
-                    self.history.add(sample)
+            for text in await self._grid.registry.samples():
+                with contextlib.suppress(ValidationError):
+                    sample = _SAMPLE.validate_json(text)
+                    if 0.0 <= time.time() - sample[0] < HOUR_S:
+                        self.history.add(sample)
         while True:
             await asyncio.sleep(PERIOD_S)
             if self._producer is None:  # else it has just looked
@@ -133,7 +270,8 @@ class Feed:
                 await self._look_at_master()
             sample = self._sample()
             with contextlib.suppress(RegistryUnavailable):
-                await self._grid.registry.keep_sample(text_of(sample), at_most=MOST, ttl_s=HOUR_S)
+                text = _SAMPLE.dump_json(sample).decode()
+                await self._grid.registry.keep_sample(text, at_most=MOST_SAMPLES, ttl_s=HOUR_S)
 
     def close(self) -> None:
         """Ends the feed of all pages, so that they connect again. Idempotent."""
@@ -253,11 +391,6 @@ class Feed:
                 "stale": list(self._problems.values()),
             },
         )
-
-    def _session_ended(self, record: SessionRecord) -> None:
-        event = session_end(record.session_id, record.extra.get("name"), record.status, record.reason)
-        if event is not None:
-            self.events.add(event, record.ended_at)
 
     def _sample(self) -> Sample:
         counts = self._grid.gateway.counts

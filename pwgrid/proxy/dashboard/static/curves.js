@@ -8,7 +8,7 @@ const PERIOD_S = 10; // of a sample
 const HOUR_S = 3600;
 const SHORTEST_S = 300;
 
-// `of` picks a value from a sample, whose fields are in dashboard/history.py
+// `of` picks a value from a sample, whose fields are in dashboard/feed.py
 const CURVES = [
   { title: 'Live sessions', of: sample => sample[1], text: value => String(value) },
   { title: 'Connects a minute', of: sample => sample[2] * 60 / PERIOD_S, text: value => value.toFixed(0) },
