@@ -18,7 +18,6 @@ from pwgrid.cli.output import printable
 from pwgrid.cli.welcome import is_wanted, token_query, welcome
 from pwgrid.common import sd_notify
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import MAX_SECONDS
 
@@ -52,7 +51,7 @@ class StartMessages:
 
     def ready(self, status: dict[str, Any]) -> None:
         """Each pool can take a session."""
-        endpoint, pools, others = base_url(self._settings), self._pools(status), url_for_others(self._settings)
+        endpoint, pools, others = self._settings.base_url(), self._pools(status), url_for_others(self._settings)
         elsewhere = f", from other hosts with {self._call(others)}" if others else ""
         text = f"ready: {endpoint} | {pools} | connect with {self._call(endpoint)}{elsewhere}"
         self._tell(log.info, "grid_ready", text, endpoint=endpoint, pools=pools, endpoint_for_others=others or endpoint)
@@ -64,7 +63,7 @@ class StartMessages:
 
     def not_ready(self, status: dict[str, Any]) -> None:
         """The start is over, and a pool cannot take a session. It is still tried, and `ready` may follow."""
-        why, endpoint, pools = status["reason"], base_url(self._settings), self._pools(status)
+        why, endpoint, pools = status["reason"], self._settings.base_url(), self._pools(status)
         text = f"not ready: {why} | {endpoint} | {pools}"
         self._tell(log.error, "grid_not_ready", text, endpoint=endpoint, reason=why, pools=pools)
         # A grid that serves some clients, or will once the host has memory, is not to be killed for being late.
@@ -117,9 +116,9 @@ class StartMessages:
         found = {
             "ready": status["ready"],
             "reason": status["reason"],
-            "endpoint": base_url(settings),
+            "endpoint": settings.base_url(),
             "connect": _connect_url(settings),
-            "http": base_url(settings.model_copy(update={"advertised_host": ""})).replace("ws:", "http:", 1),
+            "http": settings.model_copy(update={"advertised_host": ""}).base_url().replace("ws:", "http:", 1),
             "token": settings.token.get_secret_value(),
             "directory": str(self._runtime.directory),
             "pid": os.getpid(),
@@ -147,4 +146,4 @@ def say_for_now(text: str) -> None:
 
 def _connect_url(settings: Settings) -> str:
     token = quote(settings.token.get_secret_value())
-    return base_url(settings) + (f"/?token={token}" if token else "")
+    return settings.base_url() + (f"/?token={token}" if token else "")

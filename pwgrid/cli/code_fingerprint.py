@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pwgrid
-from pwgrid.common.shipped_files import resource_dir
+from pwgrid.common.directories import resource_dir
 
 _PARTS: Final = ("lua", "config")
 

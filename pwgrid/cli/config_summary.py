@@ -5,7 +5,7 @@ from typing import Any
 
 from pwgrid.cli.tables import table
 from pwgrid.common.errors import BrowserMissing
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.find import find_for_pool
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pwgrid.cli.grid_queries import status, watch
 from pwgrid.cli.progress import Display
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import RunningGrid
 
 

@@ -4,7 +4,6 @@ import contextlib
 import socket
 from typing import Final
 
-from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 
 _ANY: Final = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}
@@ -18,7 +17,7 @@ def url_for_others(settings: Settings) -> str | None:
     """
     if settings.advertised_host or settings.host not in _ANY:
         return None
-    return base_url(settings.model_copy(update={"advertised_host": _own_address(settings.host)}))
+    return settings.model_copy(update={"advertised_host": _own_address(settings.host)}).base_url()
 
 
 def _own_address(listening_on: str) -> str:

@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 from rich.markdown import Markdown
 
+from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import GridError
-from pwgrid.common.shipped_files import resource_dir
 
 
 def pages() -> dict[str, Path]:

@@ -9,7 +9,7 @@ from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask
 from pwgrid.cli.grid_queries import watch
 from pwgrid.cli.progress import Display
 from pwgrid.common.errors import GridError
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid
 

@@ -28,7 +28,6 @@ from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -82,7 +81,7 @@ def serve(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | None, chec
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
-        held.enter_context(runtime.locked(base_url(settings), kept.lock if kept else None))
+        held.enter_context(runtime.locked(settings.base_url(), kept.lock if kept else None))
         leftovers = find_leftovers(registry_of(redis_url, settings), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
         which = which_redis(loaded)
@@ -105,7 +104,7 @@ def serve(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | None, chec
             run_proxy=run_proxy,
             version=__version__,
             code=runs.code,
-            endpoint=base_url(settings),
+            endpoint=settings.base_url(),
             tokens_file=loaded.tokens_file,
             lifeline_fd=lifeline_fd,
             on_progress=messages.progress,

@@ -10,7 +10,7 @@ from pwgrid.cli.ask_grid import ask, without_master_text
 from pwgrid.cli.grid_queries import processes_left
 from pwgrid.cli.progress import Display
 from pwgrid.common.errors import GridError
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid
 from pwgrid.runtime.process_identity import send, wait_ended
 

@@ -4,7 +4,6 @@ import os
 import sys
 
 from pwgrid.cli import own_command
-from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 
 _MANAGERS = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED")
@@ -32,7 +31,7 @@ def token_query(settings: Settings, *, has_tokens: bool) -> str:
 
 def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
     """The lines; `redis` says which Redis the grid uses."""
-    url = base_url(settings) + token_query(settings, has_tokens=has_tokens)
+    url = settings.base_url() + token_query(settings, has_tokens=has_tokens)
     browser = settings.default_browser_type
     pwgrid = own_command.typed()
     port = "" if settings.port == type(settings).model_fields["port"].default else f" --port {settings.port}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pwgrid.common.launch_failure import why
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 
 
 class GridError(Exception):

@@ -6,20 +6,16 @@ The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 
-class PoolFigures(Protocol):
-    """`wanted` and `available` count workers; `reason` says why the pool is short of them."""
+@dataclass(frozen=True, slots=True)
+class PoolFigures:
+    """How many workers a pool wants and has, and why it is short of them, without paths and pids."""
 
-    @property
-    def wanted(self) -> int: ...
-
-    @property
-    def available(self) -> int: ...
-
-    @property
-    def reason(self) -> str | None: ...
+    wanted: int
+    available: int
+    reason: str | None
 
 
 def shortage(name: str, pool: PoolFigures) -> str | None:

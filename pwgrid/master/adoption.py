@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.common.types import ChildKind, Part
+from pwgrid.common.types import ChildKind
 from pwgrid.master.child import Child
 from pwgrid.master.policy.changed_settings import concerning, concerning_pool
 from pwgrid.master.policy.worker_state_machine import Purpose
@@ -30,7 +30,7 @@ from pwgrid.runtime.child_files import (
 )
 from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
 from pwgrid.runtime.process_identity import end, send, wait_ended
-from pwgrid.settings.model import Settings
+from pwgrid.settings.model import Part, Settings
 from pwgrid.settings.pools import PoolSettings
 
 if TYPE_CHECKING:

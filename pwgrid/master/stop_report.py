@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final
 
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.master.workers.one_worker import ManagedWorker
 
 ANSWER_S: Final = 1.0

@@ -16,13 +16,12 @@ from uvicorn.server import ServerState
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
-from pwgrid.common.background_tasks import BackgroundTasks
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.trace_export import Traces
 from pwgrid.common.trace_export import start as start_traces
 from pwgrid.common.types import BrowserType
-from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord

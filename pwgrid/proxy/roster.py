@@ -18,9 +18,9 @@ _AS_TOLD: Final = pydantic.ConfigDict(alias_generator=to_camel, populate_by_name
 
 
 @pydantic.dataclasses.dataclass(frozen=True, slots=True, config=_AS_TOLD)
-class PoolView:
-    """One pool, read from what the master tells of it. `wanted`, `available`, `starting`, `spare` and `draining` count
-    workers; `reason` says why the pool is short of them; `drain_timeouts` counts drains that cut sessions.
+class PoolView(readiness.PoolFigures):
+    """One pool, read from what the master tells of it. `starting`, `spare` and `draining` count workers, too;
+    `drain_timeouts` counts drains that cut sessions.
 
     `slots` and `lifetime` are sessions of each worker, `labels` the pool's label keys; `options` are its browsers'
     launch options, which clients may ask for, too.
@@ -28,9 +28,6 @@ class PoolView:
 
     name: str
     browser_type: pydantic.SkipValidation[BrowserType]  # a later version's master, which adopts us, may know more
-    wanted: int
-    available: int
-    reason: str | None
     slots: int = 1
     lifetime: int = _NO_LIMIT
     labels: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_url import shown
-from pwgrid.common.wait_for_tasks import end_task, first_of
+from pwgrid.common.tasks import end_task, first_of
 from pwgrid.registry.open_redis import close_async, open_async
 from pwgrid.registry.reconnect import keep_connected
 from pwgrid.registry.scripts import Script, packed

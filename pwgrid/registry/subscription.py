@@ -11,7 +11,7 @@ import structlog
 from redis.asyncio.client import PubSub
 
 from pwgrid.common.redis_url import shown
-from pwgrid.common.wait_for_tasks import end_task
+from pwgrid.common.tasks import end_task
 from pwgrid.registry.open_redis import close_async, open_async
 from pwgrid.registry.reconnect import keep_connected
 

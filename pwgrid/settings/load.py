@@ -15,8 +15,8 @@ from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common import trace_export
 from pwgrid.common.errors import ConfigError, Violation
-from pwgrid.settings.did_you_mean import did_you_mean
-from pwgrid.settings.environment_variables import set_variables
+from pwgrid.common.wording import did_you_mean
+from pwgrid.settings.environment_variables import find_strays, set_variables
 from pwgrid.settings.model import (
     DEFAULT,
     LIKE_FLAGS,
@@ -32,7 +32,6 @@ from pwgrid.settings.model import (
     literal,
 )
 from pwgrid.settings.pools import PoolTable, read_pool_config, read_tables
-from pwgrid.settings.unknown_environment_variables import find_strays
 from pwgrid.settings.value_types import RULE, RedisUrl, Secret
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")

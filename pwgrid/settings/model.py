@@ -23,11 +23,14 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
-from pwgrid.common.types import BROWSER_TYPES, BrowserType, Part
+from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings import value_types
 from pwgrid.settings.pools import PoolSettings, PoolTable, resolved, short_form
 
 T = TypeVar("T")
+
+Part = Literal["fixed", "pool", "master", "proxy", "worker", "chromium", "firefox", "webkit"]
+"""What a setting concerns: a kind of process, the browsers of one type, or a pool's size; "fixed": it cannot change."""
 
 DEFAULT: Final = "default"
 """The source of a value that nobody has set."""
@@ -314,6 +317,11 @@ class Settings(BaseModel, frozen=True):
             }
         )
 
+    def base_url(self) -> str:
+        """The grid's endpoint for clients, ws://host:port: with the advertised host, else the one it listens on."""
+        host = self.advertised_host or reachable(self.host)
+        return f"ws://[{host}]:{self.port}" if ":" in host else f"ws://{host}:{self.port}"
+
     def longest_wait_s(self) -> float:
         """How long a client may wait for a slot, whatever it asks for."""
         return max(self.worker_select_timeout, self.borrow_queue_timeout)
@@ -427,6 +435,11 @@ RELATIONS: Final = (
     Relation("redis_timeout", "<", "redis_key_ttl"),
     Relation("max_worker_memory_mib", "<", "max_worker_memory_hard_mib"),
 )
+
+
+def reachable(host: str) -> str:
+    """An address at which this host reaches a listener on `host`, which may mean all addresses."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def is_loopback(host: str) -> bool:

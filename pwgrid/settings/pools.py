@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails
 from pwgrid.common import label_keys
 from pwgrid.common.errors import Violation
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.wording import did_you_mean
 from pwgrid.settings import value_types
-from pwgrid.settings.did_you_mean import did_you_mean
 
 if TYPE_CHECKING:
     from pwgrid.settings.model import Settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.wait_for_tasks import first_of
+from pwgrid.common.tasks import first_of
 from pwgrid.worker.slots import Slots
 
 

@@ -14,11 +14,10 @@ import uvloop
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
-from pwgrid.common.background_tasks import BackgroundTasks
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import why
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.wait_for_tasks import first_of
+from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
 from pwgrid.control.child_side import ChildSide
 from pwgrid.registry.records import WorkerRecord, lease_of
@@ -26,7 +25,6 @@ from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
-from pwgrid.settings.endpoint import base_url
 from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
@@ -378,7 +376,7 @@ class Worker:
         return WorkerRecord(
             browser_type=boot.browser_type,
             worker_id=boot.worker_id,
-            ws_endpoint=f"{base_url(self.settings)}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
+            ws_endpoint=f"{self.settings.base_url()}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
             status=self.status.value,
             started_at=self.started_at,
             slots=self.slots.slots,

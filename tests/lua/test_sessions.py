@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pwgrid.common.directories import resource_dir
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
-from pwgrid.common.shipped_files import resource_dir
 from pwgrid.registry import records
 from pwgrid.registry.scripts import load
 from tests.lua.model import NOW, LuaGrid

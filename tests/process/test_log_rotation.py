@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli.install.service_file_texts import Service, rotation
-from pwgrid.common.shipped_files import resource_dir
+from pwgrid.common.directories import resource_dir
 from tests.support.grid import ROOT
 
 # A master and a child of it: each logs a line whenever it is told to.

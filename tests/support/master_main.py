@@ -24,8 +24,8 @@ import psutil
 import uvloop
 
 from pwgrid.common import log as logging
+from pwgrid.common.tasks import first_of
 from pwgrid.common.types import BrowserType
-from pwgrid.common.wait_for_tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child

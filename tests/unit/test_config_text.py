@@ -14,15 +14,14 @@ from click.testing import CliRunner
 
 from pwgrid.cli.main import main
 from pwgrid.common.errors import ConfigError
-from pwgrid.common.types import Part
 from pwgrid.settings import load as config
 from pwgrid.settings import show_with_sources
+from pwgrid.settings.environment_variables import NO_SETTINGS, find_strays
 from pwgrid.settings.generate_grid_toml import grid_toml
 from pwgrid.settings.load import load
-from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Settings
+from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Part, Settings
 from pwgrid.settings.pools import PoolTable
 from pwgrid.settings.show_with_sources import described, show
-from pwgrid.settings.unknown_environment_variables import NO_SETTINGS, find_strays
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "config"
@@ -192,7 +191,7 @@ def test_variables_of_others_are_left_alone() -> None:
 
 def test_the_variables_of_ours_that_are_no_settings_are_those_of_the_code() -> None:
     code = {path for pattern in ("*.py", "*.cjs") for path in (ROOT / "pwgrid").rglob(pattern)}
-    code.remove(ROOT / "pwgrid/settings/unknown_environment_variables.py")
+    code.remove(ROOT / "pwgrid/settings/environment_variables.py")
     in_code, in_docs = named_in(code), named_in({*(ROOT / "docs").glob("*.md"), ROOT / "README.md"})
     assert in_code >= NO_SETTINGS
     assert [*find_strays(in_code | in_docs - {"PWGRID_WORKERS"})] == []  # which docs have as an example of a mistake

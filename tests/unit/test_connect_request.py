@@ -39,7 +39,7 @@ Pairs = list[tuple[str, str]]
 
 
 def pools(*given: tuple[str, BrowserType], **options: object) -> dict[str, PoolView]:
-    return {name: PoolView(name, browser_type, 1, 1, None, options=options) for name, browser_type in given}
+    return {name: PoolView(1, 1, None, name, browser_type, options=options) for name, browser_type in given}
 
 
 CHROMIUM_AND_FIREFOX = pools(("chromium", "chromium"), ("firefox", "firefox"))

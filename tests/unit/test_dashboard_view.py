@@ -26,7 +26,7 @@ STATUS: dict[str, Any] = {
 
 
 def pool(wanted: int, reason: str | None = None) -> PoolView:
-    return PoolView("chromium", "chromium", wanted, 1, reason, lifetime=50, starting=1, draining=1)
+    return PoolView(wanted, 1, reason, "chromium", "chromium", lifetime=50, starting=1, draining=1)
 
 
 def worker(worker_id: str, status: str, reason: str | None = None) -> WorkerView:

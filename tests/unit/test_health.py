@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from pwgrid.common.wait_for_tasks import end_task
+from pwgrid.common.tasks import end_task
 from pwgrid.control.frozen_peer import LATE_S
 from pwgrid.worker.browser.server import CanaryResult
 from pwgrid.worker.health import wait_until_hung, wait_until_sick

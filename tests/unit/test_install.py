@@ -36,8 +36,8 @@ from pwgrid.cli.install.make_and_remove import remove_rest
 from pwgrid.cli.install.service_file_texts import Service, rotation, service_unit, socket_unit, supervisor_program
 from pwgrid.cli.install.uninstall_steps import Removal, removal
 from pwgrid.cli.main import main
+from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import GridError
-from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
 

@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketState
 
-from pwgrid.common.wait_for_tasks import end_task
+from pwgrid.common.tasks import end_task
 from pwgrid.proxy.api import dashboard
 from pwgrid.proxy.dashboard.live_view import close_page, relay
 from pwgrid.proxy.policy.access import ANYBODY, Identity

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pwgrid.common.readiness import why_not_ready
+from pwgrid.common.readiness import PoolFigures, why_not_ready
 from pwgrid.common.types import BrowserType
-from pwgrid.master.workers.pool import PoolFigures
 
 FULL, PART, NONE = PoolFigures(2, 2, None), PoolFigures(2, 1, None), PoolFigures(2, 0, None)
 BROKEN, UNWANTED = PoolFigures(1, 0, "firefox did not start: no display"), PoolFigures(0, 0, None)

@@ -17,7 +17,7 @@ def why(*workers: tuple[WorkerRecord, int]) -> str | None:
     """Each worker is given with its sessions until now."""
     by_field = {f"firefox:{number}": worker for number, (worker, _) in enumerate(workers)}
     lifetime = {f"firefox:{number}": lived for number, (_, lived) in enumerate(workers)}
-    pool = PoolView("foxes", "firefox", 1, 1, None, lifetime=50)
+    pool = PoolView(1, 1, None, "foxes", "firefox", lifetime=50)
     return why_cannot_serve(RegistrySnapshot({}, lifetime, by_field, {}, 0), pool, NOW, stale_s=30.0)
 
 

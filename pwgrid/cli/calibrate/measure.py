@@ -21,8 +21,8 @@ from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
 from pwgrid.cli.run import PrivateGrid, ReadyReport
 from pwgrid.cli.run_defaults import NEVER, as_environment, usable_cores
 from pwgrid.common.errors import GridError
-from pwgrid.common.plural import counted
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.wording import counted
 from pwgrid.master.memory_readings import MIB, available_mib, memory_bytes
 from pwgrid.settings.model import Settings
 

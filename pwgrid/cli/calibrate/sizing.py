@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 
 ENOUGH: Final = 0.9
 """This part of the highest throughput is enough: more clients for the rest would make every session slower."""

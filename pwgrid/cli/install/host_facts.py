@@ -13,8 +13,7 @@ from typing import Final
 import pwgrid
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.master.listener import why_no_listening
-from pwgrid.settings.endpoint import reachable
-from pwgrid.settings.model import Settings
+from pwgrid.settings.model import Settings, reachable
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_for_pool
 
 _HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))

@@ -15,9 +15,8 @@ from pwgrid.cli.install import host_facts
 from pwgrid.cli.install.install_steps import Command, Directory, Handover, Record, Requirements, TextFile, User, Wait
 from pwgrid.cli.install.service_file_texts import Service
 from pwgrid.cli.own_command import by_path, on_path
+from pwgrid.common.directories import home, resource_dir
 from pwgrid.common.errors import GridError
-from pwgrid.common.home import home
-from pwgrid.common.shipped_files import resource_dir
 from pwgrid.settings.load import TOKENS_NAME, load
 from pwgrid.settings.model import Settings, is_loopback
 

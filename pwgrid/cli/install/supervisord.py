@@ -26,8 +26,8 @@ from pwgrid.cli.install.installation import (
 )
 from pwgrid.cli.install.service_file_texts import TEMPORARY_DIR, Service, rotation, supervisor_program
 from pwgrid.cli.own_command import by_path
+from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import GridError
-from pwgrid.common.shipped_files import resource_dir
 from pwgrid.runtime.directory import base_of
 
 NAME: Final = "supervisor"

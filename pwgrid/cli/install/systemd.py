@@ -18,7 +18,7 @@ from pwgrid.cli.install.installation import (
     status_note,
 )
 from pwgrid.cli.install.service_file_texts import Service, service_unit, socket_unit
-from pwgrid.common.shipped_files import resource_dir
+from pwgrid.common.directories import resource_dir
 
 NAME: Final = "systemd"
 _SERVICE: Final = "pwgrid.service"

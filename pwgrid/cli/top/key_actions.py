@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pwgrid.cli.top.snapshot import Event, Found, Snapshot
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 

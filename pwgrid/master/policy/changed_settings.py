@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pwgrid.common.types import Part
-from pwgrid.settings.model import CONCERNS, Settings
+from pwgrid.settings.model import CONCERNS, Part, Settings
 from pwgrid.settings.pools import PoolSettings
 
 Values = Mapping[str, object]

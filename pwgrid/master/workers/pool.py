@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from pwgrid.common.launch_failure import without_places
+from pwgrid.common.readiness import PoolFigures
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.policy.event_counts import EventCounts
@@ -21,15 +22,6 @@ from pwgrid.settings.pools import PoolSettings
 log = structlog.get_logger()
 
 GIVEN_UP_AFTER_DEATHS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFigures:
-    """How many workers a pool wants and has, and why it is short of them, without paths and pids."""
-
-    wanted: int
-    available: int
-    reason: str | None
 
 
 class Pool:

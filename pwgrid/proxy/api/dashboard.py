@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.common.wait_for_tasks import first_of
+from pwgrid.common.tasks import first_of
 from pwgrid.proxy.api.common import address_of
 from pwgrid.proxy.api.errors import away, refused
 from pwgrid.proxy.api.roles import OPEN_TO_ALL, identify

@@ -24,7 +24,6 @@ from pwgrid.proxy.policy.run_name import run_name
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records
-from pwgrid.settings.endpoint import base_url
 from pwgrid.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -189,5 +188,5 @@ def _base(request: Request, settings: Settings) -> str:
     proxy that speaks TLS."""
     host = request.headers.get("host")
     if settings.advertised_host or not host:
-        return base_url(settings)
+        return settings.base_url()
     return f"{'wss' if request.headers.get('x-forwarded-proto') == 'https' else 'ws'}://{host}"

@@ -8,7 +8,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from pwgrid.common.launch_failure import without_places
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, come_back
 from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket
 from pwgrid.settings.model import Settings

@@ -12,7 +12,7 @@ import orjson
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from pwgrid.common.wait_for_tasks import first_of
+from pwgrid.common.tasks import first_of
 
 SOCKET: Final = "live.sock"
 """In the worker's directory; pwgrid/worker/browser/live_view.cjs listens there."""

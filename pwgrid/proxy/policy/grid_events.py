@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pwgrid.common.launch_failure import without_places
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 
 Level = Literal["info", "warning", "error"]

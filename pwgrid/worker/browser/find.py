@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 import orjson
 from playwright._impl._driver import compute_driver_executable
 
+from pwgrid.common.directories import home
 from pwgrid.common.errors import BrowserMissing
-from pwgrid.common.home import home
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings

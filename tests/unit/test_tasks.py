@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from pwgrid.common.wait_for_tasks import end_task, first_of
+from pwgrid.common.tasks import end_task, first_of
 
 
 async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pwgrid.common.plural import counted
+from pwgrid.common.wording import counted
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 sessions"), (1, "1 session"), (2, "2 sessions")])
