@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,6 @@ from pwgrid.cli import grid_queries
 from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
 from pwgrid.cli.output import compact, printable
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.common.line_writer import PIPE_LINE_BYTES
 from pwgrid.runtime.find_grids import GridWithoutMaster
 
 _OWN_FILE: Final = "set LOG_FILE for a log that is always there"
@@ -114,8 +114,9 @@ def _command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
         return ["journalctl", *unit, *how, *(["--follow"] if follow else ["--no-pager"])]
     if target.startswith("pipe:") and (supervisord := _supervisord_of(pid)):
         url, name = supervisord
-        # It counts bytes. With one line more than is wanted, none that is cut is among the last ones.
-        size = _MOST_BYTES if lines is None else (lines + 1) * PIPE_LINE_BYTES
+        # It counts bytes, and none of the grid's lines is longer than a pipe takes in one piece. With one line more
+        # than is wanted, none that is cut is among the last ones.
+        size = _MOST_BYTES if lines is None else (lines + 1) * select.PIPE_BUF
         return ["supervisorctl", "-s", url, "tail", "-f" if follow else f"-{size}", name]
     if target.startswith(("pipe:", "socket:")):
         raise GridError(f"the log goes to whoever started the grid, through a {target.partition(':')[0]}; {_OWN_FILE}")

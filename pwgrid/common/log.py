@@ -3,9 +3,13 @@
 Modules log by `structlog.get_logger()`; events are names with fields: `log.info("worker_exited", pid=7)`.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os
+import select
+import stat
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,9 +20,14 @@ from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter, LogL
 from structlog.stdlib import ProcessorFormatter, add_logger_name
 from structlog.typing import EventDict, Processor
 
-from pwgrid.common import line_writer
 from pwgrid.common.errors import GridError
-from pwgrid.common.line_writer import LineWriter, encoded
+
+STDERR: Final = 2
+PIPE_LINE_BYTES: Final = select.PIPE_BUF
+"""A pipe takes writes of up to this size in one piece; longer lines of several processes may mix."""
+
+LINE_BYTES: Final = 32 * 1024
+STALL_MS: Final = 100
 
 _SHORTEST: Final = 64
 """Values of fewer characters are left whole."""
@@ -50,7 +59,7 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
     structlog.configure(
         processors=chain,
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=lambda *_: _Output(writer.write),
+        logger_factory=lambda *_: writer,
         cache_logger_on_first_use=False,  # a reload may configure loggers that are in use
     )
     root = logging.getLogger()
@@ -80,15 +89,8 @@ def append_to(path: str) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
     except OSError as error:
         raise GridError(f"cannot write the log file {path}: {error.strerror}; see LOG_FILE") from None
-    os.dup2(fd, line_writer.STDERR)
+    os.dup2(fd, STDERR)
     os.close(fd)
-
-
-class _Output:
-    """Takes finished lines from structlog, whose own loggers take a lock, and raise when stderr is gone."""
-
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self.debug = self.info = self.warning = self.error = self.critical = write
 
 
 def rename_exception(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -167,13 +169,13 @@ def text_value(value: object) -> str:
 
 
 def _is_terminal() -> bool:
-    return os.isatty(line_writer.STDERR) and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    return os.isatty(STDERR) and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def _is_journal() -> bool:
     """Whether stderr goes to systemd's journal."""
     try:
-        status = os.fstat(line_writer.STDERR)
+        status = os.fstat(STDERR)
     except OSError:
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
@@ -204,3 +206,69 @@ class StandardHandler(logging.Handler):
             record.msg, record.args = f"{record.msg!r} (cannot be formatted: {error})", None
             line = self.format(record)
         self._writer.write(line)
+
+
+class LineWriter:
+    """Writes whole lines to stderr, or drops and counts them: one that is stalled, closed or full stops no process. No
+    lock, no thread.
+
+    When stderr's reader does not keep up, one line waits `STALL_MS`; further lines are dropped until it reads again.
+    """
+
+    def __init__(self) -> None:
+        # If descriptor 2 were free, the next socket that is opened would get it, and all log lines with it.
+        try:
+            mode = os.fstat(STDERR).st_mode
+        except OSError:
+            _open_null_as_stderr()
+            mode = 0
+        self.limit = PIPE_LINE_BYTES if stat.S_ISFIFO(mode) else LINE_BYTES
+        """The longest line in bytes, its newline included, that goes out in one piece."""
+        self._may_stall = not stat.S_ISREG(mode)
+        self._dropped = 0
+        self._process = os.getpid()
+        """The process that `_dropped` is about. A forked child gets a copy of that number, but the lines are its
+        parent's, and its parent reports them."""
+
+    @property
+    def dropped(self) -> int:
+        """Lines that this process has lost since the last one that went out."""
+        return self._dropped if self._process == os.getpid() else 0
+
+    def write(self, text: str) -> None:
+        """Writes one line, to which it adds the newline. Raises nothing."""
+        try:
+            written = self._writable() and self._write_all(encoded(text))
+        except OSError:  # gone (EPIPE, EIO, EBADF) or full (ENOSPC, EAGAIN): there is nowhere to complain
+            written = False
+        self._dropped = 0 if written else self.dropped + 1
+        self._process = os.getpid()
+
+    debug = info = warning = error = critical = write  # structlog's own loggers take a lock, and raise without a stderr
+
+    def _writable(self) -> bool:
+        """A pipe that polls as writable has room for PIPE_LINE_BYTES, so the write does not block."""
+        if not self._may_stall:
+            return True
+        poll = select.poll()
+        poll.register(STDERR, select.POLLOUT)
+        return bool(poll.poll(0 if self.dropped else STALL_MS))
+
+    def _write_all(self, line: bytes) -> bool:
+        while line:
+            line = line[os.write(STDERR, line) :]
+        return True
+
+
+def encoded(text: str) -> bytes:
+    """The bytes of a line, its newline included."""
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _open_null_as_stderr() -> None:
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    if null != STDERR:
+        os.dup2(null, STDERR)
+        os.close(null)
+    else:
+        os.set_inheritable(STDERR, True)

@@ -15,7 +15,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pwgrid.common import line_writer, log
+from pwgrid.common import log
 from pwgrid.common.log import StandardHandler, text_renderer, text_value, to_json
 
 
@@ -40,7 +40,7 @@ class Stderr:
 @pytest.fixture
 def stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stderr]:
     pipe = Stderr()
-    monkeypatch.setattr(line_writer, "STDERR", pipe.number)
+    monkeypatch.setattr(log, "STDERR", pipe.number)
     yield pipe
     os.close(pipe.reader)
     os.close(pipe.number)
@@ -167,14 +167,14 @@ def test_the_standard_library_s_warnings_come_through_and_its_chatter_does_not(s
 
 
 def test_a_standard_handler_has_no_lock_that_a_fork_could_leave_held() -> None:
-    assert StandardHandler(logging.WARNING, line_writer.LineWriter()).lock is None
+    assert StandardHandler(logging.WARNING, log.LineWriter()).lock is None
 
 
 def test_a_line_that_a_pipe_would_not_take_in_one_piece_loses_the_middle_of_its_longest_values(stderr: Stderr) -> None:
     log.configure("info", "json", "worker")
     structlog.get_logger().error("died", evidence="<" + "ä" * 100_000 + ">", other="o" * 5000, short="kept", pid=7)
     (line,) = stderr.read()
-    assert len(line) < line_writer.PIPE_LINE_BYTES
+    assert len(line) < log.PIPE_LINE_BYTES
     event = json.loads(line)
     assert (event["short"], event["pid"], event["event"]) == ("kept", 7, "died")
     assert re.fullmatch("<ä+ .+ ä+>", event["evidence"])
@@ -183,7 +183,7 @@ def test_a_line_that_a_pipe_would_not_take_in_one_piece_loses_the_middle_of_its_
 def test_a_reader_that_does_not_read_loses_lines_but_stops_nobody(
     stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_writer, "STALL_MS", 1)
+    monkeypatch.setattr(log, "STALL_MS", 1)
     log.configure("info", "text", "master")
     fcntl.fcntl(stderr.number, fcntl.F_SETPIPE_SZ, 4096)
     logger = structlog.get_logger()
@@ -203,9 +203,9 @@ def test_lines_lost_before_a_fork_are_told_by_the_parent_alone() -> None:
     code = """
 import os
 import structlog
-from pwgrid.common import line_writer, log
-reader, line_writer.STDERR = os.pipe()
-line_writer.STALL_MS = 1
+from pwgrid.common import log
+reader, log.STDERR = os.pipe()
+log.STALL_MS = 1
 log.configure("info", "json", "master")
 logger = structlog.get_logger()
 for _ in range(1000):
@@ -226,7 +226,7 @@ os.write(1, os.read(reader, 1 << 20))
 
 
 def test_a_non_blocking_stderr_that_is_full_raises_nothing(stderr: Stderr, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_writer, "STALL_MS", 1)
+    monkeypatch.setattr(log, "STALL_MS", 1)
     log.configure("info", "text", "master")
     os.set_blocking(stderr.number, False)
     for _ in range(2000):
