@@ -52,13 +52,6 @@ def database(url: str) -> int:
     return int((_master_options(url) if is_sentinel(url) else parse_url(url)).get("db", 0))
 
 
-async def close_async(pool: aredis.ConnectionPool) -> None:
-    """Closes all connections of a pool, including those to sentinels. Idempotent."""
-    await pool.aclose()
-    if isinstance(pool, aredis.SentinelConnectionPool):
-        await pool.sentinel_manager.aclose()
-
-
 def open_blocking(url: str, *, timeout_s: float) -> redis.Redis:
     """As `open_async`, for a command that reads something and exits."""
     options = {**_OPTIONS, **_timeouts(timeout_s, timeout_s), "retry": Retry(NoBackoff(), 0)}

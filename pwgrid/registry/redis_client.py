@@ -1,31 +1,30 @@
-"""Holds a process's one connection for Redis commands and reconnects in the background. Knows no keys.
-
-Commands of one turn of the event loop go as one pipeline; those that come before its replies form the next pipeline.
-The connection is read even between them, so that a loss is noticed at once. While Redis is known to be away, a command
-fails at once.
-"""
+"""Connections to Redis that are opened again whenever they are lost: a process's one for commands, and one for each
+subscription to channels. Knows no keys."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import structlog
+from redis.asyncio import SentinelConnectionPool
+from redis.asyncio.client import PubSub
 from redis.asyncio.connection import AbstractConnection
+from redis.backoff import EqualJitterBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_url import shown
 from pwgrid.common.tasks import end_task, first_of
-from pwgrid.registry.open_redis import close_async, open_async
-from pwgrid.registry.reconnect import keep_connected
+from pwgrid.registry.open_redis import open_async
 from pwgrid.registry.scripts import Script, packed
 
 log = structlog.get_logger()
@@ -52,6 +51,47 @@ _TEMPORARY_CODES: Final = (
 
 EXCHANGE_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
+HEALTHY_S: Final = 5.0
+"""A connection that lasts this long resets the pauses before the next one. A shorter one does not: else a server that
+accepts and breaks each connection would be tried, and logged, a thousand times a second."""
+
+_BACKOFF: Final = EqualJitterBackoff(cap=1.0, base=0.02)
+_MOST_FAILURES: Final = 10  # 2 ** failures overflows a float in a long outage
+
+CHECK_INTERVAL_S: Final = 10.0
+"""How often a silent connection of a subscription gets a ping."""
+
+
+async def keep_connected(live: Callable[[], Awaitable[None]]) -> NoReturn:
+    """Calls `live` again and again, with pauses that grow until one connection lasts."""
+    loop, failures = asyncio.get_running_loop(), 0
+    while True:
+        began = loop.time()
+        await live()
+        failures = 0 if loop.time() - began >= HEALTHY_S else min(failures + 1, _MOST_FAILURES)
+        await asyncio.sleep(_BACKOFF.compute(failures))  # nothing tells when a server comes back
+
+
+class _KeptConnection:
+    """Connects at once, and again after each loss. Make it while an event loop runs."""
+
+    def __init__(self, url: str, *, timeout_s: float, step_s: float | None) -> None:
+        self._name = shown(url)
+        self._timeout_s = timeout_s
+        self._pool = open_async(url, timeout_s=timeout_s, step_s=step_s)
+        self._task = asyncio.create_task(keep_connected(self._live), name=type(self).__name__)
+
+    async def close(self) -> None:
+        """Ends the connection, those to sentinels too, and the background task. Idempotent."""
+        await end_task(self._task)
+        await self._pool.aclose()
+        if isinstance(self._pool, SentinelConnectionPool):
+            await self._pool.sentinel_manager.aclose()
+
+    async def _live(self) -> None:
+        """Opens one connection, and returns when that is lost, or cannot be opened."""
+        raise NotImplementedError
+
 
 @dataclass(slots=True, eq=False)
 class _Pipeline:
@@ -71,19 +111,22 @@ class _Pipeline:
         return is_complete
 
 
-class RedisClient:
-    """Connects at once, and again after each loss. Make it while an event loop runs."""
+class RedisClient(_KeptConnection):
+    """The connection for commands, of which each process has one.
+
+    Commands of one turn of the event loop go as one pipeline; those that come before its replies form the next one. The
+    connection is read even between them, so that a loss is noticed at once. While Redis is known to be away, a command
+    fails at once.
+    """
 
     def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = ()) -> None:
+        super().__init__(url, timeout_s=timeout_s, step_s=None)
         self.reason = "not connected yet"
         """Why there is no connection; out of date while there is one."""
         self.exchanges = Histogram(EXCHANGE_BOUNDS_S)
         """How long Redis took for each pipeline, in seconds."""
-        self._name = shown(url)
-        self._timeout_s = timeout_s
         self._loads = [script.load for script in scripts]
         self._loop = asyncio.get_running_loop()
-        self._pool = open_async(url, timeout_s=timeout_s, step_s=None)
         self._waiting: list[_Pipeline] = []
         self._under_way: deque[_Pipeline] = deque()
         self._all_answered = self._loop.create_future()
@@ -94,7 +137,6 @@ class RedisClient:
         self._connected = asyncio.Event()
         self._on_connect: list[Callable[[], None]] = []
         self._on_lost: list[Callable[[], None]] = []
-        self._task = asyncio.create_task(keep_connected(self._live), name="redis connection")
 
     def __repr__(self) -> str:
         return f"<RedisClient {self._name} {'connected' if self.connected else f'away ({self.reason})'}>"
@@ -137,9 +179,7 @@ class RedisClient:
         return replies
 
     async def close(self) -> None:
-        """Ends the connection and the background task. Idempotent."""
-        await end_task(self._task)
-        await close_async(self._pool)
+        await super().close()
         self._connected.clear()
         self._lost("the client is closed")
 
@@ -172,7 +212,6 @@ class RedisClient:
             raise RegistryUnavailable(f"Redis at {self._name} is away: {self.reason}")
 
     async def _live(self) -> None:
-        """Opens one connection and serves it until it is lost."""
         connection = None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -262,6 +301,70 @@ class RedisClient:
                 self._under_way.popleft()
                 if not self._under_way:
                     self._all_answered.set_result(None)
+
+
+class Subscription(_KeptConnection):
+    """Keeps channels subscribed, and patterns of their names, through redis-py's PubSub. Sends nothing else.
+
+    Calls `on_message` with the channel of each message, and `on_subscribed` after each (re)subscription, since messages
+    may have been missed before it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float,
+        channels: Collection[str] = (),
+        patterns: Collection[str] = (),
+        on_message: Callable[[str], None],
+        on_subscribed: Callable[[], None],
+    ) -> None:
+        super().__init__(url, timeout_s=timeout_s, step_s=timeout_s)
+        self._channels = channels
+        self._patterns = patterns
+        self._on_message = on_message
+        self._on_subscribed = on_subscribed
+
+    async def _subscribe(self, pubsub: PubSub) -> None:
+        if self._channels:
+            await pubsub.subscribe(*self._channels)
+        if self._patterns:
+            await pubsub.psubscribe(*self._patterns)
+
+    async def _live(self) -> None:
+        unconfirmed = {*self._channels, *self._patterns}
+        is_asked = True  # something must come within `timeout_s`
+        try:
+            async with PubSub(self._pool) as pubsub:
+                await self._subscribe(pubsub)
+                while True:
+                    # Not PubSub's `get_message`: it takes 0.13 ms for a message, of which this is 0.03 ms, and clients
+                    # that wait for a slot wait for it.
+                    within_s = self._timeout_s if is_asked else CHECK_INTERVAL_S
+                    said = await pubsub.connection.read_response(
+                        timeout=within_s, disconnect_on_error=False, push_request=True
+                    )
+                    match said:
+                        case None if is_asked:
+                            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+                        case None:
+                            await pubsub.ping()
+                        case ["message", channel, _] | ["pmessage", _, channel, _]:
+                            self._on_message(channel)
+                        case ["subscribe" | "psubscribe", channel, _]:
+                            unconfirmed.discard(channel)
+                            if not unconfirmed:
+                                self._on_subscribed()
+                    is_asked = said is None or bool(unconfirmed)
+        except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
+            if not unconfirmed:
+                log.warning("redis_subscription_lost", redis=self._name, reason=str(error) or repr(error))
+
+
+def glob_escape(text: str) -> str:
+    """Returns a Redis pattern that matches only this text."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
 def _check(replies: list[Reply]) -> None:

@@ -18,7 +18,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.registry import listing, records
+from pwgrid.registry import records
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
     Activity,
@@ -29,28 +29,15 @@ from pwgrid.registry.records import (
     SessionRecord,
     WorkerRecord,
 )
-from pwgrid.registry.redis_client import Argument, RedisClient, Reply
-from pwgrid.registry.scripts import load
+from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, glob_escape
+from pwgrid.registry.scripts import SCRIPTS
 from pwgrid.registry.session_updates import SessionUpdate
-from pwgrid.registry.subscription import Subscription, glob_escape
 from pwgrid.settings.model import Settings
 
-SCRIPTS: Final = {
-    name: load(name)
-    for name in (
-        "selector",
-        "register",
-        "heartbeat",
-        "start_session",
-        "release",
-        "rollback",
-        "describe_lease",
-        "set_field",
-        "shutdown_command",
-        "reaper",
-    )
-}
-"""Read on import, before any fork: all processes share them, and none gets a newer script than its code."""
+_PAGE_CHUNK: Final = 200
+
+MOST_READ: Final = 10_000
+"""How many records one page may read; by hand, 0.15 s. With the default SESSION_HISTORY_MAX that is all there are."""
 
 
 class Registry:
@@ -206,9 +193,16 @@ class Registry:
         cursor: str | None = None,
     ) -> SessionPage:
         """Returns sessions that pass all given filters, newest first. Raises ValueError for a malformed cursor."""
-        wanted = listing.Filter({status} if status else None, browser_type, worker_id, token)
-        async with self._deadline():
-            return await listing.page(self.client, self._prefix, records.INDEX, wanted, limit, cursor)
+
+        def passes(session: SessionRecord) -> bool:
+            return (
+                status in (None, session.status)
+                and browser_type in (None, session.browser_type)
+                and worker_id in (None, session.worker_id)
+                and token in (None, session.token)
+            )
+
+        return await self._page(records.INDEX, passes, limit, cursor)
 
     async def note_view(self, session_id: str) -> bool:
         """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
@@ -268,9 +262,11 @@ class Registry:
     ) -> SessionPage:
         """Returns leases of these statuses, newest first; with `token`, only that token's. Raises ValueError for a
         malformed cursor."""
-        wanted = listing.Filter(statuses, token=token)
-        async with self._deadline():
-            return await listing.page(self.client, self._prefix, records.LEASES_INDEX, wanted, limit, cursor)
+
+        def passes(lease: SessionRecord) -> bool:
+            return lease.status in statuses and token in (None, lease.token)
+
+        return await self._page(records.LEASES_INDEX, passes, limit, cursor)
 
     async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
         """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
@@ -400,6 +396,41 @@ class Registry:
     async def _set_field(self, name: str, field: str, value: str) -> bool:
         return bool(await self.client.run(SCRIPTS["set_field"], (self._prefix + name,), (field, value)))
 
+    async def _page(
+        self, index: str, passes: Callable[[SessionRecord], bool], limit: int, cursor: str | None
+    ) -> SessionPage:
+        """Returns up to `limit` sessions, or leases, of the index that pass, the newest first, or those among the next
+        MOST_READ. `cursor` is the previous page's; new sessions do not shift the pages."""
+        found: list[SessionRecord] = []
+        score, last_id = _read_cursor(cursor) if cursor else ("+inf", None)
+        async with self._deadline():
+            for _ in range(MOST_READ // _PAGE_CHUNK):
+                entries = await self._entries(self._prefix + index, score, last_id)
+                hashes = await self.client.pipeline(
+                    [("HGETALL", self._prefix + records.key_of(id_)) for id_, _ in entries]
+                )
+                for (id_, created_at), values in zip(entries, hashes, strict=True):
+                    score, last_id = str(created_at), id_
+                    session = SessionRecord.read(id_.removeprefix(records.LEASE), values)
+                    if values and passes(session):
+                        found.append(session)
+                        if len(found) == limit:
+                            return SessionPage(found, f"{score}:{last_id}")
+                if len(entries) < _PAGE_CHUNK:
+                    return SessionPage(found, None)
+        return SessionPage(found, f"{score}:{last_id}")
+
+    async def _entries(self, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
+        """Returns the next ids with their times, after `last_id`, which may share its millisecond with others."""
+        offset = 0
+        if last_id is not None:
+            same = await self.client.call("ZREVRANGEBYSCORE", index, score, score)
+            offset = sum(session_id >= last_id for session_id in same)  # Redis orders equal scores by bytes
+        entries: list[tuple[str, float]] = await self.client.call(
+            *("ZREVRANGEBYSCORE", index, score, "-inf", "WITHSCORES", "LIMIT", offset, _PAGE_CHUNK)
+        )
+        return entries
+
     async def _of_worker(self, browser_type: BrowserType, worker_id: str, name: str) -> str | None:
         reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", name)
         return reply
@@ -430,3 +461,10 @@ def _told(update: SessionUpdate) -> str:
 def _worker_id(endpoint: str) -> str:
     # ws://host:port/playwright/<browser type>/<worker id>.<secret>
     return endpoint.rpartition("/")[2].partition(".")[0]
+
+
+def _read_cursor(cursor: str) -> tuple[str, str]:
+    score, colon, session_id = cursor.partition(":")
+    if not colon or not score.isascii() or not (score.replace(".", "", 1).isdecimal() or score == "inf"):
+        raise ValueError(f"not a cursor: {cursor!r}")
+    return score, session_id

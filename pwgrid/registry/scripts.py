@@ -20,7 +20,6 @@ _SHARED_PART: Final = re.compile(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]\n",
 class Script:
     """A script as Redis gets it. `digest` is EVALSHA's argument, `load` the SCRIPT LOAD command in wire format."""
 
-    name: str
     source: str
     digest: str
     load: bytes
@@ -33,7 +32,7 @@ def load(name: str) -> Script:
     if _NEEDS_LIBRARY in source.partition("\n")[0]:
         source = _library() + source
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, source, digest, packed(("SCRIPT", "LOAD", source)))
+    return Script(source, digest, packed(("SCRIPT", "LOAD", source)))
 
 
 def packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
@@ -53,3 +52,21 @@ def _library() -> str:
 
 def _text(name: str) -> str:
     return (resource_dir("lua") / f"{name}.lua").read_text(encoding="utf-8")
+
+
+SCRIPTS: Final = {
+    name: load(name)
+    for name in (
+        "selector",
+        "register",
+        "heartbeat",
+        "start_session",
+        "release",
+        "rollback",
+        "describe_lease",
+        "set_field",
+        "shutdown_command",
+        "reaper",
+    )
+}
+"""Read on import, before any fork: all processes share them, and none gets a newer script than its code."""

@@ -12,11 +12,9 @@ from redis.backoff import NoBackoff
 from structlog.testing import capture_logs
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
-from pwgrid.registry import reconnect
-from pwgrid.registry.reconnect import keep_connected
-from pwgrid.registry.redis_client import RedisClient
+from pwgrid.registry import redis_client
+from pwgrid.registry.redis_client import RedisClient, Subscription, keep_connected
 from pwgrid.registry.scripts import Script, load
-from pwgrid.registry.subscription import Subscription
 from tests.support.redis import RedisServer
 from tests.support.redis_relay import RedisRelay
 
@@ -327,7 +325,7 @@ async def test_nobody_waits_for_a_redis_that_is_known_to_be_frozen(own_redis: Re
 async def test_after_a_frozen_redis_wakes_calls_succeed_again(
     own_redis: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconnect, "_BACKOFF", NoBackoff())
+    monkeypatch.setattr(redis_client, "_BACKOFF", NoBackoff())
     client = connect(own_redis, timeout_s=0.2)
     assert await client.call("PING") == "PONG"
     own_redis.signal(signal.SIGSTOP)
@@ -339,7 +337,7 @@ async def test_after_a_frozen_redis_wakes_calls_succeed_again(
         own_redis.signal(signal.SIGCONT)
     await connected(client)
     # Later Pythons get over a cancellation that is never taken back; up to 3.11.3 it ends the task that reconnects.
-    assert {task.get_name(): task.cancelling() for task in asyncio.all_tasks()}["redis connection"] == 0
+    assert {task.get_name(): task.cancelling() for task in asyncio.all_tasks()}["RedisClient"] == 0
 
 
 async def test_after_a_restart_of_redis_calls_succeed_again(own_redis: RedisServer, connect: Connect) -> None:
@@ -446,7 +444,7 @@ async def test_a_redis_that_breaks_each_connection_is_tried_and_complained_about
 async def test_pauses_begin_anew_after_a_connection_that_has_lasted(
     monkeypatch: pytest.MonkeyPatch, healthy_s: float, last_pause_s: float
 ) -> None:
-    monkeypatch.setattr(reconnect, "HEALTHY_S", healthy_s)
+    monkeypatch.setattr(redis_client, "HEALTHY_S", healthy_s)
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:
@@ -571,7 +569,7 @@ async def test_a_subscription_is_renewed_and_says_so(own_redis: RedisServer, inb
 async def test_a_subscription_notices_a_redis_that_is_silent(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pwgrid.registry.subscription.CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("pwgrid.registry.redis_client.CHECK_INTERVAL_S", 0.05)
     subscribed: asyncio.Queue[None] = asyncio.Queue()
     subscription = Subscription(
         own_redis.url,

@@ -9,7 +9,6 @@ import pytest
 
 from pwgrid.common import directories
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.registry import listing
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
@@ -362,7 +361,7 @@ async def test_filters_pass_what_matches(many: Registry) -> None:
 async def test_a_page_reads_only_so_many_records_and_the_next_one_goes_on(
     many: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "MOST_READ", 200)
+    monkeypatch.setattr("pwgrid.registry.registry.MOST_READ", 200)
     await many.client.call("HSET", f"{PREFIX}session:0100", "workerId", "rare")
     found, cursors = [], []
     page = await many.sessions(worker_id="rare")
