@@ -14,7 +14,7 @@ from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import APPLICATION_REDIS, Settings
 
 _REFUSED: Final = 2
-"""How `try_redis` exits where the Redis refuses our login. Its module is not imported here: it loads redis-py."""
+"""How `open_redis` exits where the Redis refuses our login. It is not imported here, since it loads redis-py."""
 
 _TRIED_WITHIN_S: Final = 60.0
 """Time for one attempt, beside REDIS_TIMEOUT: Python has to start, and each of several sentinels may be silent."""
@@ -53,11 +53,11 @@ def wait_for(settings: Settings, which: str, say: Callable[[str], None]) -> None
 
 
 def _try(settings: Settings) -> tuple[int, str]:
-    """The exit code of `try_redis`, and what it said."""
+    """The exit code of `open_redis`, and what it said."""
     asked = {"url": settings.redis_url.get_secret_value(), "timeout_s": settings.redis_timeout}
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "pwgrid.registry.try_redis"],
+            [sys.executable, "-P", "-m", "pwgrid.registry.open_redis"],
             input=json.dumps(asked),
             stdout=subprocess.PIPE,
             text=True,

@@ -1,17 +1,23 @@
-"""Makes redis-py pools and clients from a URL, including a Sentinel's. No other module sets their options."""
+"""Makes redis-py pools and clients from a URL, including a Sentinel's. No other module sets their options.
+
+`python -m pwgrid.registry.open_redis` tries a Redis once, for a master, which loads no redis-py. stdin: JSON with url
+and timeout_s. Exits 0 if it answers, 2 if it refuses our login, else 1; stdout: why.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
+import orjson
 import redis
 from redis import asyncio as aredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.driver_info import DriverInfo
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
@@ -109,3 +115,18 @@ def _sentinel_options(url: str, timeout_s: float) -> dict[str, Any]:
         "username": query.get("sentinel_username"),
         "password": query.get("sentinel_password"),
     }
+
+
+def main() -> int:
+    given = orjson.loads(sys.stdin.buffer.read())
+    try:
+        with open_blocking(given["url"], timeout_s=given["timeout_s"]) as client:
+            client.ping()
+    except (RedisError, OSError) as error:
+        print(str(error).rstrip(".") or type(error).__name__)  # noqa: T201
+        return 2 if isinstance(error, AuthenticationError | AuthorizationError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
