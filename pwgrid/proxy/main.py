@@ -28,10 +28,9 @@ from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.client_until_handoff import ConnectingClient
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
-from pwgrid.proxy.connect.idle_connections import IdleConnections
+from pwgrid.proxy.connect.http_connections import IdleConnections, ProtocolChooser
 from pwgrid.proxy.connect.make_refusals import no_capacity, stopping
 from pwgrid.proxy.connect.slot_or_refusal import Gateway
-from pwgrid.proxy.connect.upgrade_or_http import ProtocolChooser
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access

@@ -27,7 +27,7 @@ from pwgrid.proxy.connect.handoff import (
     is_served,
     may_be_served,
 )
-from pwgrid.proxy.connect.http_head_limits import MAX_HEAD_BYTES
+from pwgrid.proxy.connect.http_connections import MAX_HEAD_BYTES
 
 WORKER = "a1b2c3d4"
 BOUND_S = 30.0
