@@ -15,9 +15,8 @@ import structlog
 
 from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, NoAnswer
-from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry.records import EXPIRES_AT, LEASE
 

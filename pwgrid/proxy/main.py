@@ -29,11 +29,11 @@ from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.client_until_handoff import ConnectingClient
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.http_connections import IdleConnections, ProtocolChooser
-from pwgrid.proxy.connect.make_refusals import no_capacity, stopping
 from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.refusal import no_capacity, stopping
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_dead_workers import DeadWorkers
 from pwgrid.proxy.reap_stale_workers import keep_reaping

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.select.queue import ClientGone, Queue, QueueFull, Ticket, WaitedTooLong
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.select.queue import ClientGone, Queue, Ticket, line_full
 from pwgrid.settings.model import Settings
 
 FOREVER = float("inf")
@@ -248,8 +249,9 @@ async def test_who_cannot_be_served_does_not_hold_up_who_can() -> None:
 async def test_the_wait_ends_at_the_deadline_and_leaves_the_line() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    with pytest.raises(WaitedTooLong):
+    with pytest.raises(Refusal) as caught:
         await queue.acquire(ticket("a", deadline=asyncio.get_running_loop().time()))
+    assert caught.value.reason is RefusalReason.WAITED_TOO_LONG
     assert queue.waiting() == 0
 
 
@@ -298,8 +300,9 @@ async def test_a_full_line_refuses_the_next() -> None:
     slots = Slots(0)
     queue = queue_of(slots, max_queue=1)
     tasks = await stand_in_line(queue, ticket("a"))
-    with pytest.raises(QueueFull):
+    with pytest.raises(Refusal) as caught:
         await queue.acquire(ticket("b"))
+    assert caught.value.reason is RefusalReason.QUEUE_FULL
     tasks[0].cancel()
 
 
@@ -325,18 +328,18 @@ async def test_a_line_is_full_for_borrowers_before_it_is_for_others_and_for_one_
     slots = Slots(0)
     queue = queue_of(slots, max_queue=5, borrow_queue_max=3, borrow_queue_max_per_run=2)
 
-    async def refused(ticket: Ticket) -> tuple[str, int, int, int]:
-        with pytest.raises(QueueFull) as caught:
+    async def is_refused(ticket: Ticket, limit: str, most: int, length: int, position: int) -> bool:
+        with pytest.raises(Refusal) as caught:
             await queue.acquire(ticket)
-        return caught.value.limit, caught.value.most, caught.value.length, caught.value.position
+        return caught.value.body() == line_full(ticket, limit, most, length, position).body()
 
     tasks = await stand_in_line(queue, *(of_run(name, "red", borrows=True) for name in ("r1", "r2")))
-    assert await refused(of_run("r3", "red", borrows=True)) == ("run", 2, 2, 3)
+    assert await is_refused(of_run("r3", "red", borrows=True), "run", 2, 2, 3)
     other = of_run("c1", "red", token="ci", borrows=True)
     tasks += await stand_in_line(queue, other)  # another token's run of this name
-    assert await refused(of_run("b1", "blue", borrows=True)) == ("pool", 3, 3, 3)
+    assert await is_refused(of_run("b1", "blue", borrows=True), "pool", 3, 3, 3)
     tasks += await stand_in_line(queue, of_run("r4", "red"), ticket("plain"))  # who does not borrow
-    assert await refused(ticket("one too many")) == ("grid", 5, 5, 5)
+    assert await is_refused(ticket("one too many"), "grid", 5, 5, 5)
     queue.abandon(other)
     assert queue.waiting() == 4
     tasks += await stand_in_line(queue, of_run("b1", "blue", borrows=True))
@@ -356,16 +359,19 @@ async def test_borrowers_without_a_run_are_not_counted_as_one() -> None:
 
 
 async def test_who_waits_in_vain_hears_where_it_stood() -> None:
+    def stood(refusal: Refusal) -> tuple[object, object, object]:
+        return refusal.reason, refusal.details["queueLength"], refusal.details["position"]
+
     slots = Slots(0)
     queue = queue_of(slots)
     tasks = await stand_in_line(queue, of_run("r1", "red"), of_run("r2", "red"), of_run("b1", "blue"))
     soon = asyncio.get_running_loop().time() + 0.01
-    with pytest.raises(WaitedTooLong) as caught:
+    with pytest.raises(Refusal) as caught:
         await queue.acquire(Ticket("r3", "chromium", "chromium", None, "client", soon, run="red"))
-    assert (caught.value.length, caught.value.position) == (4, 4)
-    with pytest.raises(WaitedTooLong) as caught:
+    assert stood(caught.value) == (RefusalReason.WAITED_TOO_LONG, 4, 4)
+    with pytest.raises(Refusal) as caught:
         await queue.acquire(Ticket("w1", "chromium", "chromium", None, "client", soon, run="white"))
-    assert (caught.value.length, caught.value.position) == (4, 3)
+    assert stood(caught.value) == (RefusalReason.WAITED_TOO_LONG, 4, 3)
     for task in tasks:
         task.cancel()
 

@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.connect import make_refusals
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
-from pwgrid.proxy.select.queue import NoPlace, QueueFull, Ticket, WaitedTooLong
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, stopping
+from pwgrid.proxy.select.queue import Ticket, line_full, waited_in_vain
 from pwgrid.settings.model import Settings
 from tests.unit.test_connect_request import decided, headers, policy
 
 
-def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list[bytes], dict[str, Any]]:
+def ticket(*, borrows: bool = False, run: str = "") -> Ticket:
+    return Ticket("a", "firefox", "firefox", None, "client", 0.0, borrows=borrows, run=run)
+
+
+def answer(refusal: Refusal) -> tuple[list[bytes], dict[str, Any]]:
     """Status line and headers, and the body."""
-    ticket = Ticket("a", "firefox", "firefox", None, "client", 0.0, borrows=borrows, run=run)
-    answer = make_refusals.render(make_refusals.no_place(ticket, Settings(), why))
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = refusal.response().partition(b"\r\n\r\n")
     return head.split(b"\r\n"), json.loads(body)
 
 
@@ -27,7 +28,7 @@ def refused(why: NoPlace, *, borrows: bool = False, run: str = "") -> tuple[list
 def test_who_waited_in_vain_is_told_how_many_wait_how_to_get_slots_and_when_to_come_back(
     waiting: int, others: str
 ) -> None:
-    head, body = refused(WaitedTooLong(waiting + 1, 1))
+    head, body = answer(waited_in_vain(ticket(), Settings(), waiting + 1, 1))
     assert body["error"] == (
         f"no firefox slot came free within 5 s: {others}; use fewer clients at once, add workers "
         "(pwgrid scale firefox=N) or slots (MAX_CONCURRENT_SESSIONS), or raise WORKER_SELECT_TIMEOUT"
@@ -37,13 +38,13 @@ def test_who_waited_in_vain_is_told_how_many_wait_how_to_get_slots_and_when_to_c
 
 
 def test_the_body_says_why_how_long_the_line_is_and_where_the_client_stood() -> None:
-    _, body = refused(WaitedTooLong(12, 3))
+    _, body = answer(waited_in_vain(ticket(), Settings(), 12, 3))
     del body["error"]
     assert body == {"retryAfterS": 30, "reason": "waited too long", "queueLength": 12, "position": 3}
 
 
 def test_who_borrows_is_told_of_its_own_settings() -> None:
-    _, body = refused(WaitedTooLong(1, 1), borrows=True)
+    _, body = answer(waited_in_vain(ticket(borrows=True), Settings(), 1, 1))
     assert "within 30 s" in body["error"]
     assert body["error"].endswith("or raise BORROW_QUEUE_TIMEOUT")
 
@@ -66,7 +67,7 @@ def test_who_borrows_is_told_of_its_own_settings() -> None:
     ],
 )
 def test_a_full_line_says_what_it_is_full_of(limit: str, reason: str, sentence: str) -> None:
-    head, body = refused(QueueFull(20, 4, limit, 7), borrows=True, run="Smoke 12")
+    head, body = answer(line_full(ticket(borrows=True, run="Smoke 12"), limit, 7, 20, 4))
     assert b"Retry-After: 30" in head
     assert body == {"error": sentence, "retryAfterS": 30, "reason": reason, "queueLength": 20, "position": 4}
 
@@ -83,8 +84,8 @@ def test_a_full_line_says_what_it_is_full_of(limit: str, reason: str, sentence: 
         (Refusal(428, "since when?"), "version"),
         (Refusal(431, "how much?"), "head too large"),
         (Refusal(418, "a teapot"), "other"),
-        (make_refusals.stopping(), "stopping"),
-        (make_refusals.no_capacity("none"), "no capacity"),
+        (stopping(), "stopping"),
+        (no_capacity("none"), "no capacity"),
     ],
 )
 def test_each_refusal_is_counted_by_one_of_a_closed_set_of_reasons(refusal: Refusal, reason: str) -> None:

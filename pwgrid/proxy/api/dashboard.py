@@ -19,15 +19,14 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
 from pwgrid.proxy.api.common import address_of
-from pwgrid.proxy.api.errors import away, refused
+from pwgrid.proxy.api.errors import refused
 from pwgrid.proxy.api.roles import OPEN_TO_ALL, identify
 from pwgrid.proxy.api.sessions import find_session
-from pwgrid.proxy.connect.make_refusals import no_capacity
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
 from pwgrid.proxy.dashboard.page_files import HEADERS, File, files
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity, registry_away
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -141,7 +140,7 @@ async def _open_view(
 
 
 async def _deny(socket: WebSocket, error: Refusal | RegistryUnavailable) -> None:
-    await socket.send_denial_response(refused(error if isinstance(error, Refusal) else away(error)))
+    await socket.send_denial_response(refused(error if isinstance(error, Refusal) else registry_away(error)))
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:

@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.connect.make_refusals import body_of, no_capacity, registry_away
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.select.queue import ClientGone
 
 log = structlog.get_logger()
@@ -22,12 +21,7 @@ JSON: Final = "application/json"
 
 def refused(refusal: Refusal) -> Response:
     """The answer for a refusal."""
-    return Response(body_of(refusal), refusal.status, dict(refusal.headers), JSON)
-
-
-def away(error: Exception) -> Refusal:
-    """The refusal while Redis is away."""
-    return no_capacity(registry_away(error))
+    return Response(refusal.body(), refusal.status, dict(refusal.headers), JSON)
 
 
 async def _on_refusal(_request: Request, refusal: Refusal) -> Response:
@@ -35,7 +29,7 @@ async def _on_refusal(_request: Request, refusal: Refusal) -> Response:
 
 
 async def _on_outage(_request: Request, error: RegistryUnavailable) -> Response:
-    return refused(away(error))
+    return refused(registry_away(error))
 
 
 _NO_BODY: Final = "bad body: send one JSON object, with Content-Type: application/json"

@@ -8,8 +8,7 @@ from pwgrid import __version__
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.common import problems
 from pwgrid.proxy.api.roles import OPEN_TO_ALL
-from pwgrid.proxy.connect.make_refusals import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy

@@ -11,8 +11,7 @@ from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_bodies import BoundedBody
 from pwgrid.proxy.api.common import problems
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR
-from pwgrid.proxy.connect.make_refusals import no_capacity
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import RegistrySnapshot
 

@@ -19,12 +19,12 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect import make_refusals, parse_head
+from pwgrid.proxy.connect import parse_head
 from pwgrid.proxy.connect.handoff import HandoffFailure, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
 from pwgrid.proxy.policy.accept_or_refuse import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.access import Address
-from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
+from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, no_capacity
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
@@ -34,6 +34,9 @@ log = structlog.get_logger()
 MAX_EARLY_BYTES: Final = 64 * 1024
 """What a client may send after its head before a browser server reads (a correct client waits for its 101). Binary
 bytes may be fewer: JSON writes a control character as six (`MAX_OFFER_BYTES`)."""
+
+IN_USE: Final = "in use"
+"""What a worker answers to a client with a lease that has one already."""
 
 Peer = tuple[str, int] | None
 """A client's address and port; None if it has left, or is on a Unix socket."""
@@ -180,9 +183,9 @@ class ConnectingClient(asyncio.Protocol):
             log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
             self._transport.resume_reading()
             # In use after a try that was left unanswered: by this very client.
-            reason = reason if reason and outcome.reason == make_refusals.IN_USE else outcome.reason
+            reason = reason if reason and outcome.reason == IN_USE else outcome.reason
             if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
-                raise make_refusals.lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
+                raise _lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
         self._let_go(lease.worker_id, session_id, outcome)
 
     def _passed_on(self, headers: Headers) -> dict[str, object]:
@@ -258,9 +261,19 @@ class ConnectingClient(asyncio.Protocol):
         host = self._peer[0] if self._peer else "unknown"
         self._gateway.refusal_log.note(refusal, host, _text(self._peer))
         if not self._transport.is_closing():
-            self._transport.write(make_refusals.render(refusal))
+            self._transport.write(refusal.response())
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
+
+
+def _lease_not_served(reason: str, *, is_known: bool) -> Refusal:
+    """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
+    link; `is_known`: the master lists the worker."""
+    if reason == IN_USE:
+        return Refusal(409, "this lease has a client already: it is for one connection at a time")
+    if reason == "no such lease" or not is_known:
+        return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
+    return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 
 
 def _until(outcome: Served | HandoffFailure) -> float:

@@ -11,7 +11,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 from websockets.http11 import Request
 
-from pwgrid.proxy.connect.make_refusals import render
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.runtime.descriptor_limit import RAISE_IT
 
@@ -315,7 +314,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._on_refused(refusal)
-        self.transport.write(render(refusal))
+        self.transport.write(refusal.response())
         self.transport.write_eof()
         self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
@@ -340,7 +339,8 @@ class DashboardSocketProtocol(WebSocketsSansIOProtocol):
             return
         super().data_received(data)
         if not self.handshake_initiated and not self.transport.is_closing():
-            self.transport.write(render(Refusal(400, "bad WebSocket handshake: its head is malformed, or too long")))
+            refusal = Refusal(400, "bad WebSocket handshake: its head is malformed, or too long")
+            self.transport.write(refusal.response())
             self.transport.close()
 
     def handle_connect(self, event: Request) -> None:

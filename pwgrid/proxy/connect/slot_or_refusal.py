@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
-from pwgrid.proxy.connect import make_refusals
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
 from pwgrid.proxy.connect.handoff import Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.accept_or_refuse import Policy
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.label_match import OfferedLabels
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, stopping
+from pwgrid.proxy.policy.session_caps import cap_reached
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import ClientGone, NoPlace, Ticket, WaitedTooLong
+from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.settings.model import Settings
 
@@ -101,12 +101,13 @@ class Gateway:
         except ClientGone:
             waited = Waited.ABANDONED
             raise
-        except NoPlace as why:
-            if isinstance(why, WaitedTooLong) and (at_cap := await self.selector.caps_reached(ticket)):
-                raise make_refusals.cap_reached(at_cap[0], ticket.caps[at_cap[0]], why) from None
-            if isinstance(why, WaitedTooLong) and (reason := await self.readiness.shortage(ticket.pool)) is not None:
-                raise make_refusals.no_capacity(reason) from None
-            raise make_refusals.no_place(ticket, self.settings, why) from None
+        except Refusal as refusal:
+            if refusal.reason is RefusalReason.WAITED_TOO_LONG:
+                if at_cap := await self.selector.caps_reached(ticket):
+                    raise cap_reached(at_cap[0], ticket.caps[at_cap[0]], refusal) from None
+                if (reason := await self.readiness.shortage(ticket.pool)) is not None:
+                    raise no_capacity(reason) from None
+            raise
         finally:
             # In the next turn of the loop, so that the handoff comes first.
             waited_s = time.monotonic() - since
@@ -138,9 +139,9 @@ class Gateway:
     def closed(self) -> Refusal | None:
         """Returns the refusal for all clients while the grid takes none; else None."""
         if self.roster.stopping:
-            return make_refusals.stopping()
+            return stopping()
         lost = self.roster.lost
-        return make_refusals.no_capacity(lost, reason=RefusalReason.MASTER_LOST) if lost else None
+        return no_capacity(lost, RefusalReason.MASTER_LOST) if lost else None
 
     def roster_changed(self) -> None:
         """Makes the policy anew: it depends on the roster."""

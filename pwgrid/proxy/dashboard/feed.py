@@ -21,10 +21,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
-from pwgrid.proxy.connect.make_refusals import registry_away
 from pwgrid.proxy.connect.refusal_log import Asked
 from pwgrid.proxy.policy.dashboard_view import Sources, View, changes, view
 from pwgrid.proxy.policy.grid_events import Event, happened, session_end
+from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.registry.registry import Registry
@@ -308,7 +308,7 @@ class Feed:
             if with_sessions:
                 await self.sessions.refresh(self._activity)
         except RegistryUnavailable as error:
-            self._problems["redis"] = registry_away(error)
+            self._problems["redis"] = registry_away(error).error
         else:
             self._problems.pop("redis", None)
 

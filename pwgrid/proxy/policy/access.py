@@ -11,7 +11,7 @@ from typing import Final
 from websockets.datastructures import Headers
 
 from pwgrid.proxy.policy.failed_logins import FailedLogins
-from pwgrid.proxy.policy.refusal import Refusal, come_back
+from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.tokens import NO_TOKENS, Role, Tokens
 
@@ -143,9 +143,8 @@ class Access:
                 return Identity(OPERATORS_TOKEN)
         if wait_s:
             seconds = math.ceil(wait_s)
-            raise come_back(
-                seconds, 429, f"too many wrong tokens have come from this address: try again in {seconds} s"
-            )
+            error = f"too many wrong tokens have come from this address: try again in {seconds} s"
+            raise Refusal(429, error, retry_after_s=seconds)
         for _ in given:
             self.failed.note(peer, now)
         if tokens.are_there or not self.token:

@@ -1,7 +1,21 @@
-"""The exception that becomes an HTTP error, for upgrades and the API, and the reasons by which refusals are counted."""
+"""The exception that becomes an HTTP error, for upgrades and the API, its form, and the reasons by which refusals are
+counted."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Final
+
+import orjson
+from websockets.datastructures import Headers
+from websockets.http11 import Response
+
+from pwgrid.common.launch_failure import without_places
+
+RETRY_AFTER_S: Final = 5
+RETRY_AFTER_STOPPING_S: Final = 30
+RETRY_AFTER_QUEUE_S: Final = 30
+"""For clients that the line was too long for, or that waited in vain."""
 
 
 class RefusalReason(StrEnum):
@@ -48,7 +62,8 @@ _BY_STATUS: Final = {
 
 
 class Refusal(Exception):
-    """An HTTP error. A Playwright client shows `error` to its user word for word."""
+    """An HTTP error with the body `{"error": "<sentence>", …}`, which has the `details`, too. A Playwright client shows
+    `error` to its user word for word. `retry_after_s` says when to come back, in a header and in the body."""
 
     def __init__(
         self,
@@ -56,27 +71,52 @@ class Refusal(Exception):
         error: str,
         *,
         headers: tuple[tuple[str, str], ...] = (),
-        details: dict[str, object] | None = None,
+        details: Mapping[str, object] | None = None,
         reason: RefusalReason | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(error)
         self.reason = reason or _BY_STATUS.get(status, RefusalReason.OTHER)
         self.status = status
         self.error = error
         self.headers = headers
-        self.details = details or {}
+        self.details = {**(details or {})}
+        if retry_after_s is not None:
+            self.headers = (*headers, ("Retry-After", str(retry_after_s)))
+            self.details = {"retryAfterS": retry_after_s, **self.details}
+
+    def body(self) -> bytes:
+        return orjson.dumps({"error": self.error, **self.details})
+
+    def response(self) -> bytes:
+        """Returns the whole HTTP/1.1 response, with `Connection: close`."""
+        body = self.body()
+        headers = Headers(self.headers)
+        headers["Content-Type"] = "application/json"
+        headers["Content-Length"] = str(len(body))
+        headers["Connection"] = "close"
+        return Response(self.status, HTTPStatus(self.status).phrase, headers, body).serialize()
 
 
 def bad_handshake(error: str, headers: tuple[tuple[str, str], ...] = ()) -> Refusal:
     return Refusal(400, f"bad WebSocket handshake: {error}", headers=headers, reason=RefusalReason.BAD_HANDSHAKE)
 
 
-def come_back(after_s: int, status: int, error: str, reason: RefusalReason | None = None) -> Refusal:
-    """Makes a refusal that says when to try again."""
+def no_capacity(error: str, reason: RefusalReason = RefusalReason.NO_CAPACITY) -> Refusal:
+    """503: the grid cannot take the session now."""
+    return Refusal(503, error, retry_after_s=RETRY_AFTER_S, reason=reason)
+
+
+def registry_away(error: Exception) -> Refusal:
+    """503 while Redis is away."""
+    return no_capacity(f"the registry does not answer: {without_places(str(error))}")
+
+
+def stopping() -> Refusal:
+    """503 while the grid shuts down."""
     return Refusal(
-        status,
-        error,
-        headers=(("Retry-After", str(after_s)),),
-        details={"retryAfterS": after_s},
-        reason=reason,
+        503,
+        f"the grid is shutting down: connect again in {RETRY_AFTER_STOPPING_S} s",
+        retry_after_s=RETRY_AFTER_STOPPING_S,
+        reason=RefusalReason.STOPPING,
     )

@@ -8,34 +8,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pwgrid.common.types import BrowserType
+from pwgrid.common.wording import counted
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
+from pwgrid.proxy.policy.refusal import RETRY_AFTER_QUEUE_S, Refusal, RefusalReason
 from pwgrid.registry.records import CAPS, LEASE
 from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-class NoPlace(Exception):
-    """The client gets no slot. `length` is that of its line, `position` the client's place in it, or the next one."""
-
-    def __init__(self, length: int, position: int) -> None:
-        super().__init__(f"{length} wait, at {position}")
-        self.length = length
-        self.position = position
-
-
-class QueueFull(NoPlace):
-    """As many clients wait as may. `limit` says which are counted: all ("grid"), those who borrow from this pool
-    ("pool"), or of these the ones with the same run ("run"). `most` is how many may wait."""
-
-    def __init__(self, length: int, position: int, limit: str, most: int) -> None:
-        super().__init__(length, position)
-        self.limit = limit
-        self.most = most
-
-
-class WaitedTooLong(NoPlace):
-    """No slot came free before the ticket's deadline."""
 
 
 class ClientGone(Exception):
@@ -141,8 +120,7 @@ class Queue:
         return [pool for pool, line in self._lines.items() if line]
 
     async def acquire(self, ticket: Ticket) -> str:
-        """Waits for a slot, and returns its worker's id. Raises QueueFull, WaitedTooLong, ClientGone, or what the
-        queue was closed with."""
+        """Waits for a slot, and returns its worker's id. Raises Refusal or ClientGone."""
         ticket.granted, ticket.selection_s, ticket.chosen_locally = None, 0.0, False  # it may be its second try
         has_asked = False
         if self._refusal is None and not self._paused and not self._lines.get(ticket.pool):
@@ -210,13 +188,13 @@ class Queue:
             if not granted.cancelled():
                 return granted.result()  # granted, or refused, in the very turn of the deadline
             if (line := self._lines[ticket.pool]) and ticket in line:
-                raise WaitedTooLong(len(line), line.position(ticket)) from None
+                raise waited_in_vain(ticket, self._settings, len(line), line.position(ticket)) from None
             raise self._refusal or ClientGone from None  # refused or abandoned right behind it
         finally:
             self._leave(ticket)
 
     def _join(self, ticket: Ticket) -> None:
-        """Raises QueueFull."""
+        """Raises Refusal if as many clients wait as may."""
         line, pool, party, settings = self._lines[ticket.pool], ticket.pool, ticket.party, self._settings
         bounds = [("grid", self.waiting(), settings.max_queue)]
         if ticket.borrows:
@@ -225,7 +203,7 @@ class Queue:
                 bounds.append(("run", self._borrowing[pool, party], settings.borrow_queue_max_per_run))
         for limit, waiting, most in bounds:
             if waiting >= most:
-                raise QueueFull(len(line), line.position_of_next(party), limit, most)
+                raise line_full(ticket, limit, most, len(line), line.position_of_next(party))
         line.join(ticket, party, ticket.kind())
         self._count(ticket, 1)
 
@@ -278,3 +256,39 @@ def _add(counter: Counter[Key], key: Key, by: int) -> None:
     counter[key] += by
     if not counter[key]:
         del counter[key]
+
+
+def line_full(ticket: Ticket, limit: str, most: int, length: int, position: int) -> Refusal:
+    """503: `most` clients wait already of those that `limit` counts: all ("grid"), those who borrow from this pool
+    ("pool"), or of these the ones with the same run ("run"). `length` is the line's, `position` the client's in it."""
+    waiting, reason = counted(most, "client waits", "clients wait"), RefusalReason.QUEUE_FULL
+    if limit == "run":
+        reason = RefusalReason.RUN_FULL
+        error = (
+            f"{waiting} for a {ticket.pool} slot in the run {ticket.run!r} already: "
+            "let it ask for fewer at once, or raise BORROW_QUEUE_MAX_PER_RUN"
+        )
+    elif limit == "pool":
+        error = (
+            f"{waiting} to borrow a {ticket.pool} slot already: come back later, add workers, or raise BORROW_QUEUE_MAX"
+        )
+    else:
+        error = f"{waiting} for a slot already: come back later, or add workers"
+    return _no_place(error, reason, length, position)
+
+
+def waited_in_vain(ticket: Ticket, settings: Settings, length: int, position: int) -> Refusal:
+    """503: no slot came free before the ticket's deadline."""
+    waited_s = settings.borrow_queue_timeout if ticket.borrows else settings.worker_select_timeout
+    others = counted(length - 1, "other client waits", "other clients wait") if length > 1 else "nobody else waits"
+    error = (
+        f"no {ticket.pool} slot came free within {waited_s:g} s: {others}; use fewer clients at once, add workers "
+        f"(pwgrid scale {ticket.pool}=N) or slots (MAX_CONCURRENT_SESSIONS), or raise "
+        f"{'BORROW_QUEUE_TIMEOUT' if ticket.borrows else 'WORKER_SELECT_TIMEOUT'}"
+    )
+    return _no_place(error, RefusalReason.WAITED_TOO_LONG, length, position)
+
+
+def _no_place(error: str, reason: RefusalReason, length: int, position: int) -> Refusal:
+    details = {"reason": reason.value, "queueLength": length, "position": position}
+    return Refusal(503, error, retry_after_s=RETRY_AFTER_QUEUE_S, reason=reason, details=details)

@@ -11,7 +11,7 @@ import structlog
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, SILENT
-from pwgrid.proxy.connect.make_refusals import no_capacity, registry_away
+from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.proxy.select.without_redis import LocalSelection
@@ -93,7 +93,7 @@ class Selector:
         try:
             return await self._registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
-            raise no_capacity(registry_away(error)) from None
+            raise registry_away(error) from None
 
     def roster_changed(self) -> None:
         """Called when the master has sent its roster."""
