@@ -18,7 +18,7 @@ from fastapi.routing import iter_route_contexts
 
 from pwgrid.cli import token as tokens
 from pwgrid.proxy.api.app import create_app
-from pwgrid.proxy.api.bounded_bodies import MAX_BODY_BYTES
+from pwgrid.proxy.api.request_checks import MAX_BODY_BYTES
 from pwgrid.proxy.policy.access import WRONG_OR_REVOKED, Access
 from pwgrid.proxy.policy.failed_logins import MOST
 from pwgrid.runtime.find_grids import find_running

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from starlette.websockets import WebSocket
 
-from pwgrid.proxy.dashboard.live_view import relay
+from pwgrid.proxy.api.dashboard import relay
 
 
 class Socket:

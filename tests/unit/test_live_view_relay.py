@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from pwgrid.common.tasks import end_task
 from pwgrid.proxy.api import dashboard
-from pwgrid.proxy.dashboard.live_view import close_page, relay
+from pwgrid.proxy.api.dashboard import close_page, relay
 from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.records import SessionRecord

@@ -6,18 +6,14 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
 
 from pwgrid import __version__
-from pwgrid.proxy.api import dashboard
-from pwgrid.proxy.api.common import problems
-from pwgrid.proxy.api.docs import docs_routes
-from pwgrid.proxy.api.errors import HANDLERS
-from pwgrid.proxy.api.health import health_routes
+from pwgrid.proxy.api import pages
+from pwgrid.proxy.api.dashboard import live_routes
+from pwgrid.proxy.api.errors import HANDLERS, problems
+from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
 from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
-from pwgrid.proxy.api.not_a_websocket import hint_routes
-from pwgrid.proxy.api.pools import pool_command_routes, pool_routes
-from pwgrid.proxy.api.roles import check_all_name_a_role
+from pwgrid.proxy.api.request_checks import check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
-from pwgrid.proxy.api.status_and_workers import operator_routes
 from pwgrid.proxy.policy.access import Access
 
 if TYPE_CHECKING:
@@ -45,18 +41,15 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
     }
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (health_routes(grid), {}),
-        (hint_routes(), {}),
-        (dashboard.file_routes(), {}),
-        (docs_routes(), {}),
+        (pages.router, {}),
         (session_routes(grid), takes_token),  # its security scheme is for /docs
         (lease_routes(grid), takes_token),
         (operator_routes(grid), takes_token),
-        (metrics_route(grid, requests), takes_token),
-        (pool_routes(grid), takes_token),
         (pool_command_routes(grid), takes_token),
+        (metrics_route(grid, requests), takes_token),
     ]
     for router, of_all in routers:
         check_all_name_a_role(router)
         app.include_router(router, **of_all)
-    app.include_router(dashboard.live_routes(grid))  # WebSockets, which check roles themselves
+    app.include_router(live_routes(grid))  # WebSockets, which check roles themselves
     return app

@@ -1,30 +1,30 @@
-"""The routes of the dashboard: its files, its feed, and the live view of a session."""
+"""The dashboard's WebSockets: its feed, and the live view of a session, which a browser server shows.
+
+Of a live view at most one packet is kept here: the page asks for each frame.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import pathlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import structlog
 from fastapi import APIRouter, Path
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
-from pwgrid.proxy.api.common import address_of
 from pwgrid.proxy.api.errors import refused
-from pwgrid.proxy.api.roles import OPEN_TO_ALL, identify
+from pwgrid.proxy.api.request_checks import address_of, identify
 from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.dashboard.feed import Page
-from pwgrid.proxy.dashboard.live_view import SOCKET, close_page, open_view, relay, send_to_page
-from pwgrid.proxy.dashboard.page_files import HEADERS, File, files
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, registry_away
 
@@ -36,38 +36,17 @@ log = structlog.get_logger()
 SERVICE_RESTART: Final = 1012
 """The WebSocket close code that has the page connect again, to the next proxy."""
 
+SOCKET: Final = "live.sock"
+"""In the worker's directory; pwgrid/worker/browser/live_view.cjs listens there."""
+
+CONNECT_S: Final = 2.0
+_HEADER_BYTES: Final = 5
+_JSON: Final = 0
+_MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of one frame."""
+
 TOKEN_LOOK_S: Final = 1.0
 """How often the token of who looks at a session is checked again: it may have been revoked."""
-
-
-def page_of(request: Request) -> Response | None:
-    """Returns the page for a browser that opens the endpoint; None for all other clients."""
-    # fetch() and command line tools ask for no HTML.
-    if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", "").lower():
-        return _sent(files()["index.html"], request)
-    return None
-
-
-def file_routes() -> APIRouter:
-    """Makes the routes of the page's files. They ask for no token: they hold the page's code and no data."""
-    router = APIRouter(include_in_schema=False, dependencies=[OPEN_TO_ALL])
-
-    @router.api_route("/dashboard", methods=["GET", "HEAD"])
-    async def page(request: Request) -> Response:
-        return _sent(files()["index.html"], request)
-
-    @router.api_route("/dashboard/", methods=["GET", "HEAD"])
-    async def page_with_slash(request: Request) -> Response:
-        """Redirects to the path without the slash, where the page's relative links are right."""
-        return RedirectResponse(f"../dashboard?{request.url.query}" if request.url.query else "../dashboard")
-
-    @router.api_route("/dashboard/{name}", methods=["GET", "HEAD"])
-    async def file(name: str, request: Request) -> Response:
-        if (found := files().get(name)) is None:
-            raise Refusal(404, f"there is nothing at /dashboard/{name[:100]}")
-        return _sent(found, request)
-
-    return router
 
 
 def live_routes(grid: Proxy) -> APIRouter:
@@ -167,8 +146,65 @@ async def _until_refused(check: Callable[[], object]) -> None:
             check()
 
 
-def _sent(file: File, request: Request) -> Response:
-    headers = {**HEADERS, "ETag": file.etag}
-    if request.headers.get("if-none-match") == file.etag:
-        return Response(None, 304, headers)
-    return Response(file.content, 200, headers, file.media_type)
+async def open_view(path: pathlib.Path, session_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which the session is shown. Raises OSError where nobody shows it."""
+    async with asyncio.timeout(CONNECT_S):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(_packet({"session": session_id}))
+    return reader, writer
+
+
+async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the session, the page or the browser server ends. The caller closes `writer`."""
+    await first_of(_show(socket, reader), _hear(socket, writer))
+
+
+async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, WebSocketDisconnect):
+        while True:
+            header = await reader.readexactly(_HEADER_BYTES)
+            size = int.from_bytes(header[:4], "big")
+            if size > _MOST_BYTES:
+                return
+            content = await reader.readexactly(size)
+            await send_to_page(socket, content.decode() if header[4] == _JSON else content)
+
+
+async def send_to_page(socket: WebSocket, message: str | bytes) -> None:
+    """Raises WebSocketDisconnect where the page is gone. uvicorn itself closes the connection of a page that
+    answers no ping or sends invalid frames; a send then raises RuntimeError."""
+    try:
+        await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
+    except RuntimeError as error:
+        raise WebSocketDisconnect(1006, str(error)) from None
+
+
+async def close_page(socket: WebSocket, code: int = 1000) -> None:
+    """Closes the page's connection, if it is not closed already."""
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # as above
+        await socket.close(code)
+
+
+async def _hear(socket: WebSocket, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
+            said = _read(message)
+            if said.get("ack") is True:
+                writer.write(_packet({"ack": True}))
+            elif isinstance(page := said.get("page"), str):
+                writer.write(_packet({"page": page[:200]}))
+            await writer.drain()
+
+
+def _read(message: Message) -> dict[str, Any]:
+    """What a page says; empty where that makes no sense."""
+    try:
+        said = orjson.loads(message.get("bytes") or b"")
+    except orjson.JSONDecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _packet(said: dict[str, Any]) -> bytes:
+    content = orjson.dumps(said)
+    return len(content).to_bytes(4, "big") + bytes([_JSON]) + content

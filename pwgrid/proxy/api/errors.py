@@ -11,12 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.proxy.api import models
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.select.queue import ClientGone
 
 log = structlog.get_logger()
 
 JSON: Final = "application/json"
+
+
+def problems(*statuses: int | str) -> dict[int | str, dict[str, Any]]:
+    """Returns the `responses` of a route that refuses with these statuses. With "4XX" among them FastAPI does not add
+    the 422 that this API never answers."""
+    return {status: {"model": models.Problem} for status in statuses}
 
 
 def refused(refusal: Refusal) -> Response:

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from pwgrid.common.label_keys import LabelKey, LabelKeyError, parse
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.bounded_bodies import BoundedBody
-from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, address_of, problems
-from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
+from pwgrid.proxy.api.errors import problems
+from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
+from pwgrid.proxy.api.request_checks import NEEDS_CLIENT, BoundedBody, Client, address_of
 from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender

@@ -29,9 +29,9 @@ from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUN
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.common import NoneIfEmpty
 from pwgrid.proxy.api.errors import JSON
-from pwgrid.proxy.api.roles import NEEDS_OPERATOR
+from pwgrid.proxy.api.models import NoneIfEmpty
+from pwgrid.proxy.api.request_checks import NEEDS_OPERATOR
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 

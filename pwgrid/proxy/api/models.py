@@ -1,9 +1,11 @@
-"""The bodies of the API's requests and answers: names in camelCase, times in Unix seconds, memory in MiB."""
+"""The bodies of the API's requests and answers, and query parameters that several routes have: names in camelCase,
+times in Unix seconds, memory in MiB."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Query
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pwgrid.common.session_lifecycle import SessionStatus
@@ -11,6 +13,14 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.lender import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
 from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, RegistrySnapshot, SessionRecord, number
 from pwgrid.settings.value_types import MAX_WORKERS
+
+MAX_PAGE: Final = 1000
+
+NoneIfEmpty = BeforeValidator(lambda given: given or None)
+"""An empty filter counts as not given."""
+
+PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
+Cursor = Annotated[str | None, NoneIfEmpty, Query()]
 
 
 class _Model(BaseModel):

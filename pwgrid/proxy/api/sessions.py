@@ -7,8 +7,9 @@ from fastapi import APIRouter, Depends, Path, Query
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.common import Cursor, NoneIfEmpty, PageSize, problems
-from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
+from pwgrid.proxy.api.errors import problems
+from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
+from pwgrid.proxy.api.request_checks import NEEDS_CLIENT, Client
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.records import SessionRecord

@@ -1,17 +1,19 @@
-"""The routes of pools: what they have and how much of it is taken, how to scale and drain them, and /nodes."""
+"""The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
 from collections.abc import Collection
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path
 
+from pwgrid import __version__
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.bounded_bodies import BoundedBody
-from pwgrid.proxy.api.common import problems
-from pwgrid.proxy.api.roles import NEEDS_OPERATOR
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.api.errors import problems
+from pwgrid.proxy.api.request_checks import NEEDS_OPERATOR, OPEN_TO_ALL, BoundedBody, Operator
+from pwgrid.proxy.policy.access import ANYBODY
+from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
 from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import RegistrySnapshot
 
@@ -19,9 +21,61 @@ if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
 
 
-def pool_routes(grid: "Proxy") -> APIRouter:
-    """Makes the routes that read, for operators."""
+def health_routes(grid: "Proxy") -> APIRouter:
+    router = APIRouter(tags=["health"], dependencies=[OPEN_TO_ALL])
+
+    @router.get("/health")
+    async def health() -> models.Health:
+        """Answers while the proxy runs, whether the grid is ready or not."""
+        return models.Health(version=__version__)
+
+    @router.get("/health/ready", responses=problems(503))
+    async def ready() -> models.Ready:
+        """Every pool has an available worker that Redis would choose (all its slots may be taken); else 503 with the
+        reason."""
+        reason = await grid.readiness.problem()
+        if reason is not None:
+            retry_after_s = RETRY_AFTER_STOPPING_S if grid.roster.stopping else RETRY_AFTER_S
+            raise Refusal(503, reason, headers=(("Retry-After", str(retry_after_s)),), details={"status": "not ready"})
+        return models.Ready()
+
+    return router
+
+
+def operator_routes(grid: "Proxy") -> APIRouter:
     router = APIRouter(dependencies=[NEEDS_OPERATOR])
+
+    @router.get("/v1/status", tags=["grid"])
+    async def status() -> models.Status:
+        """Readiness and its reason, live sessions, waiting clients, outcomes."""
+        found = await grid.registry.snapshot()
+        reason = await grid.readiness.problem(found)
+        return models.Status(
+            ready=reason is None,
+            reason=reason,
+            active_connections=sum(found.active.values()),
+            waiting=grid.queue.waiting(),
+            waiting_by_run=[models.WaitingRun(**each._asdict()) for each in grid.queue.waiting_by_run()],
+            clients=models.Clients.model_validate(asdict(grid.gateway.counts)),
+            outcomes=dict(found.outcomes),
+            taken_back=dict(found.taken_back),
+            counter_repairs=found.counter_repairs,
+        )
+
+    @router.get("/v1/workers", tags=["workers"])
+    async def workers(identity: Operator) -> models.Workers:
+        """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
+        no token, since then anybody may ask."""
+        return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
+
+    @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404))
+    async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
+        """Drains a worker: it takes no new session and ends when its live ones have ended; its replacement starts at
+        once. With `now` its live sessions end at once, too."""
+        if worker_id not in grid.roster.workers:
+            raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
+        grid.control.event("drain_asked", {"workerId": worker_id, "reason": "operator", "now": now})
+        return models.Draining(draining=[worker_id])
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:

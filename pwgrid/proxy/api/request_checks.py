@@ -1,15 +1,31 @@
-"""The role that each route of the API needs. The proxy does not start while a route names none."""
+"""Checks every request: who asks, and whether the role of that one is enough; how long and how slow a body may be.
 
+Each route of the API names the role that it needs. The proxy does not start while one names none.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
 from websockets.datastructures import Headers
 
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.select.queue import ClientGone
+
+MAX_BODY_BYTES: Final = 16 * 1024
+BODY_S: Final = 10.0
+"""How long a whole body may take to arrive."""
+
+
+def address_of(client: HTTPConnection) -> str:
+    """Returns the client's host and port for the log; a Unix socket has none."""
+    return f"{client.client.host}:{client.client.port}" if client.client else "unknown"
 
 
 def identify(connection: HTTPConnection, *, from_own_page: bool) -> Identity:
@@ -62,7 +78,7 @@ def check_all_name_a_role(router: APIRouter) -> None:
         if not (isinstance(route, APIRoute) and _names_a_role(route.dependant))
     ]
     if nobody:
-        raise RuntimeError(f"these routes name no role (pwgrid/proxy/api/roles.py): {', '.join(nobody)}")
+        raise RuntimeError(f"these routes name no role (pwgrid/proxy/api/request_checks.py): {', '.join(nobody)}")
 
 
 def _names_a_role(dependant: Dependant) -> bool:
@@ -72,3 +88,35 @@ def _names_a_role(dependant: Dependant) -> bool:
 def _access(connection: HTTPConnection) -> Access:
     access: Access = connection.app.state.access
     return access
+
+
+class BoundedBody(APIRoute):
+    """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S. Each route with a body
+    is one: FastAPI reads the body before it checks who asks. A refusal before the body has come would end in a
+    connection that is closed with unread bytes, and not every client's system keeps an answer beyond such a reset."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            bounded = _BoundedRequest(request.scope, request.receive)
+            try:
+                async with asyncio.timeout(BODY_S):
+                    await bounded.body()
+            except ClientDisconnect:
+                raise ClientGone from None
+            except TimeoutError:
+                raise Refusal(408, f"the body did not arrive within {BODY_S:g} s") from None
+            return await handler(bounded)
+
+        return answer
+
+
+class _BoundedRequest(Request):
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        size = 0
+        async for part in super().stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                raise Refusal(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+            yield part
