@@ -9,7 +9,6 @@ from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from pwgrid.master.adoption import Leftovers
-from pwgrid.master.policy.worker_state_machine import Times
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
@@ -71,10 +70,6 @@ class MasterConfig:
     """Gets texts that say what a stop waits for."""
     count_down: Callable[[str], None] | None
     """Gets texts that say, on a terminal, how long a stop may still take."""
-
-    def times(self) -> Times:
-        settings = self.settings
-        return Times(settings.launch_timeout, settings.drain_timeout, settings.recycle_drain_timeout)
 
     def common(self, pool: PoolSettings | None = None) -> tuple[Settings, str, Path]:
         """The first arguments of every role: settings (a worker gets those of its pool), the URL of Redis, the runtime

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,19 +23,16 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
-from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, next_start, plan
+from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
+from pwgrid.master.reports import Reports, StopReport
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
 from pwgrid.master.start_new_version import KeptOpen, VersionChange, execute
-from pwgrid.master.status import Reporter
-from pwgrid.master.stop_report import StopReport
-from pwgrid.master.when_ready import StartReport
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.clean_up import SHORTAGE_S
-from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import reap_orphans
 
 log = structlog.get_logger()
@@ -70,28 +66,20 @@ class Master:
         self._shutdown = Shutdown()
         self._signals = SignalQueue()
         files = ChildFileWriter(loop, config)
-        self._pools = {name: Pool(pool, loop.now()) for name, pool in config.settings.pools_wanted().items()}
         self._redis = RedisChild(loop, config.redis, files) if config.redis else None
         self._proxies = Proxies(loop, config, files, lambda name, data: self._requests.from_proxy(name, data))
-        self._workers = Workers(loop, config, self._pools, files, self._proxies)
+        self._workers = Workers(loop, config, files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
-        self._start_report = StartReport(config, self._pools)
-        self._reporter = Reporter(
-            *(config, self._pools, self._workers, self._proxies, self._redis, self._memory),
-            shutdown=self._shutdown,
-            start=self._start_report,
-            started_at=kept.started_at if kept else time.time(),
-        )
-        self._reload = Reload(loop, config, files, self._pools, self._workers, self._proxies)
+        self._reports = Reports(config, self._workers, self._proxies, self._redis, self._memory, self._shutdown)
+        self._reload = Reload(loop, config, files, self._workers, self._proxies)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
             config=config,
-            pools=self._pools,
             workers=self._workers,
             shutdown=self._shutdown,
             reload_settings=self._reload,
             version_change=self._version_change,
-            reporter=self._reporter,
+            reports=self._reports,
             stop_grid=self.stop,
         )
         listener = socket.socket(fileno=kept.control) if kept else None
@@ -141,7 +129,7 @@ class Master:
         sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is ShutdownPhase.WORKERS:
-            self._proxies.push_state(self._reporter.roster())
+            self._proxies.push_state(self._reports.roster())
             wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
             for record in self._workers.records.values():
                 self._workers.drain(record, "shutdown", wanted)
@@ -180,41 +168,23 @@ class Master:
         now = self._loop.now()
         turn_by = self._memory.tick(now)
         self._proxies.go_on_replacing()
-        for name, pool in list(self._pools.items()):
-            if pool.is_removed and not self._workers.of(name):
-                del self._pools[name]
-            pool.host_guard = self._memory.guard.reason
-            pool.observe(self._workers.of(name), now)
+        self._workers.observe(now, self._memory.guard.reason)
         if self._shutdown.is_stopping:
             turn_by = min(turn_by, self._go_on_stopping(now))
         elif self._may_start():
             self._proxies.start()
-            turn_by = min(turn_by, self._follow_plan(now))
-            self._start_report.tell(self._workers, self._proxies.current, self._reporter.status)
+            limits = Limits(
+                MOST_STARTING, self._config.settings.max_surge, self._memory.room(), self._memory.guard.reason
+            )
+            turn_by = min(turn_by, self._workers.follow_plan(now, limits))
+            self._reports.tell_start()
         self._next_turn.arm(turn_by)
-        self._proxies.push_state(self._reporter.roster())
+        self._proxies.push_state(self._reports.roster())
         self._reload.answer_if_known()
 
     def _may_start(self) -> bool:
         """Whether workers and the proxy may start: the grid waits for Redis only at its very start."""
         return self._redis is None or self._redis.ready or self._workers.registry_seen
-
-    def _follow_plan(self, now: float) -> float:
-        """Returns when the next backoff ends (monotonic seconds): there may be more to do from then on."""
-        wanted = {name: pool.wanted(self._workers.of(name), now) for name, pool in self._pools.items()}
-        memory, max_surge = self._memory, self._config.settings.max_surge
-        limits = Limits(MOST_STARTING, max_surge, memory.room(), memory.guard.reason)
-        for action in plan(wanted, self._workers.views(), now, limits):
-            match action:
-                case Spawn():
-                    self._workers.start(action.pool, spare=action.spare)
-                case Serve():
-                    self._workers.serve(self._workers.records[action.worker_id])
-                case Drain():
-                    self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.RECYCLE)
-                case ShortenDrain():
-                    self._workers.drain(self._workers.records[action.worker_id], action.reason, Purpose.END)
-        return next_start((pool.backoff.not_before for pool in self._pools.values()), now)
 
     def _go_on_stopping(self, now: float) -> float:
         """Go through the phases in order: what ends first still uses what ends later. Returns when there may be more to
@@ -314,7 +284,7 @@ class Master:
     def _scale_again(self, scaled: Mapping[str, int]) -> None:
         """Scale the pools as they were before this process executed itself."""
         for name, workers in scaled.items():
-            pool = self._pools.get(name)
+            pool = self._workers.pools.get(name)
             if pool is None:
                 continue
             try:
@@ -326,7 +296,7 @@ class Master:
 
     def _execute(self) -> None:
         """Become the new code. Children reconnect to it: they wait in the control socket's queue until it accepts."""
-        config = self._config
+        config, pools = self._config, self._workers.pools.items()
         records = self._workers.records.values()
         kept = KeptOpen(
             listeners=tuple(listener.fileno() for listener in self._proxies.current.listeners),
@@ -334,15 +304,15 @@ class Master:
             control=self._control.fd,
             ipc={each.worker_id: each.ipc.fileno() for each in records if each.ipc and each.life.has_process},
             lifeline=config.lifeline_fd,
-            pools={name: pool.workers for name, pool in self._pools.items() if pool.workers != pool.settings.workers},
+            pools={name: pool.workers for name, pool in pools if pool.workers != pool.settings.workers},
             port=config.settings.port,
-            started_at=self._reporter.started_at,
+            started_at=self._reports.started_at,
             is_nohup=self._is_nohup,
         )
         if self._watchdog_s is not None:
             sd_notify.allow_silence(LOAD_S)
         try:
-            with sd_notify.reload(is_ready=self._start_report.is_ready):
+            with sd_notify.reload(is_ready=self._reports.is_ready):
                 execute(list(config.exec_argv), kept, self._signals)
         finally:  # only after a failure
             if self._watchdog_s is not None:

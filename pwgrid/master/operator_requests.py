@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -17,12 +17,11 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.reload import Reload
+from pwgrid.master.reports import Reports
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.start_new_version import VersionChange
-from pwgrid.master.status import Reporter
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.one_worker import ManagedWorker
-from pwgrid.master.workers.pool import Pool
 from pwgrid.settings.model import DEFAULT, NO_POOL
 from pwgrid.settings.value_types import MAX_WORKERS
 
@@ -34,18 +33,17 @@ class Requests:
     """Each method raises ValueError with the sentence that says what is wrong."""
 
     config: MasterConfig
-    pools: Mapping[str, Pool]
     workers: Workers
     shutdown: Shutdown
     reload_settings: Reload
     version_change: VersionChange
-    reporter: Reporter
+    reports: Reports
     stop_grid: Callable[..., None]
 
     def by_name(self) -> dict[str, Request]:
         """The requests that come over the control socket."""
         return {
-            "status": lambda _data: self.reporter.status(),
+            "status": lambda _data: self.reports.status(),
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
             "settings": lambda _data: {"settings": self.config.describe_settings(self.config.settings)},
             "tokens": lambda _data: {"file": self.config.tokens_file and str(self.config.tokens_file)},
@@ -75,8 +73,8 @@ class Requests:
         """Drain one worker, a pool, or all. A second drain of a worker ends its sessions at once, unless `once` says
         that the first one is enough."""
         records = _select(self.workers.records.values(), data)
-        if not records and data.get("pool") is not None and data["pool"] not in self.pools:
-            raise ValueError(f"there is no pool {data['pool']!r:.40}; pools are {', '.join(self.pools)}")
+        if not records and data.get("pool") is not None and data["pool"] not in self.workers.pools:
+            raise ValueError(f"there is no pool {data['pool']!r:.40}; pools are {', '.join(self.workers.pools)}")
         if not records and not data.get("all"):
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
         self._drain(records, data, "operator", once=bool(data.get("once")))
@@ -100,7 +98,7 @@ class Requests:
     def scale(self, data: Frame) -> Frame:
         """Change the wanted numbers of workers, until a reload changes them."""
         self._refuse_while_stopping()
-        pools = {name: pool for name, pool in self.pools.items() if not pool.is_removed}
+        pools = {name: pool for name, pool in self.workers.pools.items() if not pool.is_removed}
         wanted = {name: pool.workers for name, pool in pools.items()}
         for name, workers in data.items():
             pool = pools.get(name)
@@ -128,7 +126,7 @@ class Requests:
         settings = self.config.settings
         source = self.config.describe_settings(settings).get("default_browser_type", {}).get("source", DEFAULT)
         browser_type = settings.default_browser_type
-        left = {self.pools[name].settings.browser_type for name, workers in wanted.items() if workers}
+        left = {self.workers.pools[name].settings.browser_type for name, workers in wanted.items() if workers}
         if source != DEFAULT and browser_type not in left:
             raise ValueError(
                 f"default_browser_type is {browser_type} ({source}): a pool of that browser must keep a worker, or "
@@ -138,7 +136,7 @@ class Requests:
     def reload(self) -> Deferred:
         """Read the configuration again and follow it."""
         self._refuse_while_stopping()
-        with sd_notify.reload(is_ready=self.reporter.start.is_ready):
+        with sd_notify.reload(is_ready=self.reports.is_ready):
             return self.reload_settings.start()
 
     def upgrade(self, *, force: bool) -> Frame | Deferred:

@@ -17,7 +17,6 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.workers.all_workers import Workers
-from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 
@@ -34,18 +33,11 @@ class Reload:
     """Reads the configuration again and follows it. The table in settings/model.py says what each setting concerns."""
 
     def __init__(
-        self,
-        loop: Loop,
-        config: MasterConfig,
-        files: ChildFileWriter,
-        pools: dict[str, Pool],
-        workers: Workers,
-        proxies: Proxies,
+        self, loop: Loop, config: MasterConfig, files: ChildFileWriter, workers: Workers, proxies: Proxies
     ) -> None:
         self._loop = loop
         self._config = config
         self._files = files
-        self._pools = pools
         self._workers = workers
         self._proxies = proxies
         self._unanswered: list[tuple[Deferred, Frame]] = []
@@ -78,9 +70,9 @@ class Reload:
         change, settings, accept = self.read()
         self._config.settings = settings
         accept()
-        self._follow_pools()
+        self._workers.follow_settings()
         for name, workers in change.scale.items():
-            self._pools[name].scale(workers)
+            self._workers.pools[name].scale(workers)
         recycled = self.recycle_outdated()
         if change.replace_proxy:
             self._proxies.replace(CONFIGURATION)
@@ -107,7 +99,7 @@ class Reload:
         """Mark the workers with other settings or other code than is wanted now to be recycled; returns their ids."""
         found = []
         for record in self._workers.records.values():
-            pool = self._pools[record.pool]
+            pool = self._workers.pools[record.pool]
             if pool.is_removed or not record.life.is_capacity:
                 continue
             reason = None
@@ -121,27 +113,11 @@ class Reload:
                 found.append(record.worker_id)
         return found
 
-    def _follow_pools(self) -> None:
-        """Take over the configured pools, in their order; a pool that is no longer configured ends with its last
-        worker."""
-        wanted, there = self._config.settings.pools_wanted(), dict(self._pools)
-        self._pools.clear()
-        for name, settings in wanted.items():
-            pool = there.pop(name, None)
-            if pool is None:
-                log.info("pool_added", pool=name, workers=settings.workers)
-                pool = Pool(settings, self._loop.now())
-            pool.follow(settings)
-            self._pools[name] = pool
-        for pool in there.values():
-            pool.remove()
-        self._pools.update(there)
-
     def read(self) -> tuple[Change, Settings, Callable[[], None]]:
         """Read the configuration; returns what it changes, it, and a function to call if it is followed. Raises
         ValueError."""
         config = self._config
-        scaled_up = {name for name, pool in self._pools.items() if pool.workers and not pool.settings.workers}
+        scaled_up = {name for name, pool in self._workers.pools.items() if pool.workers and not pool.settings.workers}
         try:
             settings, accept = config.reload(scaled_up)
         except GridError as error:

@@ -21,7 +21,6 @@ from pwgrid.master import adoption
 from pwgrid.master.adoption import ChildFileWriter, find_leftovers
 from pwgrid.master.start_new_version import KeptOpen
 from pwgrid.master.workers.all_workers import Workers
-from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import RuntimeDir
@@ -49,14 +48,12 @@ class NextMaster:
 
     def __init__(self, runtime: RuntimeDir, *, ipc: socket.socket | None) -> None:
         fds = {WORKER: ipc.detach()} if ipc is not None else {}
-        settings = Settings()
         self.kept = KeptOpen((), 0, 0, fds, None, {}, 1, 0.0)
         self.loop = Loop()
         self.proxies = ToldProxies()
-        config = master_config(runtime, settings=settings, kept_open=self.kept)
-        pools = {name: Pool(pool, self.loop.now()) for name, pool in settings.pools_wanted().items()}
+        config = master_config(runtime, settings=Settings(), kept_open=self.kept)
         stand_in: Any = self.proxies
-        self.workers = Workers(self.loop, config, pools, ChildFileWriter(self.loop, config), stand_in)
+        self.workers = Workers(self.loop, config, ChildFileWriter(self.loop, config), stand_in)
 
     def adopt(self, state: ChildState) -> None:
         self.workers.adopt([state])

@@ -21,10 +21,10 @@ def marked(settings: str, code: str, recycle: str | None, status: WorkerStatus =
         code="new",
         settings_of_pool=lambda _settings: "new",
         records={"w": record},
+        pools={"p": SimpleNamespace(is_removed=False, settings=None)},
         mark=lambda each, reason: setattr(each, "recycle", reason),
     )
-    pools: Any = {"p": SimpleNamespace(is_removed=False, settings=None)}
-    found = Reload(stand_in, stand_in, stand_in, pools, stand_in, stand_in).recycle_outdated()
+    found = Reload(stand_in, stand_in, stand_in, stand_in, stand_in).recycle_outdated()
     assert found == (["w"] if life.is_capacity and (settings, code) != ("new", "new") else [])
     return record.recycle
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -272,8 +273,14 @@ def test_the_most_pools_that_there_may_be_fit_into_a_frame() -> None:
     tables, faults = read_pool_config(text)
     assert faults == []
     pools = Settings(chromium_workers=0, pools=tables).pools_wanted()
-    entries = {name: Pool(pool, 0.0).roster_entry(()) for name, pool in pools.items()}
+    entries = {name: Pool(pool, 0.0, {}).roster_entry() for name, pool in pools.items()}
     assert len(encode({"t": "state", "data": {"pools": entries}})) < MAX_FRAME_BYTES // 2
+
+
+def test_a_pool_counts_its_own_workers_alone() -> None:
+    records: Any = {id: SimpleNamespace(pool=pool) for id, pool in (("a", "chromium"), ("b", "a pool that is no more"))}
+    pool = Pool(Settings().pools_wanted()["chromium"], 0.0, records)
+    assert pool.records == [records["a"]]
 
 
 def test_what_changes_a_pool_changes_what_its_workers_are_told_apart_by(read: Any) -> None:

@@ -136,7 +136,7 @@ def test_a_pool_is_quiet_some_time_after_its_last_session() -> None:
 
 
 def test_the_next_start_is_expected_to_take_as_long_as_the_slowest_of_the_last_five() -> None:
-    pool = Pool(PoolSettings("chromium", "chromium", workers=1, slots=1, lifetime=10), 0.0)
+    pool = Pool(PoolSettings("chromium", "chromium", workers=1, slots=1, lifetime=10), 0.0, {})
     assert pool.start_s == UNKNOWN_START_S
     for seconds, expected in [(0.5, 0.5), (3.0, 3.0), *[(1.0, 3.0)] * 4, (1.0, 1.0)]:
         pool.starts_s.append(seconds)

@@ -6,7 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from pwgrid.master.stop_report import StopReport
+from pwgrid.master.reports import StopReport
 
 
 def worker(active: int, *, until: float = 130.0, told: bool = True) -> Any:

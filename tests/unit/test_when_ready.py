@@ -1,21 +1,18 @@
 """When the grid is called ready, or not ready: tables of what the pools and the proxy are, and what is told."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
-from pwgrid.master.config import MasterConfig
-from pwgrid.master.when_ready import StartReport
-from pwgrid.master.workers.one_worker import ManagedWorker
-from pwgrid.master.workers.pool import Pool
+from pwgrid.master.reports import Reports
 
 SHORT = "the host is short of memory"
 
 
 class Start:
-    """A start report over one pool. `told` has what it called, in order; `reason` is why the master is not ready."""
+    """The start of a grid with one pool. `told` has what was called, in order; `reason` is why the master is not ready."""
 
     def __init__(self, pool: SimpleNamespace, *, adopted: bool = False) -> None:
         self.told: list[str] = []
@@ -28,15 +25,20 @@ class Start:
             kept_open=None,
             leftovers=SimpleNamespace(workers=["a"] if adopted else []),
         )
-        self.report = StartReport(cast(MasterConfig, config), {"chromium": cast(Pool, pool)})
+        self._pool = pool
+        self._proxy = SimpleNamespace(listening=False, ready=False)
+        workers, proxies = SimpleNamespace(pools={"chromium": pool}), SimpleNamespace(current=self._proxy)
+        stand_ins: Any = (config, workers, proxies, None, None, None)
+        self.report = Reports(*stand_ins)
+        self.report.status = self.status  # type: ignore[method-assign]
 
     def status(self) -> dict[str, Any]:
         return {"ready": self.reason is None and self.report.is_started, "reason": self.reason}
 
-    def tell(self, *records: ManagedWorker, listens: bool = True, ready: bool = False) -> list[str]:
-        workers: Any = SimpleNamespace(of=lambda name: [record for record in records if record.pool == name])
-        proxy: Any = SimpleNamespace(listening=listens, ready=ready)
-        self.report.tell(workers, proxy, self.status)
+    def tell(self, *records: SimpleNamespace, listens: bool = True, ready: bool = False) -> list[str]:
+        self._pool.records = records
+        self._proxy.listening, self._proxy.ready = listens, ready
+        self.report.tell_start()
         return self.told
 
 
@@ -100,19 +102,17 @@ def test_what_another_master_had_started_is_started_but_called_ready_only_when_i
     assert start.tell(ready=True) == ["ready True"]
 
 
-def worker(status: WorkerStatus, *, of: str = "chromium") -> ManagedWorker:
-    life = SimpleNamespace(status=status, is_capacity=status in BEFORE_A_DRAIN)
-    return cast(ManagedWorker, SimpleNamespace(pool=of, life=life))
+def worker(status: WorkerStatus) -> SimpleNamespace:
+    return SimpleNamespace(life=SimpleNamespace(status=status, is_capacity=status in BEFORE_A_DRAIN))
 
 
 def test_no_more_workers_are_launched_than_are_wanted_also_while_one_is_replaced() -> None:
     start = Start(pool(complete=False))
     starting, available, draining = map(worker, (WorkerStatus.STARTING, WorkerStatus.AVAILABLE, WorkerStatus.DRAINING))
-    gone = worker(WorkerStatus.STARTING, of="a pool that is no more")
     for records in (
         [starting],
         [available, starting],
-        [available, starting, starting, gone],
+        [available, starting, starting],
         [available, draining, available],
         [available, available, available],
     ):

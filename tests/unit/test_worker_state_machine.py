@@ -24,15 +24,15 @@ from pwgrid.master.policy.worker_state_machine import (
     Phase,
     PhaseEvent,
     Purpose,
-    Times,
     WorkerLife,
 )
+from pwgrid.settings.model import Settings
 from pwgrid.worker.main import STOP_S
 from pwgrid.worker.registry_sync import SETTLE_S
 from pwgrid.worker.sessions import CLOSE_GRACE_S
 
 S, E, P, PE, W = WorkerStatus, WorkerEvent, Phase, PhaseEvent, Purpose
-TIMES = Times(launch_s=30.0, drain_s=100.0, recycle_s=5000.0)
+SETTINGS = Settings.model_construct(launch_timeout=30.0, drain_timeout=100.0, recycle_drain_timeout=5000.0)
 NOW = 1000.0
 
 OWN = {
@@ -94,9 +94,9 @@ def life(status: WorkerStatus, purpose: Purpose = W.SERVE, **fields: Any) -> Wor
 @pytest.mark.parametrize("status", [S.SPARE, S.AVAILABLE])
 def test_only_one_that_comes_back_may_repeat_itself(status: WorkerStatus) -> None:
     with pytest.raises(LifecycleError):
-        life(status).says(E.WAITS, "", NOW, TIMES)
+        life(status).says(E.WAITS, "", NOW, SETTINGS)
     back = life(status, phase=P.REPEATING)
-    back.says(E.WAITS, "", NOW, TIMES)
+    back.says(E.WAITS, "", NOW, SETTINGS)
     assert back.status is status
 
 
@@ -104,27 +104,27 @@ def test_only_one_that_comes_back_may_repeat_itself(status: WorkerStatus) -> Non
 
 
 def test_a_start_has_a_deadline_until_the_worker_is_warm() -> None:
-    worker = WorkerLife.forked(W.SERVE, NOW, TIMES)
+    worker = WorkerLife.forked(W.SERVE, NOW, SETTINGS)
     assert worker.ready_by == NOW + 30.0 + LAUNCH_GRACE_S
-    assert worker.says(E.SERVES, "", NOW + 1, TIMES) == []
+    assert worker.says(E.SERVES, "", NOW + 1, SETTINGS) == []
     assert (worker.status, worker.ready_by) == (S.AVAILABLE, math.inf)
 
 
 def test_a_spare_waits_for_as_long_as_nobody_needs_it_and_has_a_deadline_once_it_is_to_serve() -> None:
-    worker = WorkerLife.forked(W.SPARE, NOW, TIMES)
-    worker.says(E.WAITS, "", NOW + 1, TIMES)
+    worker = WorkerLife.forked(W.SPARE, NOW, SETTINGS)
+    worker.says(E.WAITS, "", NOW + 1, SETTINGS)
     assert (worker.status, worker.ready_by) == (S.SPARE, math.inf)
     assert worker.serve(NOW + 2) == [Action.SEND_SERVE]
     assert (worker.purpose, worker.ready_by) == (W.SERVE, NOW + 2 + SERVE_GRACE_S)
-    worker.says(E.SERVES, "", NOW + 3, TIMES)
+    worker.says(E.SERVES, "", NOW + 3, SETTINGS)
     assert (worker.status, worker.ready_by) == (S.AVAILABLE, math.inf)
 
 
 def test_one_that_was_told_to_serve_while_it_started_has_a_deadline_to_register() -> None:
-    worker = WorkerLife.forked(W.SPARE, NOW, TIMES)
+    worker = WorkerLife.forked(W.SPARE, NOW, SETTINGS)
     worker.serve(NOW + 1)
     assert worker.ready_by == NOW + 30.0 + LAUNCH_GRACE_S
-    worker.says(E.WAITS, "", NOW + 2, TIMES)
+    worker.says(E.WAITS, "", NOW + 2, SETTINGS)
     assert worker.ready_by == NOW + 2 + SERVE_GRACE_S
 
 
@@ -132,7 +132,7 @@ def test_a_spare_that_a_selection_lets_serve_is_available_before_it_says_so() ->
     spare = life(S.SPARE, W.SPARE)
     assert spare.serves_in_place(NOW) == [Action.SEND_SERVE]
     assert (spare.status, spare.purpose, spare.ready_by) == (S.AVAILABLE, W.SERVE, math.inf)
-    assert spare.says(E.SERVES, "", NOW + 1, TIMES) == []
+    assert spare.says(E.SERVES, "", NOW + 1, SETTINGS) == []
     assert spare.serves_in_place(NOW) == []
 
 
@@ -146,72 +146,72 @@ def test_only_a_spare_takes_the_place_of_another_one(worker: WorkerLife) -> None
 def test_a_drain_is_told_limited_and_left_in_redis() -> None:
     worker = life(S.AVAILABLE)
     asked = [Action.SEND_DRAIN, Action.LEAVE_DRAIN]
-    assert worker.drain(W.END, "shutdown", NOW, TIMES) == asked
+    assert worker.drain(W.END, "shutdown", NOW, SETTINGS) == asked
     assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "shutdown", NOW + 100.0)
     assert worker.drain_by == NOW + 100.0 + DRAIN_GRACE_S
-    assert worker.drain(W.END_FOR_OPERATOR, "operator", NOW + 1, TIMES) == []
-    assert worker.drain(W.RECYCLE, "age", NOW + 1, TIMES) == []
-    assert worker.drain(W.END_FOR_OPERATOR, "operator", NOW + 2, TIMES) == asked
+    assert worker.drain(W.END_FOR_OPERATOR, "operator", NOW + 1, SETTINGS) == []
+    assert worker.drain(W.RECYCLE, "age", NOW + 1, SETTINGS) == []
+    assert worker.drain(W.END_FOR_OPERATOR, "operator", NOW + 2, SETTINGS) == asked
     assert (worker.purpose, worker.reason, worker.sessions_until) == (W.END_NOW, "operator", NOW + 2)
     assert worker.drain_by == NOW + 2 + DRAIN_NOW_S
-    assert worker.drain(W.END_NOW, "shutdown", NOW + 3, TIMES) == []
+    assert worker.drain(W.END_NOW, "shutdown", NOW + 3, SETTINGS) == []
 
 
 @pytest.mark.parametrize("worker", [life(S.STOPPED), life(S.LOST, phase=P.GIVEN_UP), life(S.STOPPED, phase=P.EXITED)])
 def test_one_that_has_ended_is_not_drained(worker: WorkerLife) -> None:
-    assert worker.drain(W.END_NOW, "shutdown", NOW, TIMES) == []
+    assert worker.drain(W.END_NOW, "shutdown", NOW, SETTINGS) == []
 
 
 def test_a_planned_recycle_has_more_time_and_is_not_left_in_redis_where_it_would_have_less() -> None:
     worker = life(S.AVAILABLE)
-    assert worker.drain(W.RECYCLE, "memory", NOW, TIMES) == [Action.SEND_DRAIN]
+    assert worker.drain(W.RECYCLE, "memory", NOW, SETTINGS) == [Action.SEND_DRAIN]
     assert (worker.status, worker.reason, worker.sessions_until) == (S.DRAINING, "memory", NOW + 5000.0)
     assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
-    assert worker.drain(W.RECYCLE, "age", NOW + 1, TIMES) == []
+    assert worker.drain(W.RECYCLE, "age", NOW + 1, SETTINGS) == []
 
 
 @pytest.mark.parametrize("wanted", [W.END, W.END_FOR_OPERATOR])
 def test_who_may_not_wait_leaves_a_worker_that_lingers_less_time(wanted: Purpose) -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
+    worker.drain(W.RECYCLE, "memory", NOW, SETTINGS)
     asked = [Action.SEND_DRAIN, Action.LEAVE_DRAIN]
-    assert worker.drain(wanted, "because", NOW + 1, TIMES) == asked
+    assert worker.drain(wanted, "because", NOW + 1, SETTINGS) == asked
     assert (worker.reason, worker.sessions_until) == ("because", NOW + 101.0)
     assert worker.drain_by == NOW + 101.0 + DRAIN_GRACE_S
 
 
 def test_a_drain_that_is_nearly_over_is_not_prolonged_by_another_one() -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
-    assert worker.drain(W.END, "shutdown", NOW + 4950, TIMES) == []
+    worker.drain(W.RECYCLE, "memory", NOW, SETTINGS)
+    assert worker.drain(W.END, "shutdown", NOW + 4950, SETTINGS) == []
     assert (worker.reason, worker.sessions_until) == ("memory", NOW + 5000.0)
 
 
 def test_who_wants_the_end_now_is_heard_when_the_time_is_over_already() -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.END, "shutdown", NOW, TIMES)
-    assert Action.SEND_DRAIN in worker.drain(W.END_NOW, "shutdown", NOW + 101, TIMES)
+    worker.drain(W.END, "shutdown", NOW, SETTINGS)
+    assert Action.SEND_DRAIN in worker.drain(W.END_NOW, "shutdown", NOW + 101, SETTINGS)
     assert worker.sessions_until == NOW + 100.0
 
 
 def test_a_worker_lingers_while_its_sessions_have_more_time_than_those_of_other_drains() -> None:
     worker = life(S.AVAILABLE)
-    assert not worker.lingers(NOW, TIMES)
-    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
-    assert worker.lingers(NOW, TIMES)
-    assert worker.lingers(NOW + 4899, TIMES)
-    assert not worker.lingers(NOW + 4900, TIMES)
-    worker.drain(W.END, "the host is short of memory", NOW + 1, TIMES)
-    assert not worker.lingers(NOW + 1, TIMES)
+    assert not worker.lingers(NOW, SETTINGS)
+    worker.drain(W.RECYCLE, "memory", NOW, SETTINGS)
+    assert worker.lingers(NOW, SETTINGS)
+    assert worker.lingers(NOW + 4899, SETTINGS)
+    assert not worker.lingers(NOW + 4900, SETTINGS)
+    worker.drain(W.END, "the host is short of memory", NOW + 1, SETTINGS)
+    assert not worker.lingers(NOW + 1, SETTINGS)
 
 
 @pytest.mark.parametrize(("told", "drain_s"), [(7.0, 7.0), (None, 5000.0)])
 def test_a_worker_that_drains_of_its_own_accord_has_the_time_that_it_says(told: float | None, drain_s: float) -> None:
     worker = life(S.AVAILABLE)
-    assert worker.says(E.DRAINS, "lifetime limit", NOW, TIMES, told) == []
+    assert worker.says(E.DRAINS, "lifetime limit", NOW, SETTINGS, told) == []
     assert (worker.sessions_until, worker.drain_by) == (NOW + drain_s, NOW + drain_s + DRAIN_GRACE_S)
     assert (worker.purpose, worker.reason) == (W.SERVE, "lifetime limit")
-    worker.says(E.STOPS, "", NOW + 1, TIMES)
+    worker.says(E.STOPS, "", NOW + 1, SETTINGS)
     assert worker.exits("", is_clean=True, taken_over=False) == [
         Action.CUT_LINK,
         Action.TELL_GONE,
@@ -221,8 +221,8 @@ def test_a_worker_that_drains_of_its_own_accord_has_the_time_that_it_says(told: 
 
 def test_a_drain_that_ends_with_an_error_is_a_death() -> None:
     worker = life(S.AVAILABLE)
-    worker.says(E.DRAINS, "browser crashed", NOW, TIMES)
-    worker.says(E.STOPS, "", NOW + 1, TIMES)
+    worker.says(E.DRAINS, "browser crashed", NOW, SETTINGS)
+    worker.says(E.STOPS, "", NOW + 1, SETTINGS)
     assert worker.exits("browser crashed", is_clean=False, taken_over=False) == [
         Action.CUT_LINK,
         Action.COUNT_DEATH,
@@ -232,10 +232,10 @@ def test_a_drain_that_ends_with_an_error_is_a_death() -> None:
 
 
 def test_a_failed_start_is_one_death() -> None:
-    worker = WorkerLife.forked(W.SERVE, NOW, TIMES)
-    assert worker.says(E.FAILS, "the browser is broken", NOW, TIMES) == [Action.COUNT_DEATH]
+    worker = WorkerLife.forked(W.SERVE, NOW, SETTINGS)
+    assert worker.says(E.FAILS, "the browser is broken", NOW, SETTINGS) == [Action.COUNT_DEATH]
     assert worker.drain_by == NOW + DRAIN_GRACE_S
-    assert worker.says(E.STOPS, "", NOW, TIMES) == []
+    assert worker.says(E.STOPS, "", NOW, SETTINGS) == []
     # It is not lost: it has told why it ends, and nobody was ever served.
     assert worker.exits("the browser is broken", is_clean=False, taken_over=False) == [
         Action.CUT_LINK,
@@ -246,13 +246,13 @@ def test_a_failed_start_is_one_death() -> None:
 
 def test_a_successor_that_fails_is_lost_with_its_sessions() -> None:
     worker = life(S.DRAINING, phase=P.RUNNING, purpose=W.END, successors=1)
-    worker.says(E.FAILS, "the browser server does not answer its new worker", NOW, TIMES)
+    worker.says(E.FAILS, "the browser server does not answer its new worker", NOW, SETTINGS)
     assert Action.TELL_LOST in worker.exits("failed", is_clean=False, taken_over=False)
 
 
 def test_a_worker_that_was_to_end_may_end_as_it_likes() -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.END_NOW, "shutdown", NOW, TIMES)
+    worker.drain(W.END_NOW, "shutdown", NOW, SETTINGS)
     assert not worker.may_be_taken_over(NOW)
     assert worker.exits("killed", is_clean=False, taken_over=False) == [
         Action.CUT_LINK,
@@ -273,7 +273,7 @@ def test_a_dead_worker_whose_browser_server_lives_is_taken_over() -> None:
         Action.TELL_TAKEN_OVER,
         Action.FORK_SUCCESSOR,
     ]
-    worker.gets_successor(NOW, TIMES)
+    worker.gets_successor(NOW, SETTINGS)
     assert (worker.status, worker.phase, worker.purpose, worker.successors) == (S.DRAINING, P.RUNNING, W.RECYCLE, 1)
     assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S
     assert not worker.may_be_taken_over(NOW)
@@ -286,23 +286,23 @@ def test_a_dead_worker_whose_browser_server_lives_is_taken_over() -> None:
 
 def test_the_death_of_a_successor_counts_for_nothing() -> None:
     worker = life(S.AVAILABLE)
-    worker.says(E.DRAINS, "lifetime limit", NOW, TIMES)
+    worker.says(E.DRAINS, "lifetime limit", NOW, SETTINGS)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
-    worker.gets_successor(NOW, TIMES)
+    worker.gets_successor(NOW, SETTINGS)
     assert Action.COUNT_DEATH not in worker.exits("SIGKILL", is_clean=False, taken_over=False)
 
 
 def test_a_successor_gets_what_is_left_of_the_drain() -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
+    worker.drain(W.RECYCLE, "memory", NOW, SETTINGS)
     worker.exits("SIGKILL", is_clean=False, taken_over=True)
-    worker.gets_successor(NOW + 60, TIMES)
+    worker.gets_successor(NOW + 60, SETTINGS)
     assert (worker.sessions_until, worker.drain_by) == (NOW + 5000.0, NOW + 5000.0 + DRAIN_GRACE_S)
 
 
 def test_a_worker_that_was_killed_at_its_drain_deadline_is_not_taken_over() -> None:
     worker = life(S.AVAILABLE)
-    worker.drain(W.RECYCLE, "memory", NOW, TIMES)
+    worker.drain(W.RECYCLE, "memory", NOW, SETTINGS)
     assert worker.may_be_taken_over(worker.drain_by - 1)
     assert not worker.may_be_taken_over(worker.drain_by)
 
@@ -330,7 +330,7 @@ def test_a_silent_worker_is_taken_over_once_its_process_has_ended() -> None:
 
 
 def test_a_silent_worker_without_a_browser_server_is_lost_at_once_and_told_once() -> None:
-    worker = WorkerLife.forked(W.SERVE, NOW, TIMES)
+    worker = WorkerLife.forked(W.SERVE, NOW, SETTINGS)
     silent = worker.falls_silent("silent for 4 s", taken_over=False)
     assert silent == [Action.CUT_LINK, Action.COUNT_DEATH, Action.TELL_LOST, Action.END_PROCESS]
     assert (worker.status, worker.reason, worker.ready_by) == (S.LOST, "silent for 4 s", math.inf)
@@ -353,7 +353,7 @@ def test_the_last_resort_kills_what_runs_and_asks_for_no_successor() -> None:
 
 def test_one_that_has_stopped_and_does_not_end_is_told_once() -> None:
     worker = life(S.DRAINING, W.END)
-    worker.says(E.STOPS, "", NOW, TIMES)
+    worker.says(E.STOPS, "", NOW, SETTINGS)
     assert Action.TELL_LOST in worker.falls_silent("silent for 4 s", taken_over=False)
     assert worker.exits("", is_clean=True, taken_over=False) == [Action.CLEAN_UP]
 
@@ -362,7 +362,7 @@ def test_one_that_has_stopped_and_does_not_end_is_told_once() -> None:
 
 
 def adopted(written: str, purpose: Purpose = W.SERVE) -> WorkerLife:
-    return WorkerLife.adopted(written, purpose, NOW, TIMES, None)
+    return WorkerLife.adopted(written, purpose, NOW, SETTINGS, None)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def adopted(written: str, purpose: Purpose = W.SERVE) -> WorkerLife:
 def test_an_adopted_worker_is_where_it_says_it_is(was: str, told: object, now: str) -> None:
     worker = adopted(was)
     worker.opens()
-    worker.comes_back(told, NOW + 1, TIMES)
+    worker.comes_back(told, NOW + 1, SETTINGS)
     assert worker.status is WorkerStatus(now)
     assert worker.phase is P.RUNNING
 
@@ -399,7 +399,7 @@ def test_one_that_was_on_its_way_out_still_is(written: str) -> None:
 
 
 def test_one_that_was_on_its_way_out_has_the_time_that_was_written_down_for_it() -> None:
-    worker = WorkerLife.adopted("draining", W.SERVE, NOW, TIMES, NOW + 3.0)
+    worker = WorkerLife.adopted("draining", W.SERVE, NOW, SETTINGS, NOW + 3.0)
     assert (worker.sessions_until, worker.drain_by) == (NOW + 3.0, NOW + 3.0 + DRAIN_GRACE_S)
 
 
@@ -417,27 +417,27 @@ def test_one_that_was_on_its_way_out_has_the_time_that_was_written_down_for_it()
 def test_a_drain_that_never_arrived_is_asked_for_again(written: str, told: object, is_asked_again: bool) -> None:
     worker = adopted(written)
     worker.opens()
-    assert (Action.SEND_DRAIN in worker.comes_back(told, NOW, TIMES)) is is_asked_again
+    assert (Action.SEND_DRAIN in worker.comes_back(told, NOW, SETTINGS)) is is_asked_again
 
 
 def test_a_spare_that_never_heard_that_it_is_to_serve_is_told_again() -> None:
     worker = adopted("spare", W.SERVE)
     worker.opens()
-    assert worker.comes_back("spare", NOW + 1, TIMES) == [Action.SEND_SERVE]
+    assert worker.comes_back("spare", NOW + 1, SETTINGS) == [Action.SEND_SERVE]
     assert worker.ready_by == NOW + 1 + SERVE_GRACE_S
 
 
 def test_a_spare_that_still_launches_and_never_heard_that_it_is_to_serve_is_told_again() -> None:
     worker = adopted("starting", W.SERVE)
     worker.opens()
-    assert worker.comes_back("starting", NOW + 1, TIMES) == [Action.SEND_SERVE]
-    assert worker.ready_by == NOW + TIMES.launch_s + LAUNCH_GRACE_S
+    assert worker.comes_back("starting", NOW + 1, SETTINGS) == [Action.SEND_SERVE]
+    assert worker.ready_by == NOW + SETTINGS.launch_timeout + LAUNCH_GRACE_S
 
 
 def test_a_spare_that_waits_still_waits() -> None:
     worker = adopted("spare", W.SPARE)
     worker.opens()
-    assert worker.comes_back("spare", NOW + 1, TIMES) == []
+    assert worker.comes_back("spare", NOW + 1, SETTINGS) == []
     assert worker.ready_by == math.inf
 
 
@@ -523,7 +523,7 @@ class World:
                 self.do(self.life.gets_no_successor())
             elif what is Action.FORK_SUCCESSOR:
                 self.script, self.unheard = [E.DRAINS, E.STOPS], 0
-                self.life.gets_successor(self.now, TIMES)
+                self.life.gets_successor(self.now, SETTINGS)
         self.check()
 
     def ends_told(self) -> int:
@@ -560,13 +560,13 @@ class World:
             self.unheard -= 1
         else:
             self.itself = SAYS_OF_ITSELF[event]
-        self.do(self.life.says(event, "its own reason", self.now, TIMES))
+        self.do(self.life.says(event, "its own reason", self.now, SETTINGS))
 
     def _tells_state(self) -> None:
         while self._is_heard() and self.unheard:
             self._says()
         if self.life.phase is P.REPEATING:
-            self.do(self.life.comes_back(self.itself, self.now, TIMES))
+            self.do(self.life.comes_back(self.itself, self.now, SETTINGS))
 
     def _reconnects(self) -> None:
         if self.life.phase is not P.GIVEN_UP:
@@ -580,16 +580,16 @@ class World:
         self.do(self.life.serves_in_place(self.now))
 
     def _plan_recycles_it(self) -> None:
-        self.do(self.life.drain(W.RECYCLE, "asked", self.now, TIMES))
+        self.do(self.life.drain(W.RECYCLE, "asked", self.now, SETTINGS))
 
     def _shutdown_ends_it(self) -> None:
-        self.do(self.life.drain(W.END, "asked", self.now, TIMES))
+        self.do(self.life.drain(W.END, "asked", self.now, SETTINGS))
 
     def _operator_ends_it(self) -> None:
-        self.do(self.life.drain(W.END_FOR_OPERATOR, "asked", self.now, TIMES))
+        self.do(self.life.drain(W.END_FOR_OPERATOR, "asked", self.now, SETTINGS))
 
     def _ends_now(self) -> None:
-        self.do(self.life.drain(W.END_NOW, "asked", self.now, TIMES))
+        self.do(self.life.drain(W.END_NOW, "asked", self.now, SETTINGS))
 
     def _taken_over(self) -> bool:
         return self.browser_server_lives and self.life.may_be_taken_over(self.now)
@@ -628,7 +628,7 @@ def worlds(draw: st.DrawFn) -> World:
     purpose = draw(st.sampled_from([W.SPARE, W.SERVE]))
     forks_fail = draw(st.booleans())
     if draw(st.booleans()):
-        return World(WorkerLife.forked(purpose, NOW, TIMES), script, 0, forks_fail)
+        return World(WorkerLife.forked(purpose, NOW, SETTINGS), script, 0, forks_fail)
     # Another master had it: it has said `said` events, of which the first `heard` are acknowledged; the file is older.
     said = draw(st.integers(0, len(script)))
     heard = draw(st.integers(0, said))
@@ -637,7 +637,7 @@ def worlds(draw: st.DrawFn) -> World:
         written = TRANSITIONS[written, event]
     if draw(st.booleans()):
         written = S.DRAINING  # it was to be drained, and may not have heard it
-    life = WorkerLife.adopted(written.value, purpose, NOW, TIMES, None)
+    life = WorkerLife.adopted(written.value, purpose, NOW, SETTINGS, None)
     life.successors = draw(st.integers(0, 1))
     if draw(st.booleans()):
         life.opens()

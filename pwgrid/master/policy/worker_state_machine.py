@@ -19,6 +19,7 @@ from pwgrid.common.worker_lifecycle import (
     WorkerStatus,
     advance,
 )
+from pwgrid.settings.model import Settings
 
 LAUNCH_GRACE_S: Final = 15.0
 """Time beyond LAUNCH_TIMEOUT for a worker to get warm."""
@@ -120,22 +121,6 @@ class Action(Enum):
     TELL_GONE = auto()  # the proxy hears that it has ended as it should
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How many seconds the settings allow for a browser to launch, and for the sessions of a drain to end: a planned
-    one (`recycle_s`) or any other (`drain_s`)."""
-
-    launch_s: float
-    drain_s: float
-    recycle_s: float
-
-    def of(self, purpose: Purpose) -> float:
-        """How many seconds the sessions of a worker with this purpose may still go on."""
-        if purpose is Purpose.END_NOW:
-            return 0.0
-        return self.recycle_s if purpose is Purpose.RECYCLE else self.drain_s
-
-
 @dataclass(slots=True)
 class WorkerLife:
     """One worker, from its fork until nothing of it is left.
@@ -157,23 +142,23 @@ class WorkerLife:
     drain_by: float = math.inf
 
     @classmethod
-    def forked(cls, purpose: Purpose, now: float, times: Times) -> WorkerLife:
+    def forked(cls, purpose: Purpose, now: float, settings: Settings) -> WorkerLife:
         """A worker that this master forks."""
-        return cls(purpose, ready_by=now + times.launch_s + LAUNCH_GRACE_S)
+        return cls(purpose, ready_by=now + settings.launch_timeout + LAUNCH_GRACE_S)
 
     @classmethod
     def adopted(
-        cls, written: str, purpose: Purpose, now: float, times: Times, sessions_until: float | None
+        cls, written: str, purpose: Purpose, now: float, settings: Settings, sessions_until: float | None
     ) -> WorkerLife:
         """A worker that another master forked; its file says that its status was `written`. One that was draining goes
         on with that, until the file's `sessions_until`."""
         if written in BEFORE_A_DRAIN:
             life = cls(purpose, WorkerStatus(written), Phase.AWAITED)
             if life.status is WorkerStatus.STARTING:
-                life.ready_by = now + times.launch_s + LAUNCH_GRACE_S
+                life.ready_by = now + settings.launch_timeout + LAUNCH_GRACE_S
         else:
             life = cls(Purpose.RECYCLE, WorkerStatus.DRAINING, Phase.AWAITED)
-            life._limit_drain(now + times.recycle_s if sessions_until is None else sessions_until)
+            life._limit_drain(now + settings.recycle_drain_timeout if sessions_until is None else sessions_until)
         return life
 
     @property
@@ -185,9 +170,9 @@ class WorkerLife:
     def has_process(self) -> bool:
         return self.phase not in (Phase.EXITED, Phase.CLEANED_UP)
 
-    def lingers(self, now: float, times: Times) -> bool:
+    def lingers(self, now: float, settings: Settings) -> bool:
         """Whether it may stay for long: its sessions have more time than those of an unplanned drain."""
-        return self.status is WorkerStatus.DRAINING and now + times.drain_s < self.sessions_until < math.inf
+        return self.status is WorkerStatus.DRAINING and now + settings.drain_timeout < self.sessions_until < math.inf
 
     # What the worker says
 
@@ -195,7 +180,7 @@ class WorkerLife:
         self._advance_phase(PhaseEvent.OPENS)
 
     def says(
-        self, event: WorkerEvent, reason: str, now: float, times: Times, drain_s: float | None = None
+        self, event: WorkerEvent, reason: str, now: float, settings: Settings, drain_s: float | None = None
     ) -> list[Action]:
         """The worker reports `event`; `reason` is why it drains or failed, `drain_s` how long its sessions may go on
         (None: it does not say)."""
@@ -209,18 +194,18 @@ class WorkerLife:
                 self.ready_by = now + SERVE_GRACE_S
             case WorkerStatus.DRAINING:
                 self.reason = self.reason or reason
-                self._limit_drain(now + (times.recycle_s if drain_s is None else drain_s))
+                self._limit_drain(now + (settings.recycle_drain_timeout if drain_s is None else drain_s))
             case WorkerStatus.STOPPED if event is WorkerEvent.FAILS:
                 self.reason, self.has_failed = reason, not self.successors
                 self.drain_by = min(self.drain_by, now + DRAIN_GRACE_S)
                 return self._dies()
         return []
 
-    def comes_back(self, told: object, now: float, times: Times) -> list[Action]:
+    def comes_back(self, told: object, now: float, settings: Settings) -> list[Action]:
         """A worker that another master forked reports its status for the first time. That status counts. What the other
         master asked of it is asked again, since the worker may not have heard it."""
         event = _LEADS_TO.get(str(told))
-        todo = self.says(event, "asked", now, times) if event else []
+        todo = self.says(event, "asked", now, settings) if event else []
         self._advance_phase(PhaseEvent.COMES_BACK)
         if self.status is WorkerStatus.DRAINING and told is not None:
             # Also if it drains already: it may not have heard that its sessions have less time by now.
@@ -249,14 +234,14 @@ class WorkerLife:
             self.ready_by = math.inf
         return todo
 
-    def drain(self, wanted: Purpose, reason: str, now: float, times: Times) -> list[Action]:
+    def drain(self, wanted: Purpose, reason: str, now: float, settings: Settings) -> list[Action]:
         """The worker has to end. One that drains already is told again only when its sessions get less time."""
         if not self.has_process or self.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
             return []
         was = self.purpose
         is_second = was is wanted is Purpose.END_FOR_OPERATOR
         self.purpose = Purpose.END_NOW if is_second else max(was, wanted)
-        until, is_now = now + times.of(self.purpose), self.purpose is Purpose.END_NOW
+        until, is_now = now + self._drain_s(settings), self.purpose is Purpose.END_NOW
         if self.status is not WorkerStatus.DRAINING:
             self.reason = self.reason or reason
         elif until < self.sessions_until:
@@ -316,12 +301,12 @@ class WorkerLife:
             return [Action.CUT_LINK, *news, Action.FORK_SUCCESSOR]
         return [Action.CUT_LINK, *self._gets_lost(reason), Action.CLEAN_UP]
 
-    def gets_successor(self, now: float, times: Times) -> None:
+    def gets_successor(self, now: float, settings: Settings) -> None:
         """Another process has taken its place: it stays until the sessions have ended."""
         self._advance_phase(PhaseEvent.IS_SUCCEEDED)
         self.successors += 1
         self.purpose = max(self.purpose, Purpose.RECYCLE)
-        self._limit_drain(now + times.of(self.purpose))
+        self._limit_drain(now + self._drain_s(settings))
 
     def gets_no_successor(self) -> list[Action]:
         """No successor could be forked: no process or descriptor was free."""
@@ -340,6 +325,12 @@ class WorkerLife:
     def _advance_status(self, event: WorkerEvent) -> None:
         repeated = REPEATED.get((self.status, event)) if self.phase is Phase.REPEATING else None
         self.status = repeated or advance(self.status, event)
+
+    def _drain_s(self, settings: Settings) -> float:
+        """How many seconds its sessions may still go on, by its purpose."""
+        if self.purpose is Purpose.END_NOW:
+            return 0.0
+        return settings.recycle_drain_timeout if self.purpose is Purpose.RECYCLE else settings.drain_timeout
 
     def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> None:
         self.sessions_until = min(self.sessions_until, until)

@@ -23,22 +23,16 @@ from pwgrid.master.adoption import ChildFileWriter
 from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
-from pwgrid.master.policy.worker_plan import PlannedWorker
+from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, next_start, plan
 from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
-from pwgrid.master.workers.one_worker import (
-    ManagedWorker,
-    adopt_worker,
-    browser_server_lives,
-    fork_successor,
-    fork_worker,
-)
+from pwgrid.master.workers.one_worker import ManagedWorker, adopt_worker, fork_successor, fork_worker
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_identity import find_process
-from pwgrid.settings.pools import short_form
+from pwgrid.settings.pools import PoolSettings, short_form
 
 log = structlog.get_logger()
 
@@ -60,40 +54,78 @@ _EVENTS: Final = {
 
 
 class Workers:
-    """`records` are the workers by id.
+    """`records` are the workers by id, `pools` those that are configured, and removed ones until their last
+    worker has ended.
 
     `registry_seen`: a worker has registered, so Redis was there; from then on the grid goes on without Redis, too.
     `drained` has the last ends of workers, the newest last: how many sessions were `cut`, whether the drain `timedOut`
     (else they were cut on request), and the reason if the worker was `lost` instead.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        config: MasterConfig,
-        pools: dict[str, Pool],
-        files: ChildFileWriter,
-        proxies: Proxies,
-    ) -> None:
+    def __init__(self, loop: Loop, config: MasterConfig, files: ChildFileWriter, proxies: Proxies) -> None:
         self.records: dict[str, ManagedWorker] = {}
         self.registry_seen = False
         self.drained: deque[Data] = deque(maxlen=DRAINED_KEPT)
         self._loop = loop
         self._config = config
-        self._pools = pools
+        self.pools = {name: self._new_pool(pool) for name, pool in config.settings.pools_wanted().items()}
         self._files = files
         self._proxies = proxies
         self._trees = loop.timer(self._learn_trees_in_time)
         self._clean_up = CleanUp(loop, config.runtime, self._cleaned_up)
 
-    def of(self, pool: str) -> list[ManagedWorker]:
-        return [record for record in self.records.values() if record.pool == pool]
+    def _new_pool(self, settings: PoolSettings) -> Pool:
+        return Pool(settings, self._loop.now(), self.records)
+
+    # The pools, and what they should have
+
+    def follow_settings(self) -> None:
+        """Take over the configured pools, in their order; a pool that is no longer configured ends with its last
+        worker."""
+        there = dict(self.pools)
+        self.pools.clear()
+        for name, settings in self._config.settings.pools_wanted().items():
+            pool = there.pop(name, None)
+            if pool is None:
+                log.info("pool_added", pool=name, workers=settings.workers)
+                pool = self._new_pool(settings)
+            pool.follow(settings)
+            self.pools[name] = pool
+        for pool in there.values():
+            pool.remove()
+        self.pools.update(there)
+
+    def observe(self, now: float, host_guard: str | None) -> None:
+        """See how the pools are; `host_guard` says why no worker may be started now."""
+        for pool in list(self.pools.values()):
+            if pool.is_removed and not pool.records:
+                del self.pools[pool.name]
+            pool.host_guard = host_guard
+            pool.observe(now)
+
+    def follow_plan(self, now: float, limits: Limits) -> float:
+        """Start, drain and call workers as the plan says. Returns when the next backoff ends (monotonic seconds): there
+        may be more to do from then on."""
+        wanted = {name: pool.wanted(now) for name, pool in self.pools.items()}
+        settings = self._config.settings
+        for step in plan(wanted, [record.view(now, settings) for record in self.records.values()], now, limits):
+            match step:
+                case Spawn():
+                    self.start(step.pool, spare=step.spare)
+                case Serve():
+                    record = self.records[step.worker_id]
+                    self._do(record, record.life.serve(now))
+                case Drain():
+                    self.drain(self.records[step.worker_id], step.reason, Purpose.RECYCLE)
+                case ShortenDrain():
+                    self.drain(self.records[step.worker_id], step.reason, Purpose.END)
+        return next_start((pool.backoff.not_before for pool in self.pools.values()), now)
 
     # What is done with them
 
     def start(self, name: str, *, spare: bool) -> None:
         """Fork a worker for a pool; if that fails, the pool backs off."""
-        pool, registry_seen = self._pools[name], self.registry_seen
+        pool, registry_seen = self.pools[name], self.registry_seen
         try:
             record, control = fork_worker(
                 self._loop, self._config, pool.settings, spare=spare, registry_seen=registry_seen
@@ -124,9 +156,9 @@ class Workers:
 
     def _see_pool(self, record: ManagedWorker) -> None:
         """Add the worker's pool, as a removed one, if this master's configuration does not have it."""
-        if record.pool not in self._pools:
+        if record.pool not in self.pools:
             settings = replace(short_form(self._config.settings, record.browser_type), name=record.pool, workers=0)
-            self._pools[record.pool] = pool = Pool(settings, self._loop.now())
+            self.pools[record.pool] = pool = self._new_pool(settings)
             pool.remove()
 
     def attach(self, reconnect: Reconnect) -> bool:
@@ -145,18 +177,10 @@ class Workers:
                 each.close()
         return True
 
-    def serve(self, record: ManagedWorker) -> None:
-        """Let a spare serve, at once or as soon as it is warm; it counts as a wanted worker from now on."""
-        self._do(record, record.life.serve(self._loop.now()))
-
-    def views(self) -> list[PlannedWorker]:
-        now, times = self._loop.now(), self._config.times()
-        return [record.view(now, times) for record in self.records.values()]
-
     def drain(self, record: ManagedWorker, reason: str, wanted: Purpose) -> None:
         """Have a worker drain and end; if it does not end in time, it is killed."""
         was = record.life.status
-        todo = record.life.drain(wanted, reason, self._loop.now(), self._config.times())
+        todo = record.life.drain(wanted, reason, self._loop.now(), self._config.settings)
         self._note_drain(record, was, "operator" if wanted is Purpose.END_FOR_OPERATOR else reason)
         if todo:
             is_now = record.life.purpose is Purpose.END_NOW
@@ -214,19 +238,19 @@ class Workers:
                 record.slots = validate_reports.count(item.init.get("slots"))
             case StateSeen():
                 if life.phase is Phase.REPEATING:
-                    self._do(record, life.comes_back(item.data.get("status"), now, self._config.times()))
+                    self._do(record, life.comes_back(item.data.get("status"), now, self._config.settings))
                     self._note_warm(record, is_repeated=True)
                 record.active = validate_reports.count(item.data.get("active"))
                 record.runs = validate_reports.holders(item.data.get("runs"))
-                self._pools[record.pool].count_sessions(record, validate_reports.count(item.data.get("lifetime")), now)
+                self.pools[record.pool].count_sessions(record, validate_reports.count(item.data.get("lifetime")), now)
             case StoppingSeen() if life.status in BEFORE_A_DRAIN:
-                self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._config.times()))
+                self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._config.settings))
             case Applied(name="launched"):
                 record.launched = validate_reports.launched(item.data)
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
             case Applied(name="canary"):
-                tally, seconds = self._pools[record.pool].tally, validate_reports.seconds(item.data.get("s"))
+                tally, seconds = self.pools[record.pool].tally, validate_reports.seconds(item.data.get("s"))
                 tally.tried(seconds or 0.0, is_well=bool(item.data.get("ok")))
             case Applied() if item.name in _EVENTS:
                 self._said(record, item.name, item.data)
@@ -237,7 +261,7 @@ class Workers:
         now, life = self._loop.now(), record.life
         if name == "stopped":
             cut, timed_out = validate_reports.count(data.get("cut")), bool(data.get("timedOut"))
-            pool, went_on_s = self._pools[record.pool], validate_reports.seconds(data.get("drainS"))
+            pool, went_on_s = self.pools[record.pool], validate_reports.seconds(data.get("drainS"))
             pool.drain_timeouts += timed_out
             if went_on_s is not None:
                 pool.tally.drain.observe(went_on_s)
@@ -245,7 +269,7 @@ class Workers:
         was, is_repeated = life.status, life.phase is Phase.REPEATING
         reason = validate_reports.sentence(data.get("reason"), "asked")
         drain_s = validate_reports.seconds(data.get("timeoutS"))
-        self._do(record, life.says(_EVENTS[name], reason, now, self._config.times(), drain_s))
+        self._do(record, life.says(_EVENTS[name], reason, now, self._config.settings, drain_s))
         self._note_warm(record, is_repeated=is_repeated)
         if not is_repeated:
             self._note_drain(record, was, reason)
@@ -273,13 +297,13 @@ class Workers:
             record.warm_since = record.forked_at
         else:
             record.warm_since = self._loop.now()
-            pool, took_s = self._pools[record.pool], record.warm_since - record.forked_at
+            pool, took_s = self.pools[record.pool], record.warm_since - record.forked_at
             pool.starts_s.append(took_s)
             pool.tally.launch.observe(took_s)
 
     def _note_drain(self, record: ManagedWorker, was: WorkerStatus, reason: str) -> None:
         if was in BEFORE_A_DRAIN and record.life.status is WorkerStatus.DRAINING:
-            self._pools[record.pool].tally.drains(reason)
+            self.pools[record.pool].tally.drains(reason)
 
     # How workers end
 
@@ -309,8 +333,12 @@ class Workers:
             record.tree.known |= {process} if process is not None else set()
 
     def _can_be_taken_over(self, record: ManagedWorker) -> bool:
+        """Whether there is a browser server that a successor may take over."""
+        node_pid = record.launched.get("nodePid")
+        if record.ipc is None or not isinstance(node_pid, int) or not record.life.may_be_taken_over(self._loop.now()):
+            return False
         try:
-            return record.life.may_be_taken_over(self._loop.now()) and browser_server_lives(record)
+            return record.tree.has(node_pid, process_table())
         except OSError as error:  # no descriptor is free, nor would one be for a successor
             log.error("browser_server_not_found", worker=record.worker_id, reason=error.strerror or str(error))
             return False
@@ -318,12 +346,12 @@ class Workers:
     def _fork_successor(self, record: ManagedWorker) -> None:
         """Fork a process that stays until the sessions of the dead one have ended: its browser server lives."""
         try:
-            control = fork_successor(self._loop, self._config, record, self._pools[record.pool].settings)
+            control = fork_successor(self._loop, self._config, record, self.pools[record.pool].settings)
         except OSError as error:
             log.error("successor_not_started", worker=record.worker_id, reason=str(error))
             self._do(record, record.life.gets_no_successor())
             return
-        record.life.gets_successor(self._loop.now(), self._config.times())
+        record.life.gets_successor(self._loop.now(), self._config.settings)
         self._follow(record, control)
         log.warning("successor_started", worker=record.worker_id, pid=record.child.pid, reason=record.life.reason)
 
@@ -355,7 +383,7 @@ class Workers:
     def _do_one(self, record: ManagedWorker, what: Action) -> None:
         match what:
             case Action.COUNT_DEATH:
-                self._pools[record.pool].failed(record, self._loop.now())
+                self.pools[record.pool].failed(record, self._loop.now())
             case Action.SEND_SERVE:
                 self._send(record, "serve", {})
             case Action.SEND_DRAIN:

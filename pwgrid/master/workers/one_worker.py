@@ -19,10 +19,11 @@ from pwgrid.master.child import Child, fork_linked, open_child
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.memory_limits import Footprint
 from pwgrid.master.policy.worker_plan import PlannedWorker
-from pwgrid.master.policy.worker_state_machine import Purpose, Times, WorkerLife
-from pwgrid.runtime.browser_process_tree import Tree, process_table
+from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
+from pwgrid.runtime.browser_process_tree import Tree
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState
+from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
 
@@ -61,7 +62,7 @@ class ManagedWorker:
     has_told_drain: bool = False
     """Whether `active` was reported after its drain began."""
 
-    def view(self, now: float, times: Times) -> PlannedWorker:
+    def view(self, now: float, settings: Settings) -> PlannedWorker:
         return PlannedWorker(
             self.worker_id,
             self.pool,
@@ -70,7 +71,7 @@ class ManagedWorker:
             started_at=self.forked_at,
             recycle=self.recycle,
             spare=self.life.purpose is Purpose.SPARE,
-            lingers_until=self.life.sessions_until if self.life.lingers(now, times) else None,
+            lingers_until=self.life.sessions_until if self.life.lingers(now, settings) else None,
         )
 
     def status_reply(self) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def fork_worker(
             child, control = fork_linked(loop, run, (ipc, ipc_child))
         undo.pop_all()
     now = loop.now()
-    life = WorkerLife.forked(Purpose.SPARE if spare else Purpose.SERVE, now, config.times())
+    life = WorkerLife.forked(Purpose.SPARE if spare else Purpose.SERVE, now, config.settings)
     tree = Tree(child.pid, directory)
     record = ManagedWorker(worker_id, pool.name, pool.browser_type, life, child, tree, now, code=config.code, ipc=ipc)
     return record, control
@@ -160,7 +161,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> Managed
         child.create_time = state.create_time
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
-    life = WorkerLife.adopted(state.status, purpose, loop.now(), config.times(), state.sessions_until)
+    life = WorkerLife.adopted(state.status, purpose, loop.now(), config.settings, state.sessions_until)
     life.reason, life.successors = state.reason, int(state.is_successor)
     ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
     return ManagedWorker(
@@ -178,11 +179,3 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> Managed
         launched=state.launched,
         recycle=state.recycle,
     )
-
-
-def browser_server_lives(record: ManagedWorker) -> bool:
-    """Whether there is a browser server that a successor could take over. Raises OSError."""
-    node_pid = record.launched.get("nodePid")
-    if record.ipc is None or not isinstance(node_pid, int):
-        return False
-    return record.tree.has(node_pid, process_table())

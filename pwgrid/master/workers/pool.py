@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,12 +25,13 @@ GIVEN_UP_AFTER_DEATHS: Final = 3
 
 
 class Pool:
-    """`workers` is how many are wanted now: the number in `settings`, or what it was scaled to since.
+    """`workers` is how many are wanted now: the number in `settings`, or what it was scaled to since. `all_records` are
+    the workers of all pools.
 
     `is_removed`: the configuration no longer has this pool; it ends with its last worker.
     """
 
-    def __init__(self, settings: PoolSettings, now: float) -> None:
+    def __init__(self, settings: PoolSettings, now: float, all_records: Mapping[str, ManagedWorker]) -> None:
         self.name: Final = settings.name
         self.settings = settings
         self.workers = workers = settings.workers
@@ -45,6 +46,12 @@ class Pool:
         self.tally = EventCounts()
         self.drain_timeouts = 0
         """How many drains ran out of time and cut sessions."""
+        self._all_records = all_records
+
+    @property
+    def records(self) -> list[ManagedWorker]:
+        """Its workers."""
+        return [record for record in self._all_records.values() if record.pool == self.name]
 
     @property
     def cannot_start(self) -> bool:
@@ -66,10 +73,10 @@ class Pool:
         """How long the next browser may take to get warm."""
         return max(self.starts_s, default=UNKNOWN_START_S)
 
-    def wanted(self, records: Collection[ManagedWorker], now: float) -> PoolTarget:
+    def wanted(self, now: float) -> PoolTarget:
         lifetime = self.settings.lifetime
         sessions = sessions_to_come(self.rate.per_s(now), self.start_s, lifetime, self.settings.slots)
-        enough = spares(sessions, lifetime, [record.lifetime for record in records if record.life.is_capacity])
+        enough = spares(sessions, lifetime, [record.lifetime for record in self.records if record.life.is_capacity])
         return PoolTarget(self.workers, self.backoff.not_before, enough, self.rate.is_quiet(now))
 
     def follow(self, settings: PoolSettings) -> None:
@@ -103,9 +110,9 @@ class Pool:
         deaths, retry_s = self.backoff.deaths, self.backoff.retry_s(now)
         log.warning("pool_backs_off", pool=self.name, deaths=deaths, retry_s=retry_s, reason=reason)
 
-    def observe(self, records: Collection[ManagedWorker], now: float) -> None:
+    def observe(self, now: float) -> None:
         """Update `is_complete`, and reset the backoff after a healthy run since the last death."""
-        available = [record for record in records if record.life.status is WorkerStatus.AVAILABLE]
+        available = [record for record in self.records if record.life.status is WorkerStatus.AVAILABLE]
         self.is_complete = len(available) >= self.workers
         if self.is_complete and not self.backoff.deaths:
             self.backoff = self.backoff.healthy()
@@ -119,12 +126,12 @@ class Pool:
             self.rate.count(lifetime - record.lifetime, record.counted_at, now)
         record.lifetime, record.counted_at = lifetime, now
 
-    def status_reply(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
+    def status_reply(self) -> dict[str, Any]:
         """What operators see of it."""
         return {
             "name": self.name,
-            **self._common(records),
-            "slots": sum(record.slots for record in records if record.life.status is WorkerStatus.AVAILABLE),
+            **self._common(),
+            "slots": sum(record.slots for record in self.records if record.life.status is WorkerStatus.AVAILABLE),
             "slotsOfWorker": self.settings.slots,
             "lifetimeOfWorker": self.settings.lifetime,
             "memoryLimitMib": self.settings.max_memory_mib,
@@ -132,31 +139,31 @@ class Pool:
             "reason": self.reason,
         }
 
-    def figures(self, records: Collection[ManagedWorker]) -> PoolFigures:
+    def figures(self) -> PoolFigures:
         """What readiness depends on."""
-        available = sum(record.life.status is WorkerStatus.AVAILABLE for record in records)
+        available = sum(record.life.status is WorkerStatus.AVAILABLE for record in self.records)
         return PoolFigures(self.workers, available, self.reason and without_places(self.reason))
 
-    def roster_entry(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
+    def roster_entry(self) -> dict[str, Any]:
         """What the proxy sees of it."""
         return {
-            **self._common(records),
-            "reason": self.figures(records).reason,
+            **self._common(),
+            "reason": self.figures().reason,
             "slots": self.settings.slots,
             "lifetime": self.settings.lifetime,
             "headless": self.settings.headless,
             "args": list(self.settings.args),
         }
 
-    def metrics(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """What the proxy's metrics show of it: the tally, and the memory of its workers."""
-        sizes = [size for record in records if (size := record.memory.memory_mib or record.memory.rss_mib)]
+        sizes = [size for record in self.records if (size := record.memory.memory_mib or record.memory.rss_mib)]
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
         deaths = {"earlyDeaths": self.backoff.deaths}
         return {"browserType": self.settings.browser_type, **memory, **deaths, **self.tally.as_data()}
 
-    def _common(self, records: Collection[ManagedWorker]) -> dict[str, Any]:
-        count = Counter(record.life.status for record in records)
+    def _common(self) -> dict[str, Any]:
+        count = Counter(record.life.status for record in self.records)
         return {
             "browserType": self.settings.browser_type,
             "labels": list(self.settings.labels),
