@@ -12,7 +12,7 @@ SHORT = "the host is short of memory"
 
 
 class Start:
-    """The start of a grid with one pool. `told` has what was called, in order; `reason` is why the master is not ready."""
+    """The start of a grid with one pool. `told` has what was called, in order; `reason` says why it is not ready."""
 
     def __init__(self, pool: SimpleNamespace, *, adopted: bool = False) -> None:
         self.told: list[str] = []
