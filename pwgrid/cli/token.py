@@ -13,9 +13,8 @@ from typing import Any
 import click
 
 from pwgrid.cli.ask_grid import ask, find_grid
-from pwgrid.cli.install.host_facts import uid_of
 from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
-from pwgrid.cli.install.make_and_remove import RECORD
+from pwgrid.cli.install.make_and_remove import RECORD, uid_of
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
 from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.install import supervisord
-from pwgrid.cli.install.install_steps import Record
-from pwgrid.cli.install.installation import SERVICE_USER, InstallOptions
-from pwgrid.cli.install.service_file_texts import Service
+from pwgrid.cli.install.installation import SERVICE_USER, InstallOptions, Service
+from pwgrid.cli.install.make_and_remove import Record, TextFile
+from pwgrid.cli.install.supervisord import Supervisord, await_ready
 from pwgrid.common.errors import GridError
 
 
@@ -29,7 +28,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     program = tmp_path / "conf.d/pwgrid.conf"
     program.parent.mkdir()
     program.touch()
-    return Record(supervisord.NAME, {"conf": str(conf), "port": 9000})
+    return Record(Supervisord.NAME, {"conf": str(conf), "port": 9000})
 
 
 def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
@@ -39,24 +38,24 @@ def has_user(monkeypatch: pytest.MonkeyPatch, uid: int | None) -> None:
 
 def test_root_names_the_directory_of_the_service_s_grid(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, 4711)
-    (command,) = supervisord.stop(InstallOptions(), record)
+    (command,) = Supervisord(InstallOptions(), record).stop()
     assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/tmp/pwgrid-4711")
 
 
 def test_a_user_who_was_removed_by_hand_is_no_obstacle(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, None)
-    assert supervisord.stop(InstallOptions(), record) == []
+    assert Supervisord(InstallOptions(), record).stop() == []
 
 
 def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     has_user(monkeypatch, None)
-    (command,) = supervisord.stop(InstallOptions(user=True), record)
+    (command,) = Supervisord(InstallOptions(user=True), record).stop()
     assert command.argv[-3:] == ("stop", "--port", "9000")
 
 
 def test_where_supervisord_was_removed_there_is_nothing_to_end(record: Record) -> None:
     Path(record.options["conf"]).unlink()
-    assert supervisord.stop(InstallOptions(user=True), record) == []
+    assert Supervisord(InstallOptions(user=True), record).stop() == []
 
 
 @pytest.mark.parametrize(
@@ -80,9 +79,10 @@ def test_the_program_gets_a_file_of_its_own(
     asked = InstallOptions(user=True, conf=conf, port=9000)
     if file is None:
         with pytest.raises(GridError, match=r"has no \[include\] with files like"):
-            supervisord.installation(asked, None)
+            Supervisord(asked, None).wanted()
     else:
-        assert tmp_path / file in {each.path for each in supervisord.installation(asked, None).wanted.files}
+        wanted = Supervisord(asked, None).wanted()
+        assert tmp_path / file in {each.path for each in wanted if isinstance(each, TextFile)}
 
 
 def test_why_supervisord_does_not_answer_is_said_also_where_there_is_no_supervisorctl(
@@ -91,7 +91,7 @@ def test_why_supervisord_does_not_answer_is_said_also_where_there_is_no_supervis
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho No module named supervisor >&2; exit 1\n")
     asked = InstallOptions(user=True, conf=Path(record.options["conf"]), port=9000)
-    assert "does not answer (No module named supervisor): start it" in supervisord.installation(asked, None).obstacle
+    assert "does not answer (No module named supervisor): start it" in Supervisord(asked, None).obstacle()
 
 
 @pytest.mark.parametrize("state", ["EXITED", "FATAL", "STOPPED"])
@@ -103,7 +103,7 @@ def test_a_program_that_is_there_and_does_not_run_is_started(
     asked = InstallOptions(user=True, conf=Path(record.options["conf"]), port=9000)
 
     def commands() -> list[str]:
-        return [str(each) for each in supervisord.installation(asked, None).start([])]
+        return [str(each) for each in Supervisord(asked, None).start([])]
 
     (tmp_path / "bin/supervisorctl").write_text(f"#!/bin/sh\necho pwgrid {state}\n")
     start, wait = commands()[-2:]
@@ -117,7 +117,7 @@ def test_a_program_that_ends_at_once_is_not_waited_for(record: Record, tmp_path:
     (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho pwgrid BACKOFF Exited too quickly\n")
     about = service(port=1)  # where nothing listens
     with pytest.raises(GridError, match="supervisord says of it: pwgrid BACKOFF Exited too quickly"):
-        supervisord.await_ready(Path(record.options["conf"]), about)
+        await_ready(Path(record.options["conf"]), about)
 
 
 def test_a_grid_that_starts_is_waited_for(record: Record, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_grid_that_starts_is_waited_for(record: Record, tmp_path: Path) -> Non
     with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
-            supervisord.await_ready(Path(record.options["conf"]), service(port=server.server_port))
+            await_ready(Path(record.options["conf"]), service(port=server.server_port))
         finally:
             server.shutdown()
     assert asked == ["/health/ready", "/health/ready"]

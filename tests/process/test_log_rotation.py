@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.cli.install.service_file_texts import Service, rotation
+from pwgrid.cli.install.installation import Service
+from pwgrid.cli.install.supervisord import rotation
 from pwgrid.common.directories import resource_dir
 from tests.support.grid import ROOT
 

@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.cli import token as tokens
 from pwgrid.cli.calibrate import write as calibrated
-from pwgrid.cli.install import make_and_remove
-from pwgrid.cli.install.install_steps import TextFile
+from pwgrid.cli.install.make_and_remove import TextFile, make
 from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
 from pwgrid.registry.session_updates import write_spool_file
@@ -45,7 +44,7 @@ def configuration(directory: Path, word: str) -> None:
 
 
 def installed_file(directory: Path, word: str) -> None:
-    make_and_remove.make(TextFile(directory / "pwgrid.service", word))
+    make(TextFile(directory / "pwgrid.service", word))
 
 
 def token_file(directory: Path, word: str) -> None:

@@ -16,110 +16,151 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pwgrid.cli.install import host_facts, make_and_remove, systemd
-from pwgrid.cli.install.install_steps import (
+from pwgrid.cli.install import make_and_remove, systemd
+from pwgrid.cli.install.installation import InstallOptions, InstallPaths, Service, browsers_of, closed, hidden, parts
+from pwgrid.cli.install.make_and_remove import (
     Command,
     Directory,
     Handover,
-    Present,
     Record,
-    Requirements,
+    Removal,
+    Step,
     TextFile,
     User,
     described,
     digest,
-    record,
-    steps,
+    make,
+    make_all,
 )
-from pwgrid.cli.install.installation import InstallOptions, InstallPaths, status_note
-from pwgrid.cli.install.make_and_remove import remove_rest
-from pwgrid.cli.install.service_file_texts import Service, rotation, service_unit, socket_unit, supervisor_program
-from pwgrid.cli.install.uninstall_steps import Removal, removal
+from pwgrid.cli.install.supervisord import rotation, supervisor_program
+from pwgrid.cli.install.systemd import Systemd, service_unit, socket_unit
 from pwgrid.cli.main import main
 from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import GridError
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
 
-ETC, HOME = Path("/etc/grid"), Path("/var/lib/grid")
-UNIT = TextFile(ETC / "unit", "new\n")
-SETTINGS = TextFile(ETC / "toml", "shipped\n", operators=True)
-SECRET = TextFile(ETC / "token", "s3cret\n", 0o600, operators=True, is_secret=True)
-WANTED = Requirements(User("grid", HOME), (Directory(ETC), Directory(HOME)), (SETTINGS, SECRET, UNIT))
-NOTHING = Present({}, (), has_user=False)
 FRESH = Record("systemd", {"port": 1})
 UNITS = ("pwgrid.socket", "pwgrid.service")
 
 
-def after(done: Requirements, **changed: str) -> Present:
-    """What is there once it was installed, with some files changed (by name)."""
-    files = {each.path: changed.get(each.path.name, each.text) for each in done.files}
-    return Present(files, {each.path for each in done.directories}, has_user=True)
+class Host:
+    """Directories for an installation of a grid; `users` are those that there are."""
+
+    def __init__(self, root: Path) -> None:
+        self.etc, self.home = root / "etc", root / "home"
+        self.unit = TextFile(self.etc / "unit", "new\n")
+        self.settings = TextFile(self.etc / "toml", "shipped\n", operators=True)
+        self.secret = TextFile(self.etc / "token", "s3cret\n", 0o600, operators=True, is_secret=True)
+        self.files = (self.settings, self.secret, self.unit)
+        self.wanted: list[Step] = [User("grid", self.home), Directory(self.etc), Directory(self.home), *self.files]
+        self.users = {"root": 0}
+
+    def needed(self) -> list[Step]:
+        return [each for each in self.wanted if each.is_needed()]
+
+    def record(self, before: Record | None = None, fresh: Record = FRESH) -> Record:
+        """That of the installation that would be made now."""
+        return fresh.with_all(before, self.wanted, self.needed())
+
+    def install(self, **changed: str) -> None:
+        """Makes all, and changes some files after that (by name)."""
+        for each in self.needed():
+            if isinstance(each, User):
+                self.users[each.name] = 4711
+            else:
+                make(each)
+        for name, text in changed.items():
+            (self.etc / name).write_text(text)
 
 
-def test_everything_is_made_where_nothing_is_and_nothing_where_all_is() -> None:
-    assert steps(WANTED, NOTHING) == [WANTED.user, *WANTED.directories, *WANTED.files]
-    assert steps(WANTED, after(WANTED)) == []
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    found = Host(tmp_path)
+    monkeypatch.setattr(make_and_remove, "uid_of", lambda user: found.users.get(user))
+    return found
 
 
-def test_what_is_the_operator_s_stays_and_what_is_ours_is_renewed() -> None:
-    assert steps(WANTED, after(WANTED, toml="mine\n", token="mine\n", unit="old\n")) == [UNIT]
+def test_everything_is_made_where_nothing_is_and_nothing_where_all_is(host: Host) -> None:
+    assert host.needed() == host.wanted
+    host.install()
+    assert host.needed() == []
+    assert host.secret.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed() -> None:
-    made = record(WANTED, NOTHING, None, FRESH)
-    assert removal(made, {SETTINGS.path: "# Gr\udcfc\udcdfe\n"}, (), purge=False).kept == (SETTINGS.path,)
+def test_what_is_the_operator_s_stays_and_what_is_ours_is_renewed(host: Host) -> None:
+    host.install(toml="mine\n", token="mine\n", unit="old\n")
+    assert host.needed() == [host.unit]
 
 
-def test_the_tokens_that_an_earlier_installation_has_left_are_given_to_the_user_of_this_one() -> None:
-    tokens = Handover(ETC / "tokens.json", "grid")
-    wanted = replace(WANTED, kept=(tokens,))
-    assert steps(wanted, replace(after(WANTED), others={tokens.path})) == [tokens]
-    assert shown([tokens]) == "  give /etc/grid/tokens.json to grid"
-    assert steps(wanted, after(WANTED)) == []
+def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed(host: Host) -> None:
+    made = host.record()
+    host.install()
+    host.settings.path.write_bytes(b"# Gr\xfc\xdf\xfe\n")
+    assert Removal(made, (), purge=False).kept == [host.settings.path]
 
 
-def test_a_repeated_installation_keeps_the_record_of_the_first() -> None:
-    first = record(WANTED, NOTHING, None, FRESH)
+def test_the_tokens_that_an_earlier_installation_has_left_are_given_to_the_user_of_this_one(host: Host) -> None:
+    tokens = Handover(host.etc / "tokens.json", "grid")
+    host.install()
+    assert not tokens.is_needed()
+    tokens.path.touch()
+    assert tokens.is_needed()
+    assert shown([tokens]) == f"  give {host.etc}/tokens.json to grid"
+    host.users["grid"] = os.geteuid()
+    assert not tokens.is_needed()
+
+
+def test_a_repeated_installation_keeps_the_record_of_the_first(host: Host) -> None:
+    first = host.record()
     assert first.user == "grid"
-    assert first.directories == (str(ETC), str(HOME))
-    assert first.files == {str(each.path): digest(each.text) for each in WANTED.files}
-    assert record(WANTED, after(WANTED), first, FRESH) == first
-    newer = replace(UNIT, text="newer\n")
-    second = record(replace(WANTED, files=(SETTINGS, SECRET, newer)), after(WANTED, toml="mine\n"), first, FRESH)
-    assert second.files == {**first.files, str(UNIT.path): digest("newer\n")}
+    assert first.directories == [str(host.etc), str(host.home)]
+    assert first.files == {str(each.path): digest(each.text) for each in host.files}
+    host.install()
+    assert host.record(first) == first
+    host.install(toml="mine\n")
+    host.wanted[-1] = replace(host.unit, text="newer\n")
+    assert host.record(first).files == {**first.files, str(host.unit.path): digest("newer\n")}
 
 
-def test_what_was_there_before_is_not_removed() -> None:
-    there = Present({SETTINGS.path: "mine\n", UNIT.path: UNIT.text}, {ETC}, has_user=True)
-    made = record(WANTED, there, None, FRESH)
-    assert (made.user, made.directories, set(made.files)) == ("", (str(HOME),), {str(SECRET.path)})
+def test_what_was_there_before_is_not_removed(host: Host) -> None:
+    host.users["grid"] = 7
+    make(Directory(host.etc))
+    host.settings.path.write_text("mine\n")
+    host.unit.path.write_text(host.unit.text)
+    made = host.record()
+    assert (made.user, made.directories, set(made.files)) == ("", [str(host.home)], {str(host.secret.path)})
 
 
-def test_a_file_of_the_same_name_that_gives_way_is_ours() -> None:
-    made = record(WANTED, after(WANTED, unit="another's\n"), None, FRESH)
-    assert made.files == {str(UNIT.path): digest(UNIT.text)}
+def test_a_file_of_the_same_name_that_gives_way_is_ours(host: Host) -> None:
+    host.install(unit="another's\n")
+    assert host.record().files == {str(host.unit.path): digest(host.unit.text)}
 
 
-def test_what_was_changed_since_is_left_unless_everything_is_to_go() -> None:
-    made = record(WANTED, NOTHING, None, replace(FRESH, trees=("/var/lib/grid/browsers",)))
-    there = {SETTINGS.path: "mine\n", UNIT.path: UNIT.text}
-    gentle = removal(made, there, (ETC, HOME), purge=False)
-    assert gentle.files == (UNIT.path,)
-    assert gentle.kept == (SETTINGS.path,)
-    assert gentle.trees == (HOME / "browsers",)
-    assert gentle.directories == (HOME, ETC)
+def test_what_was_changed_since_is_left_unless_everything_is_to_go(host: Host) -> None:
+    made = host.record(fresh=replace(FRESH, trees=[str(host.home / "browsers")]))
+    host.install(toml="mine\n")
+    host.secret.path.unlink()
+    gentle = Removal(made, (host.etc, host.home), purge=False)
+    assert gentle.files == [host.unit.path]
+    assert gentle.kept == [host.settings.path]
+    assert gentle.trees == [host.home / "browsers"]
+    assert gentle.directories == [host.etc, host.home]
     assert (gentle.user, gentle.whole) == ("grid", set())
-    thorough = removal(made, there, (ETC, HOME), purge=True)
-    assert (set(thorough.files), thorough.kept) == ({SETTINGS.path, UNIT.path}, ())
-    assert thorough.whole == {ETC, HOME}
+    thorough = Removal(made, (host.etc, host.home), purge=True)
+    assert (set(thorough.files), thorough.kept) == ({host.settings.path, host.unit.path}, [])
+    assert thorough.whole == {host.etc, host.home}
 
 
-def test_a_directory_of_everybody_that_had_to_be_made_goes_only_if_it_is_empty() -> None:
+def test_a_directory_of_everybody_that_had_to_be_made_goes_only_if_it_is_empty(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     places = InstallPaths.of(user=True)
-    made = record(Requirements(None, places.directories(places.units, places.config), ()), NOTHING, None, FRESH)
-    found = removal(made, {}, places.own, purge=True)
-    assert found.directories == (places.units, places.units.parent, places.config, places.config.parent)
+    host.wanted = [*places.directories(places.units, places.config)]
+    found = Removal(host.record(), places.own, purge=True)
+    assert found.directories == [places.units, places.units.parent, places.config, places.config.parent]
     assert found.whole == {places.config}
 
 
@@ -132,8 +173,12 @@ def test_what_stays_is_said_by_name_and_once(tmp_path: Path) -> None:
         (state / f"log.{number}").touch()
     (mine / "tokens.json").touch()
     directories = (state, state.parent, mine, state.parent.parent, mine.parent)
+    (mine / "toml").touch()
+    record = replace(FRESH, directories=[str(each) for each in directories], files={str(mine / "toml"): "another"})
+    removal = Removal(record, {mine}, purge=False)
+    removal.whole = {mine}
     said: list[str] = []
-    remove_rest(Removal((), (), directories, {mine}, "", (mine / "toml",)), said.append)
+    removal.remove_directories(said.append)
     assert said == [
         f"left: {mine}/toml, it was changed since",
         f"left: {state}, in which there is log.0, log.1, log.2, log.3, log.4 and 2 more",
@@ -154,37 +199,38 @@ def test_the_status_is_asked_by_the_name_on_path_only_if_that_is_this_installati
     link.parent.mkdir()
     monkeypatch.setenv("PATH", str(link.parent))
     about = replace(SERVICE, command=(str(ours),), user="")
-    assert status_note(about) == f"status     {ours} status"
+    assert about.status_note == f"status     {ours} status"
     link.symlink_to(others)
-    assert status_note(about) == f"status     {ours} status"
+    assert about.status_note == f"status     {ours} status"
     link.unlink()
     link.symlink_to(ours)
-    assert status_note(about) == f"status     {link} status"
+    assert about.status_note == f"status     {link} status"
 
 
-def test_the_record_survives_json() -> None:
-    import json
-    from dataclasses import asdict
-
-    made = record(WANTED, NOTHING, None, replace(FRESH, trees=("/var/lib/grid/browsers",)))
-    assert Record.of(json.loads(json.dumps(asdict(made)))) == made
-    with pytest.raises(TypeError):
-        Record.of({"what": "ever"})
-
-
-def shown(found: Sequence[TextFile | Handover | Command], present: Present = NOTHING, *, in_full: bool = True) -> str:
-    return "\n".join(described(found, present, in_full=in_full))
+def test_the_record_survives_json(host: Host) -> None:
+    made = host.record(fresh=replace(FRESH, trees=["/var/lib/grid/browsers"]))
+    make_all([Directory(host.etc)], host.etc, made)
+    assert Record.read(host.etc) == made
+    for text in ('{"what": "ever"}', "[]", "{"):
+        (host.etc / make_and_remove.RECORD).write_text(text)
+        with pytest.raises(GridError, match="is damaged"):
+            Record.read(host.etc)
 
 
-def test_a_plan_shows_what_it_writes_and_no_secret() -> None:
-    text = shown([UNIT, SECRET, SETTINGS, Command(("systemctl", "a b"), {"X": "1"})])
-    assert "  write /etc/grid/unit (0644)\n      new\n" in text
+def shown(found: Sequence[Step | Command], *, in_full: bool = True) -> str:
+    return "\n".join(described(found, in_full=in_full))
+
+
+def test_a_plan_shows_what_it_writes_and_no_secret(host: Host) -> None:
+    text = shown([host.unit, host.secret, host.settings, Command(("systemctl", "a b"), {"X": "1"})])
+    assert f"  write {host.etc}/unit (0644)\n      new\n" in text
     assert "s3cret" not in text
     assert "shipped" not in text
     assert text.endswith("  run X=1 systemctl 'a b'")
-    assert shown([UNIT], in_full=False) == "  write /etc/grid/unit (0644)"
-    changed = shown([UNIT], after(WANTED, unit="old\n"), in_full=False)
-    assert changed.splitlines()[2:] == ["      -old", "      +new"]
+    assert shown([host.unit], in_full=False) == f"  write {host.etc}/unit (0644)"
+    host.install(unit="old\n", token="mine\n")
+    changed = shown([host.unit, host.secret], in_full=False)
+    assert changed.splitlines()[2:] == ["      -old", "      +new", f"  write {host.etc}/token (0600)"]
 
 
 SERVICE = Service(
@@ -283,9 +329,9 @@ def test_a_shipped_text_that_has_changed_is_noticed() -> None:
 def test_what_lies_in_a_home_is_shown_to_the_service_once_and_a_temporary_place_is_refused() -> None:
     home = Path("/home/ops")
     found = [home / "grid", home / "grid/.venv", Path("/usr"), Path("/root/.pyenv/3.11"), home / "grid"]
-    assert host_facts.hidden(found) == (home / "grid", Path("/root/.pyenv/3.11"))
+    assert hidden(found) == (home / "grid", Path("/root/.pyenv/3.11"))
     with pytest.raises(GridError, match="/tmp/grid is a temporary place"):
-        host_facts.hidden([Path("/tmp/grid")])
+        hidden([Path("/tmp/grid")])
 
 
 @pytest.mark.parametrize(("channel", "is_missing"), [("msedge-canary-of-none", False), ("msedge-dev", True)])
@@ -293,23 +339,24 @@ def test_a_pool_s_own_channel_is_what_has_to_be_here(channel: str, is_missing: b
     """Playwright itself finds those that are its own."""
     table = {"name": "edge", "browser": "chromium", "channel": channel}
     settings = Settings(chromium_workers=0, pools=(PoolTable.model_validate(table),))
-    assert host_facts.is_browser_missing(settings, None) is is_missing
-    assert Path.cwd().parent not in host_facts.parts(settings, None)
+    found = browsers_of(settings, None)
+    assert (None in found) is is_missing
+    assert Path.cwd().parent not in parts(found, None)
 
 
 def test_a_directory_that_others_may_not_enter_is_found_but_not_above_what_the_service_is_shown(tmp_path: Path) -> None:
-    closed, inside = tmp_path / "closed", tmp_path / "closed" / "grid"
+    private, inside = tmp_path / "closed", tmp_path / "closed" / "grid"
     inside.mkdir(parents=True)
-    closed.chmod(0o700)
-    assert closed in set(host_facts.closed([inside]))
-    assert list(host_facts.closed([inside], shown=[inside])) == []
+    private.chmod(0o700)
+    assert private in set(closed([inside]))
+    assert list(closed([inside], shown=[inside])) == []
 
 
 def test_what_was_asked_for_before_is_asked_for_again() -> None:
-    before = Record("systemd", {"host": "0.0.0.0", "port": 9000, "token": True})
-    assert InstallOptions().after(before) == before.options
-    assert InstallOptions(port=1).after(before) == {**before.options, "port": 1}
-    assert InstallOptions(host="localhost").after(None) == {"host": "127.0.0.1", "port": 8080, "token": True}
+    before = {"host": "0.0.0.0", "port": 9000, "token": True}
+    assert InstallOptions().after(before) == before
+    assert InstallOptions(port=1).after(before) == {**before, "port": 1}
+    assert InstallOptions(host="localhost").after({}) == {"host": "127.0.0.1", "port": 8080, "token": True}
 
 
 @pytest.mark.parametrize(
@@ -321,14 +368,14 @@ def test_what_was_asked_for_before_is_asked_for_again() -> None:
 )
 def test_an_address_without_protection_or_that_is_none_is_refused(asked: InstallOptions, sentence: str) -> None:
     with pytest.raises(click.UsageError, match=re.escape(sentence)):
-        asked.after(None)
+        asked.after({})
 
 
 def test_the_command_for_root_is_the_one_that_was_called_and_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(sys, "executable", "/my grid/python")
     monkeypatch.setattr(sys, "argv", ["/my grid/pwgrid/__main__.py", "install", "supervisor", "--conf", "/a b"])
-    monkeypatch.setattr(make_and_remove, "contents", None)  # nothing is read before
+    monkeypatch.setattr(make_and_remove, "text_of", None)  # nothing is read before
     done = CliRunner().invoke(main, ["install", "supervisor", "--yes"])
     command = done.stderr.removeprefix("pwgrid: it takes root: ").partition(";")[0]
     whole = ["sudo", "/my grid/python", "-m", "pwgrid", "install", "supervisor", "--conf", "/a b"]
@@ -357,7 +404,7 @@ def test_an_uninstallation_that_cannot_remove_the_user_can_be_repeated(
             raise GridError("userdel: user is currently used by process 7")
         return ""
 
-    monkeypatch.setattr(make_and_remove, "run", run)
+    monkeypatch.setattr(Command, "run", run)
     command = ["uninstall", "systemd", "--user", "--yes"]
     assert "used by process 7" in CliRunner().invoke(main, command).output
     assert CliRunner().invoke(main, command).output.endswith("removed\n")
@@ -369,7 +416,7 @@ def user_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_run_by_sys
     """The directory of a user's units, with the grid's, on a host that systemd runs, or on an image."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setattr(host_facts, "is_run_by_systemd", lambda: is_run_by_systemd)
+    monkeypatch.setattr(systemd, "is_run_by_systemd", lambda: is_run_by_systemd)
     units = InstallPaths.of(user=True).units
     units.mkdir(parents=True)
     for name in UNITS:
@@ -379,21 +426,21 @@ def user_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_run_by_sys
 
 def test_a_running_systemd_ends_the_grid_and_forgets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user_units(tmp_path, monkeypatch, is_run_by_systemd=True)
-    assert [each.argv for each in systemd.stop(InstallOptions(user=True))] == [
-        ("systemctl", "--user", "disable", "--now", *UNITS)
-    ]
-    assert [each.argv[2] for each in systemd.forget(InstallOptions(user=True))] == ["daemon-reload", "reset-failed"]
+    installed = Systemd(InstallOptions(user=True), None)
+    assert [each.argv for each in installed.stop()] == [("systemctl", "--user", "disable", "--now", *UNITS)]
+    assert [each.argv[2] for each in installed.forget()] == ["daemon-reload", "reset-failed"]
 
 
 @pytest.mark.skipif(
-    not shutil.which("systemctl") or host_facts.is_run_by_systemd(), reason="needs systemctl without a running systemd"
+    not shutil.which("systemctl") or systemd.is_run_by_systemd(), reason="needs systemctl without a running systemd"
 )
 def test_on_an_image_an_uninstallation_asks_no_systemd_and_leaves_no_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units = user_units(tmp_path, monkeypatch, is_run_by_systemd=False)
-    make_and_remove.run(Command(("systemctl", "--user", "enable", *UNITS)))
+    Command(("systemctl", "--user", "enable", *UNITS)).run()
     assert sorted(each.name for each in (units / "default.target.wants").iterdir()) == sorted(UNITS)
-    for each in (*systemd.stop(InstallOptions(user=True)), *systemd.forget(InstallOptions(user=True))):
-        make_and_remove.run(each)
+    installed = Systemd(InstallOptions(user=True), None)
+    for each in (*installed.stop(), *installed.forget()):
+        each.run()
     assert not [each for each in units.rglob("*") if each.is_symlink()]

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,6 @@ from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 
 if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
-    from pwgrid.cli.install.install_steps import Record
     from pwgrid.cli.install.installation import Installation, InstallOptions
 
 _MANAGERS: Final = ("systemd", "supervisor")
@@ -50,10 +49,10 @@ def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> N
     \b
     sudo pwgrid install systemd --host 0.0.0.0 --port 9000
     """
-    from pwgrid.cli.install import systemd
     from pwgrid.cli.install.installation import InstallOptions
+    from pwgrid.cli.install.systemd import Systemd
 
-    _install(systemd.NAME, systemd.installation, InstallOptions(**asked, start=not no_start), dry_run=dry_run, yes=yes)
+    _install(Systemd, InstallOptions(**asked, start=not no_start), dry_run=dry_run, yes=yes)
 
 
 @install.command("supervisor")
@@ -63,16 +62,10 @@ def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> N
 )
 def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
     """Makes program, system user, settings, token, log and its rotation for supervisord, and starts the grid."""
-    from pwgrid.cli.install import supervisord
     from pwgrid.cli.install.installation import InstallOptions
+    from pwgrid.cli.install.supervisord import Supervisord
 
-    _install(
-        supervisord.NAME,
-        supervisord.installation,
-        InstallOptions(**asked, start=not no_start),
-        dry_run=dry_run,
-        yes=yes,
-    )
+    _install(Supervisord, InstallOptions(**asked, start=not no_start), dry_run=dry_run, yes=yes)
 
 
 @click.command()
@@ -84,12 +77,14 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
 
     Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
     """
-    from pwgrid.cli.install import make_and_remove, supervisord, systemd, uninstall_steps
     from pwgrid.cli.install.installation import InstallOptions, InstallPaths
+    from pwgrid.cli.install.make_and_remove import RECORD, Record, Removal
+    from pwgrid.cli.install.supervisord import Supervisord
+    from pwgrid.cli.install.systemd import Systemd
 
     _check_root(user=user, dry_run=dry_run)
-    asked, places = InstallOptions(user=user), InstallPaths.of(user=user)
-    record = make_and_remove.read_record(places.config)
+    places = InstallPaths.of(user=user)
+    record = Record.read(places.config)
     if record is None or record.under != manager:
         click.echo(f"nothing to do: no grid was installed here under {manager}")
         if purge and record is None and (there := [str(each) for each in places.own if each.is_dir()]):
@@ -97,72 +92,55 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
                 f"not recorded as installed, so it stays: {', '.join(there)}; if no grid uses it, remove it by hand"
             )
         return
-    removal = uninstall_steps.removal(
-        record, make_and_remove.contents(map(Path, record.files)), places.own, purge=purge
-    )
-    ending = systemd.stop(asked) if manager == systemd.NAME else supervisord.stop(asked, record)
-    afterwards = systemd.forget(asked) if manager == systemd.NAME else supervisord.forget(record)
-    lines = [str(each) for each in ending]
-    lines += [f"remove {each}" for each in (*removal.files, *removal.trees)]
-    lines += [f"remove the user {removal.user}"] if removal.user else []
-    lines += [f"remove {each}{'' if each in removal.whole else ', if it is empty'}" for each in removal.directories]
-    lines += [f"leave {path}: it was changed since (--purge removes it, too)" for path in removal.kept]
-    lines += [str(each) for each in afterwards]
+    removal = Removal(record, places.own, purge=purge)
+    installed = (Systemd if manager == Systemd.NAME else Supervisord)(InstallOptions(user=user), record)
+    ending, afterwards = installed.stop(), installed.forget()
+    lines = [*map(str, ending), *removal.described(), *map(str, afterwards)]
     if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], dry_run=dry_run, yes=yes):
         return
     for each in ending:
         click.echo(str(each))  # it may take DRAIN_TIMEOUT
-        make_and_remove.run(each)
-    make_and_remove.remove_files(removal)
+        each.run()
+    removal.remove_files()
     for each in afterwards:
-        make_and_remove.run(each)
+        each.run()
     # It may fail: with the record the uninstallation can be repeated.
-    make_and_remove.remove_user(removal.user, places.own)
-    (places.config / make_and_remove.RECORD).unlink()
-    make_and_remove.remove_rest(removal, click.echo)
+    removal.remove_user()
+    (places.config / RECORD).unlink()
+    removal.remove_directories(click.echo)
     click.echo("removed")
 
 
-def _install(
-    manager: str,
-    installation: "Callable[[InstallOptions, Record | None], Installation]",
-    asked: "InstallOptions",
-    *,
-    dry_run: bool,
-    yes: bool,
-) -> None:
-    from pwgrid.cli.install import install_steps, make_and_remove
+def _install(kind: "type[Installation]", asked: "InstallOptions", *, dry_run: bool, yes: bool) -> None:
     from pwgrid.cli.install.installation import InstallPaths
+    from pwgrid.cli.install.make_and_remove import Record, TextFile, described, make_all
 
     _check_root(user=asked.user, dry_run=dry_run)
     config = InstallPaths.of(user=asked.user).config
-    before = make_and_remove.read_record(config)
-    if before is not None and before.under != manager:
+    before = Record.read(config)
+    if before is not None and before.under != kind.NAME:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
-    found = installation(asked, before)
-    present = make_and_remove.present(found.wanted)
-    steps = install_steps.steps(found.wanted, present)
-    commands = found.start([each.path for each in steps if isinstance(each, install_steps.TextFile)])
-    lines = list(install_steps.described([*steps, *commands], present, in_full=dry_run))
-    record = install_steps.record(found.wanted, present, before, found.fresh)
+    found = kind(asked, before)
+    wanted = found.wanted()
+    steps = [each for each in wanted if each.is_needed()]
+    commands = found.start([each.path for each in steps if isinstance(each, TextFile)])
+    lines = list(described([*steps, *commands], in_full=dry_run))
+    record = found.record().with_all(before, wanted, steps)
     if not lines and record == before:
         click.echo("nothing to do: it is installed, and runs" if asked.start else "nothing to do: it is installed")
-    elif asked.start and found.obstacle and not dry_run:
-        raise GridError(found.obstacle)
-    elif not _agreed(f"pwgrid install {manager}", lines, dry_run=dry_run, yes=yes):
+    elif asked.start and not dry_run and (obstacle := found.obstacle()):
+        raise GridError(obstacle)
+    elif not _agreed(f"pwgrid install {kind.NAME}", lines, dry_run=dry_run, yes=yes):
         return
     else:
-        make_and_remove.make_all(steps, config, record)
+        make_all(steps, config, record)
         for command in commands:
             click.echo(str(command))
             try:
-                if isinstance(command, install_steps.Wait):
-                    command.for_it()
-                else:
-                    make_and_remove.run(command)
+                command.run()
             except GridError as error:
-                raise GridError(f"{error.sentence}\n{make_and_remove.run(found.why_not_running).rstrip()}") from None
-    for note in found.notes:
+                raise GridError(f"{error.sentence}\n{found.why_not_running.run().rstrip()}") from None
+    for note in found.notes():
         click.echo(note)
 
 
