@@ -21,12 +21,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
-from pwgrid.proxy.api.errors import refused
 from pwgrid.proxy.api.request_checks import address_of, identify
 from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity, registry_away
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -51,7 +50,7 @@ TOKEN_LOOK_S: Final = 1.0
 
 def live_routes(grid: Proxy) -> APIRouter:
     """Makes the page's WebSockets: its feed, only for operators, since it shows all sessions; and the live view of one
-    session, for operators and the session's own token."""
+    session, for operators and the session's own token. What is raised before a WebSocket is accepted refuses it."""
     router = APIRouter()
 
     def who(socket: WebSocket) -> Identity:
@@ -66,13 +65,9 @@ def live_routes(grid: Proxy) -> APIRouter:
 
     @router.websocket("/v1/live")
     async def live(socket: WebSocket) -> None:
-        try:
-            identity = operator(socket)
-            if grid.feed.is_full:
-                raise no_capacity("too many pages look at this grid already: close some")
-        except Refusal as refusal:
-            await _deny(socket, refusal)
-            return
+        identity = operator(socket)
+        if grid.feed.is_full:
+            raise no_capacity("too many pages look at this grid already: close some")
         await socket.accept()
         you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
         async with grid.feed.page() as page:
@@ -81,11 +76,7 @@ def live_routes(grid: Proxy) -> APIRouter:
 
     @router.websocket("/v1/live/{id}")
     async def view(socket: WebSocket, session_id: Annotated[str, Path(alias="id")]) -> None:
-        try:
-            reader, writer = await _open_view(grid, who(socket), session_id)
-        except (Refusal, RegistryUnavailable) as error:
-            await _deny(socket, error)
-            return
+        reader, writer = await _open_view(grid, who(socket), session_id)
         try:
             await socket.accept()
             log.info("session_viewed", session=session_id, by=address_of(socket))
@@ -116,10 +107,6 @@ async def _open_view(
         return await open_view(grid.boot.runtime / "w" / record.worker_id / SOCKET, session_id)
     except OSError:
         raise no_capacity("the worker of this session cannot show it now") from None
-
-
-async def _deny(socket: WebSocket, error: Refusal | RegistryUnavailable) -> None:
-    await socket.send_denial_response(refused(error if isinstance(error, Refusal) else registry_away(error)))
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:
