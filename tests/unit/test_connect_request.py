@@ -14,7 +14,8 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.accept_or_refuse import (
+from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.connect_request import (
     ConnectRequest,
     LeasePath,
     Policy,
@@ -22,7 +23,6 @@ from pwgrid.proxy.policy.accept_or_refuse import (
     decide,
     is_usual_handshake,
 )
-from pwgrid.proxy.policy.access import Access, Address
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
@@ -365,8 +365,8 @@ def test_a_pool_that_is_not_there_or_contradicts_the_client_is_refused(target: s
 
 def test_launch_options_are_held_against_those_of_the_pool() -> None:
     asked = headers(("x-playwright-launch-options", '{"headless": false}'))
-    assert decided("/?pool=appa", asked, policy(pools=POOLS)).not_heeded == ()
-    assert decided("/?pool=appb", asked, policy(pools=pools(("appb", "chromium"), headless=True))).not_heeded == (
+    assert decided("/?pool=appa", asked, policy(pools=POOLS)).ignored_options == ()
+    assert decided("/?pool=appb", asked, policy(pools=pools(("appb", "chromium"), headless=True))).ignored_options == (
         "headless",
     )
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.policy.ignored_launch_options import MAX_NAMES, not_heeded
+from pwgrid.proxy.policy.connect_request import MAX_OPTIONS, ignored_launch_options
 
 GRID: dict[str, object] = {"headless": True, "chromiumSandbox": False, "args": []}
 
@@ -14,7 +14,7 @@ PLAYWRIGHT_TEST = {"handleSIGINT": False, "tracesDir": "/home/me/test-results/.p
 
 
 def noted(options: object, parameters: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
-    return not_heeded(Headers([("x-playwright-launch-options", json.dumps(options))]), parameters, GRID)
+    return ignored_launch_options(Headers([("x-playwright-launch-options", json.dumps(options))]), parameters, GRID)
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def test_what_a_shared_browser_cannot_heed_is_noted_by_name(options: object, nam
 
 def test_they_may_come_in_the_url_and_that_counts_first() -> None:
     in_url = (("launch-options", '{"channel": "chrome"}'),)
-    assert not_heeded(Headers(), in_url, GRID) == ("channel",)
+    assert ignored_launch_options(Headers(), in_url, GRID) == ("channel",)
     assert noted({"headless": False}, in_url) == ("channel",)
 
 
 def test_no_options_and_broken_ones_are_none() -> None:
-    assert not_heeded(Headers(), (), GRID) == ()
+    assert ignored_launch_options(Headers(), (), GRID) == ()
     for broken in ("{", "[" * 30_000):
-        assert not_heeded(Headers([("x-playwright-launch-options", broken)]), (), GRID) == ()
+        assert ignored_launch_options(Headers([("x-playwright-launch-options", broken)]), (), GRID) == ()
 
 
 def test_their_number_is_bounded() -> None:
-    assert len(noted({f"option{number}": 1 for number in range(1000)})) == MAX_NAMES
+    assert len(noted({f"option{number}": 1 for number in range(1000)})) == MAX_OPTIONS

@@ -2,14 +2,14 @@
 
 import pytest
 
-from pwgrid.proxy.connect.parse_head import parse
+from pwgrid.proxy.policy.connect_request import parse_head
 from pwgrid.proxy.policy.refusal import Refusal
 
 HEAD = b"GET /?browser=chromium HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%s\r\n"
 
 
 def test_a_head_is_read_with_its_target_and_all_its_fields() -> None:
-    request = parse(HEAD % b"X-A: one\r\nx-a: two\r\nUser-Agent: caf\xe9\r\nContent-Length: 0\r\n")
+    request = parse_head(HEAD % b"X-A: one\r\nx-a: two\r\nUser-Agent: caf\xe9\r\nContent-Length: 0\r\n")
     assert (request.method, request.path) == ("GET", "/?browser=chromium")
     assert request.headers.get_all("x-a") == ["one", "two"]
     assert request.headers["user-agent"] == "café"
@@ -28,5 +28,5 @@ def test_a_head_is_read_with_its_target_and_all_its_fields() -> None:
 )
 def test_what_is_no_head_of_an_upgrade_is_a_400(head: bytes, sentence: str) -> None:
     with pytest.raises(Refusal, match=sentence) as refused:
-        parse(head)
+        parse_head(head)
     assert refused.value.status == 400

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pwgrid.proxy.policy.connect_request import NAME_RULE, run_name
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.run_name import NAME_RULE, run_name
 
 
 @pytest.mark.parametrize(

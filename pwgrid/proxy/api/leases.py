@@ -19,8 +19,8 @@ from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender
 from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.connect_request import run_name
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.policy.run_name import run_name
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.registry import records

@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from pwgrid.proxy import dashboard
 from pwgrid.proxy.api.errors import refused
 from pwgrid.proxy.api.request_checks import OPEN_TO_ALL
-from pwgrid.proxy.policy.accept_or_refuse import CONNECT_HINT
+from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
 
 _DASHBOARD: Final = Path(dashboard.__file__).with_name("static")

@@ -19,11 +19,10 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect import parse_head
 from pwgrid.proxy.connect.handoff import HandoffFailure, OfferTooLarge, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
-from pwgrid.proxy.policy.accept_or_refuse import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.access import Address
+from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide, parse_head
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, no_capacity
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
@@ -97,7 +96,7 @@ class ConnectingClient(asyncio.Protocol):
 
     async def _run(self, whole_head: bytes) -> None:
         try:
-            request = parse_head.parse(whole_head)
+            request = parse_head(whole_head)
             with attempting(self._gateway.traces, "connect", request.headers.raw_items()) as self._attempt:
                 await self._decide(request)
         except Refusal as refusal:
@@ -163,9 +162,9 @@ class ConnectingClient(asyncio.Protocol):
             gateway.counts.retried += 1
             self._transport.resume_reading()
         self._let_go(worker_id, ticket.session_id, outcome)
-        if wanted.not_heeded:
+        if wanted.ignored_options:
             gateway.counts.options_ignored += 1
-            log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.not_heeded))
+            log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.ignored_options))
 
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
@@ -283,7 +282,7 @@ def _until(outcome: Served | HandoffFailure) -> float:
 def _fields(wanted: ConnectRequest) -> dict[str, str]:
     """Returns the optional fields of the session's record."""
     fields = {
-        records.IGNORED_OPTIONS: ",".join(wanted.not_heeded),
+        records.IGNORED_OPTIONS: ",".join(wanted.ignored_options),
         records.LABELS: wanted.labels,
         records.NAME: wanted.name,
         records.TOKEN: wanted.identity.name,

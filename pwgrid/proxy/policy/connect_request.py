@@ -1,4 +1,5 @@
-"""Decides which browser an upgrade request gets, or which refusal. Reads a parsed head, does no I/O."""
+"""Decides which browser an upgrade request gets, or which refusal: parses its head, checks its handshake, reads what it
+asks for. Does no I/O."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
+import httptools
+import orjson
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod, InvalidUpgrade
 from websockets.http11 import Request
@@ -13,11 +16,8 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
-from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
-from pwgrid.proxy.policy.ignored_launch_options import not_heeded
 from pwgrid.proxy.policy.label_match import OfferedLabels
-from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
-from pwgrid.proxy.policy.run_name import run_name
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, bad_handshake
 from pwgrid.proxy.roster import PoolView
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
@@ -39,6 +39,18 @@ _HANDSHAKE: Final = ServerProtocol()
 """Judges all requests: making one takes as long as judging. Its state from the last request is not read."""
 
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
+
+MAX_OPTIONS: Final = 20
+_OPTION_CHARACTERS: Final = 40
+_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_OF_THE_CLIENT: Final = frozenset(
+    {"timeout", "handleSIGHUP", "handleSIGINT", "handleSIGTERM", "logger", "tracesDir", "artifactsDir"}
+)
+"""Playwright Test sends these with each connect; they are about the client's own processes and directories."""
+
+MAX_NAME_CHARACTERS: Final = 128
+NAME_RULE: Final = f"at most {MAX_NAME_CHARACTERS} letters (A to Z), digits, spaces, '.', '_' and '-'"
+_NAME: Final = re.compile(rf"[0-9A-Za-z ._-]{{0,{MAX_NAME_CHARACTERS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,7 @@ class LeasePath:
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
     """What an upgrade request asks for, after all checks. `worker_id` and `endpoint_path` are set if the path names a
-    worker. `not_heeded` are launch options that the grid ignores.
+    worker. `ignored_options` are launch options that the grid ignores.
     """
 
     browser_type: BrowserType
@@ -73,7 +85,7 @@ class ConnectRequest:
     playwright_version: str | None = None
     worker_id: str | None = None
     endpoint_path: str | None = None
-    not_heeded: tuple[str, ...] = ()
+    ignored_options: tuple[str, ...] = ()
     identity: Identity = ANYBODY
     labels: str = ""
     """The label key that the client asks for."""
@@ -81,6 +93,44 @@ class ConnectRequest:
     """What the client calls its run."""
     label_key: str = ""
     """The pool's label key that serves `labels`."""
+
+
+def parse_head(head: bytes) -> Request:
+    """Parses one whole head. Raises Refusal(400) if it is malformed, not HTTP/1.1, or announces a body.
+
+    websockets' own parser is written in Python: it takes 0.1 ms in a warm loop, and more in a cold one.
+    """
+    fields = _Fields()
+    parser = httptools.HttpRequestParser(fields)
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise Refusal(400, f"bad WebSocket handshake: {error}") from None
+    if parser.get_http_version() != "1.1":
+        raise Refusal(400, "bad WebSocket handshake: it must be HTTP/1.1")
+    if fields.has_body:
+        raise Refusal(400, "bad WebSocket handshake: it must have no body")
+    return Request(fields.target.decode("latin-1"), fields.headers, parser.get_method().decode("latin-1"))
+
+
+class _Fields:
+    """The callbacks of httptools."""
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers = Headers()
+
+    def on_url(self, target: bytes) -> None:
+        self.target += target
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1")] = value.decode("latin-1")
+
+    @property
+    def has_body(self) -> bool:
+        return "transfer-encoding" in self.headers or set(self.headers.get_all("content-length")) - {"0"} != set()
 
 
 def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> ConnectRequest | LeasePath:
@@ -109,16 +159,11 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     labels = _said(headers, parameters, "labels")
     name = run_name(_said(headers, parameters, "name"), "name")
     labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
-    pool = choose_pool(
-        policy.pools,
-        policy.default_browser_type,
-        identity,
-        browser_type=asked_browser_type(headers, parameters, named["type"] if named else None),
-        named=asked_pool(parameters, policy.pools),
-        labelled=policy.labels.keys[labelled] if labelled else None,
-    )
+    browser_type = _asked_browser_type(headers, parameters, named["type"] if named else None)
+    asked_pool = _asked_pool(parameters, policy.pools)
+    pool = choose_pool(policy, identity, browser_type, asked_pool, policy.labels.keys[labelled] if labelled else None)
     offered = policy.pools[pool]
-    ignored = not_heeded(headers, parameters, offered.options)
+    ignored = ignored_launch_options(headers, parameters, offered.options)
     worker_id, endpoint_path = (named["id"], path) if named else (None, None)
     said = (labels, name, str(labelled or ""))
     return ConnectRequest(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
@@ -135,6 +180,103 @@ def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match
     if client not in (None, browser_type):
         raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
     return LeasePath(lent["worker"], lent["id"], lent["secret"])
+
+
+def choose_pool(
+    policy: Policy, identity: Identity, browser_type: str | None, named: str | None, labelled: str | None
+) -> str:
+    """Returns the pool that the client's label key or `?pool=` names, else the one named like the browser type, else
+    the first of that type. Unless the client names a pool, prefers those that the token may use. Raises Refusal.
+
+    `browser_type` and `named` are what the client asks for, `labelled` is the pool whose label key serves it.
+    """
+    pools = policy.pools
+    if labelled is not None:
+        if named not in (None, labelled):
+            raise Refusal(
+                400, f"the label key is of pool {labelled}, and the URL asks for pool {named}: make them agree"
+            )
+        named = labelled
+    if named is not None:
+        has = pools[named].browser_type
+        if browser_type not in (None, has):
+            raise Refusal(400, f"pool {named} has {has} browsers, and {browser_type} is asked for: make them agree")
+        return named
+    chosen = browser_type or policy.default_browser_type
+    fit = [name for name, offered in pools.items() if offered.browser_type == chosen]
+    if fit := [name for name in fit if identity.may_use(name)] or fit:
+        return chosen if chosen in fit else fit[0]
+    there = ", ".join(sorted({offered.browser_type for offered in pools.values()})) or "none"
+    raise _no_such_browser(f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more")
+
+
+def _asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:
+    """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name."""
+    named = {value.lower() for name, value in parameters if name == "pool"}
+    if len(named) > 1:
+        raise Refusal(400, f"the URL asks for the pools {' and '.join(sorted(named))}: name one")
+    for name in named - pools.keys():
+        there = ", ".join(pools) or "none"
+        raise Refusal(404, f"there is no pool {name[:63]!r}; pools are: {there}", details={"pools": [*pools]})
+    return min(named, default=None)
+
+
+def _asked_browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
+    """Returns the type from `?browser=` or the path, else the client's own, else None. Raises Refusal if they
+    differ."""
+    url = {value.lower() for name, value in parameters if name == "browser"}
+    if from_path is not None:
+        url.add(from_path)
+    client = {value.lower() for value in headers.get_all("x-playwright-browser")}
+    for given in sorted(url | client):
+        if given not in BROWSER_TYPES:
+            raise _no_such_browser(f"unknown browser {given[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
+    if len(url) > 1:
+        raise _no_such_browser(f"the URL asks for {' and '.join(sorted(url))}: name one browser")
+    if len(client) > 1 or (url and client and url != client):
+        asked = f"the URL asks for {min(url)}" if url else "no browser is named in the URL"
+        raise _no_such_browser(f"{asked}, but the client is {' and '.join(sorted(client))}: make them agree")
+    return min(url or client, default=None)
+
+
+def _no_such_browser(error: str) -> Refusal:
+    return Refusal(400, error, reason=RefusalReason.NO_SUCH_BROWSER)
+
+
+def ignored_launch_options(
+    headers: Headers, parameters: Iterable[tuple[str, str]], grid: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Returns the names of launch options that the grid ignores, since its browsers run already and are shared: sorted,
+    without values, which may be secrets. Leaves out options that ask for nothing, or for what `grid` has anyway
+    (Playwright's names and values).
+
+    Playwright Test and pytest-playwright send launch options with each connect, as JSON in a header.
+    """
+    given = [value for name, value in parameters if name == "launch-options"]
+    given = given or headers.get_all("x-playwright-launch-options")
+    if not given:
+        return ()
+    try:
+        options = orjson.loads(given[0])
+    except orjson.JSONDecodeError:  # Playwright's own server ignores that, too
+        return ()
+    if not isinstance(options, dict):
+        return ()
+    names = [
+        name
+        for name, value in options.items()
+        if name not in _OF_THE_CLIENT and (value not in (None, grid[name]) if name in grid else value)
+    ]
+    return tuple(_ODD.sub("?", name[:_OPTION_CHARACTERS]) for name in sorted(names)[:MAX_OPTIONS])
+
+
+def run_name(text: str | None, what: str) -> str:
+    """Checks what a client calls its run; returns it without surrounding spaces, or "". Raises Refusal, which does not
+    repeat the text."""
+    name = (text or "").strip()
+    if not _NAME.fullmatch(name):
+        raise Refusal(400, f"{what}: use {NAME_RULE}")
+    return name
 
 
 def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:
@@ -175,19 +317,16 @@ def _check_handshake(request: Request) -> None:
         raise bad_handshake("there is more than one Upgrade header")
     try:
         _HANDSHAKE.process_request(request)
-    except InvalidHandshake as invalid:
-        error = invalid
-    else:
-        return
-    if isinstance(error, InvalidMethod | InvalidUpgrade):
-        raise Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"),))
-    sentences = {
-        "Sec-WebSocket-Key": "Sec-WebSocket-Key must be one base64 value of 16 bytes",
-        "Sec-WebSocket-Version": "Sec-WebSocket-Version must be 13",
-    }
-    name = error.name if isinstance(error, InvalidHeader) else ""
-    headers = (("Sec-WebSocket-Version", "13"),) if name == "Sec-WebSocket-Version" else ()
-    raise bad_handshake(sentences.get(name, str(error)), headers)
+    except (InvalidMethod, InvalidUpgrade):
+        raise Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"),)) from None
+    except InvalidHandshake as error:
+        sentences = {
+            "Sec-WebSocket-Key": "Sec-WebSocket-Key must be one base64 value of 16 bytes",
+            "Sec-WebSocket-Version": "Sec-WebSocket-Version must be 13",
+        }
+        name = error.name if isinstance(error, InvalidHeader) else ""
+        headers = (("Sec-WebSocket-Version", "13"),) if name == "Sec-WebSocket-Version" else ()
+        raise bad_handshake(sentences.get(name, str(error)), headers) from None
 
 
 def _client_version(headers: Headers) -> str | None:
