@@ -18,7 +18,7 @@ import structlog
 from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
-from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, LinkFullError, Opened, Received, StateSeen
+from pwgrid.control.reliable_link import Link, LinkFullError
 
 log = structlog.get_logger()
 
@@ -260,43 +260,44 @@ class ChildSide:
                 return
             try:
                 packet = despite_reset(sock.recv, MAX_FRAME_BYTES + 1)
-                received = self._link.receive(packet) if packet else None
+                frame = self._link.receive(packet) if packet else None
             except BlockingIOError:
                 break
             except (OSError, ProtocolError) as error:
                 self._down(str(error))
                 return
-            if received is None:
+            if not packet:
                 self._down("the master closed the connection", is_closed=True)
                 return
             self._is_heard()
-            for item in received:
-                self._handle(item)
+            if frame is not None:
+                self._handle(frame)
         else:
             # There may be more, and uvloop may not say so (`despite_reset`).
             asyncio.get_running_loop().call_soon(self._on_readable)
         self._flush()
 
-    def _handle(self, item: Received) -> None:
-        if isinstance(item, Applied) and item.name == "detached":
-            self._grace_s = float(item.data["graceS"])
-        elif isinstance(item, Applied):
-            self._call(self.on_command, item.name, item.data)
-        elif isinstance(item, StateSeen):
-            self._call(self.on_state, item.data)
-        elif isinstance(item, Opened):
-            self._attempts = 0
-            self._grace_s = None
-            self.lost_threshold_s = _threshold(item.init) or self.lost_threshold_s
-            self._listen_for_silence()
-            self._greeted.set()
-            self._link.ping(time.monotonic(), self.ping_data())
-        elif isinstance(item, ClosedSeen):
-            log.error("control_link_closed", reason=item.reason)
-            self._detach()
-            self._greeted.set()
-            self._lose()
-            self._end(None)
+    def _handle(self, frame: Frame) -> None:
+        match frame:
+            case {"t": "command", "name": "detached", "data": data}:
+                self._grace_s = float(data["graceS"])
+            case {"t": "command", "name": name, "data": data}:
+                self._call(self.on_command, name, data)
+            case {"t": "state", "data": data}:
+                self._call(self.on_state, data)
+            case {"t": "init"}:
+                self._attempts = 0
+                self._grace_s = None
+                self.lost_threshold_s = _threshold(frame) or self.lost_threshold_s
+                self._listen_for_silence()
+                self._greeted.set()
+                self._link.ping(time.monotonic(), self.ping_data())
+            case {"t": "close", "reason": reason}:
+                log.error("control_link_closed", reason=reason)
+                self._detach()
+                self._greeted.set()
+                self._lose()
+                self._end(None)
 
     def _call(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:

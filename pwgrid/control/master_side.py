@@ -10,9 +10,9 @@ import structlog
 
 from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.common.selectors_loop import READ, WRITE, Loop
-from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError
+from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
-from pwgrid.control.reliable_link import ClosedSeen, Link, LinkFullError, Received
+from pwgrid.control.reliable_link import Link, LinkFullError
 
 log = structlog.get_logger()
 
@@ -20,25 +20,29 @@ _PACKETS_A_TURN: Final = 64
 
 
 class MasterSide:
-    """The link to one child. It outlives the connection: `attach` resumes it on another one.
+    """The link to the child `ident`, a worker id or "proxy". It outlives the connection: `attach` resumes it on another
+    one. `adopts`: another master had the child until now.
 
-    `on_received(item)` may raise ValueError for content that makes no sense; that ends the connection, as a broken
-    frame does. `on_silent()` is called when nothing has come for `lost_s` seconds, on any connection.
+    `on_frame` gets each frame that `Link.receive` returns. It may raise ValueError for content that makes no sense;
+    that ends the connection, as a broken frame does. `on_silent` is called when nothing has come for `lost_s` seconds,
+    on any connection.
     """
 
     def __init__(
         self,
         loop: Loop,
-        link: Link,
+        ident: str,
         lost_s: float,
-        on_received: Callable[[Received], None],
+        on_frame: Callable[[Frame], None],
         on_silent: Callable[[], None],
+        *,
+        adopts: bool = False,
     ) -> None:
         self._loop = loop
-        self._link = link
+        self._link = Link("master", ident, adopts=adopts)
         self._lost_s = lost_s
         self._silence = FrozenPeerDetector(lost_s, loop.now())
-        self._on_received = on_received
+        self._on_frame = on_frame
         self._on_silent = on_silent
         self._sock: socket.socket | None = None
         self._is_too_large = False
@@ -138,9 +142,9 @@ class MasterSide:
     def _take(self, packet: bytes) -> bool:
         self._silence.heard(self._loop.now())
         try:
-            for item in self._link.receive(packet):
-                self._on_received(item)
-                if isinstance(item, ClosedSeen):
+            if (frame := self._link.receive(packet)) is not None:
+                self._on_frame(frame)
+                if frame["t"] == "close":
                     self._drop()
         except ValueError as error:
             kind = "protocol error" if isinstance(error, ProtocolError) else "bad content"

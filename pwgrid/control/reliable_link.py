@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pwgrid.control.frames import Frame, ProtocolError, decode, encode
@@ -25,42 +24,6 @@ LinkState = Literal["down", "greeting", "open", "closed"]
 class LinkFullError(ValueError):
     """Too many frames are unacknowledged: the peer has been away for very long."""
 
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The greeting is complete. `init` is the peer's frame; what the peer missed is being sent again."""
-
-    init: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """An event (at the master) or a command (at a child) that is seen here for the first time."""
-
-    name: str
-    data: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class StateSeen:
-    """The peer's latest unindexed state, from a `state` or a `ping` frame."""
-
-    data: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedSeen:
-    """The peer ended the link for good: no reconnect."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoppingSeen:
-    """The peer has begun its orderly end."""
-
-
-Received = Opened | Applied | StateSeen | StoppingSeen | ClosedSeen
 
 _INDEXED: Final[dict[Side, str]] = {"master": "command", "child": "event"}
 _LAST_SENT: Final[dict[Side, str]] = {"master": "lastCommandIdx", "child": "lastEventIdx"}
@@ -240,37 +203,35 @@ class Link:
             if offered == "close":
                 self.phase = "closed"
 
-    def receive(self, packet: bytes) -> list[Received]:
-        """What `packet` means to this side. Raises ProtocolError; the caller then ends this connection."""
+    def receive(self, packet: bytes) -> Frame | None:
+        """The frame in `packet` if it concerns this side's owner: an event or a command, once; a `state`, as which a
+        ping counts, too; `init`, with which the connection is open and what the peer missed is sent again; `stopping`;
+        or `close`, after which there is no reconnect. Raises ProtocolError; the caller then ends this connection."""
         frame = decode(packet)
-        kind: str = frame["t"]
+        kind = frame["t"]
         following = _PHASES.get((self.phase, kind))
         if following is None or kind in _NEVER_RECEIVED[self.side]:
             raise ProtocolError(f"a {kind} frame is not expected by the {self.side} while the link is {self.phase}")
-        received = self._meaning(kind, frame)
+        concerning = self._take(frame)
         self.phase = following
-        return received
+        return concerning
 
-    def _meaning(self, kind: str, frame: Frame) -> list[Received]:
-        match kind:
+    def _take(self, frame: Frame) -> Frame | None:
+        match frame["t"]:
             case "init":
                 self._greet(frame)
-                return [Opened(frame)]
             case "event" | "command":
-                return self._apply(frame)
+                return frame if self._is_new(frame["idx"]) else None
             case "ack":
                 self._out.acknowledge(frame["idx"])
+                return None
             case "ping":
                 self._ack_now = True
                 self._queue("pong", ts=frame.get("ts"))
-                return [StateSeen(frame["data"])]
-            case "state":
-                return [StateSeen(frame["data"])]
-            case "stopping":
-                return [StoppingSeen()]
-            case "close":
-                return [ClosedSeen(frame["reason"])]
-        return []
+                return {"t": "state", "data": frame["data"]}
+            case "pong":
+                return None
+        return frame
 
     def _greet(self, frame: Frame) -> None:
         theirs, seen = _LAST_APPLIED[self.side], _LAST_SENT[self.side]
@@ -301,12 +262,11 @@ class Link:
         for name, data in waiting:
             self.send(name, data)
 
-    def _apply(self, frame: Frame) -> list[Received]:
-        if not self._in.take(frame["idx"]):
-            self._ack_now = True  # the peer sent it again, so it does not know that we have it
-            return []
-        self._ack_now = self._ack_now or self._in.last - self._in.told >= ACK_EVERY
-        return [Applied(frame["name"], frame["data"])]
+    def _is_new(self, idx: int) -> bool:
+        is_new = self._in.take(idx)
+        # One that the peer sent again: it does not know that we have it.
+        self._ack_now |= not is_new or self._in.last - self._in.told >= ACK_EVERY
+        return is_new
 
     def _offer(self, kind: str, packet: bytes) -> bytes:
         self._offered = kind

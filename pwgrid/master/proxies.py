@@ -13,7 +13,6 @@ import structlog
 from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.master_side import MasterSide
-from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.adoption import ChildFileWriter, Leftovers
 from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
@@ -160,29 +159,27 @@ class ProxyChild(RestartedChild):
         return f"proxy ended with {ended}"
 
     def _new_link(self, *, adopts: bool = False) -> MasterSide:
-        link = Link("master", "proxy", adopts=adopts)
-        return MasterSide(
-            self._loop, link, self._config.settings.worker_lost_threshold, self._received, self._on_silence
-        )
+        lost_s = self._config.settings.worker_lost_threshold
+        return MasterSide(self._loop, "proxy", lost_s, self._heard, self._on_silence, adopts=adopts)
 
-    def _received(self, item: Received) -> None:
-        match item:
-            case Opened():
+    def _heard(self, frame: Data) -> None:
+        match frame:
+            case {"t": "init"}:
                 # A proxy that another master forked does not repeat its first event, which said that it listens.
-                self.listening = self.listening or item.init["lastEventIdx"] > 0
-            case StateSeen():
-                self.ready = bool(item.data.get("ready"))
-                self.configuration = str(item.data.get("configuration", ""))  # earlier versions report none
+                self.listening = self.listening or frame["lastEventIdx"] > 0
+            case {"t": "state", "data": data}:
+                self.ready = bool(data.get("ready"))
+                self.configuration = str(data.get("configuration", ""))  # earlier versions report none
                 self.waiting = {
-                    "waiting": validate_reports.count(item.data.get("waiting")),
-                    "waitingByRun": validate_reports.waiting_by_run(item.data.get("waitingByRun")),
+                    "waiting": validate_reports.count(data.get("waiting")),
+                    "waitingByRun": validate_reports.waiting_by_run(data.get("waitingByRun")),
                 }
-            case StoppingSeen():
+            case {"t": "stopping"}:
                 self.listening = self.ready = False
-            case Applied(name="listening"):
+            case {"t": "event", "name": "listening"}:
                 self.listening = True
-            case Applied():
-                self._on_event(item.name, item.data)
+            case {"t": "event", "name": name, "data": data}:
+                self._on_event(name, data)
 
     def _on_silence(self) -> None:
         if self._child is not None:

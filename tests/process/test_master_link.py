@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from pwgrid.control import child_side
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, encode
-from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Opened, Received, StateSeen
+from pwgrid.control.reliable_link import Link
 from tests.support.descriptors import no_descriptor_is_free
 
 PATIENCE_S = 30.0
@@ -30,7 +30,7 @@ class FakeMaster:
     def __init__(self, link: Link | None = None, lost_threshold_s: float = 30) -> None:
         self.link = link or Link("master", "a1b2c3d4")
         self.lost_threshold_s = lost_threshold_s
-        self.received: asyncio.Queue[Received] = asyncio.Queue()
+        self.received: asyncio.Queue[Frame] = asyncio.Queue()
         self.sock: socket.socket | None = None
 
     def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
@@ -51,8 +51,8 @@ class FakeMaster:
                 self.die()
 
     def take(self, packet: bytes) -> None:
-        for item in self.link.receive(packet):
-            self.received.put_nowait(item)
+        if (frame := self.link.receive(packet)) is not None:
+            self.received.put_nowait(frame)
         self.flush()
 
     def flush(self) -> None:
@@ -76,12 +76,16 @@ class FakeMaster:
             self.link.disconnect()
             self.sock = None
 
-    async def next(self, kind: type[Received]) -> Any:
+    async def next(self, kind: str) -> Frame:
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                item = await self.received.get()
-                if isinstance(item, kind):
-                    return item
+                frame = await self.received.get()
+                if frame["t"] == kind:
+                    return frame
+
+
+def event(idx: int, name: str, data: Frame) -> Frame:
+    return {"t": "event", "idx": idx, "name": name, "data": data}
 
 
 class Child:
@@ -164,19 +168,19 @@ async def test_it_greets_tells_and_is_told(control_path: Path) -> None:
     child.client.event("launched", {"nodePid": 7})
     async with running(child) as task:
         master.attach(ours)
-        opened = await master.next(Opened)
-        assert (opened.init["name"], opened.init["slots"], opened.init["lastEventIdx"]) == ("a1b2c3d4", 5, 1)
-        assert await master.next(Applied) == Applied("launched", {"nodePid": 7})
-        assert await master.next(StateSeen) == StateSeen({"status": "available", "active": 2})
+        opened = await master.next("init")
+        assert (opened["name"], opened["slots"], opened["lastEventIdx"]) == ("a1b2c3d4", 5, 1)
+        assert await master.next("event") == event(1, "launched", {"nodePid": 7})
+        assert await master.next("state") == {"t": "state", "data": {"status": "available", "active": 2}}
         child.client.push_state({"active": 3})
-        assert await master.next(StateSeen) == StateSeen({"active": 3})
+        assert await master.next("state") == {"t": "state", "data": {"active": 3}}
         master.send("drain", {"reason": "memory"})
         assert await soon(child.commands.get()) == ("drain", {"reason": "memory"})
         master.link.state({"stopping": True})
         master.flush()
         assert await soon(child.states.get()) == {"stopping": True}
         await child.client.close("stopped")
-        assert (await master.next(ClosedSeen)).reason == "stopped"
+        assert (await master.next("close"))["reason"] == "stopped"
         await soon(task)
         assert not child.lost.is_set()
     master.die()
@@ -189,8 +193,8 @@ async def test_what_was_said_before_a_close_arrives_even_when_nothing_was_greete
         child.client.event("failed", {"reason": "broken"})
         closing = asyncio.create_task(child.client.close("failed"))
         master.attach(ours)
-        assert await master.next(Applied) == Applied("failed", {"reason": "broken"})
-        assert (await master.next(ClosedSeen)).reason == "failed"
+        assert await master.next("event") == event(1, "failed", {"reason": "broken"})
+        assert (await master.next("close"))["reason"] == "failed"
         await soon(closing)
         await soon(task)
     master.die()
@@ -211,7 +215,7 @@ async def test_what_a_master_has_said_last_is_heard_though_it_did_not_read_all_b
     async with running(child):
         master.attach(ours)
         child.client.event("launched", {"nodePid": 7})
-        await master.next(Applied)  # so the link is open, and what follows is written at once
+        await master.next("event")  # so the link is open, and what follows is written at once
         child.client.event("spare", {})
         master.send("drain", {"reason": "memory"})
         master.die()
@@ -223,15 +227,15 @@ async def test_it_outlives_its_master_and_goes_on_with_the_next_connection(contr
     master, child = FakeMaster(), Child(theirs, control_path)
     async with running(child), listening(control_path) as connections:
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         child.client.event("launched", {"n": 1})
-        await master.next(Applied)
+        await master.next("event")
         master.die()
         child.client.event("draining", {"n": 2})
         master.send("drain", {"n": 1})
         master.attach(await soon(connections.get()))
-        assert (await master.next(Opened)).init["lastEventIdx"] == 2
-        assert await master.next(Applied) == Applied("draining", {"n": 2})
+        assert (await master.next("init"))["lastEventIdx"] == 2
+        assert await master.next("event") == event(2, "draining", {"n": 2})
         assert await soon(child.commands.get()) == ("drain", {"n": 1})
         assert not child.lost.is_set()
         master.die()
@@ -243,12 +247,12 @@ async def test_a_master_that_leaves_or_executes_new_code_is_no_warning(control_p
     with capture_logs() as logs:
         async with running(child), listening(control_path) as connections:
             master.attach(ours)
-            await master.next(Opened)
+            await master.next("init")
             master.die()
             with await soon(connections.get()) as second:
                 second.send(b"no frame")
             master.attach(await soon(connections.get()))
-            await master.next(Opened)
+            await master.next("init")
             master.die()
     levels = [each["log_level"] for each in logs if each["event"] == "control_link_down"]
     assert levels[:2] == ["info", "warning"]
@@ -259,7 +263,7 @@ async def test_it_comes_to_the_next_master_although_no_descriptor_was_free_for_a
     master, child = FakeMaster(), Child(theirs, control_path)
     async with running(child), listening(control_path) as connections:
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         master.die()
         await is_connected(child, wanted=False)
         with no_descriptor_is_free():
@@ -268,7 +272,7 @@ async def test_it_comes_to_the_next_master_although_no_descriptor_was_free_for_a
                 while child.client._attempts < tries + 2:
                     await asyncio.sleep(0)
         master.attach(await soon(connections.get()))
-        await master.next(Opened)
+        await master.next("init")
         master.die()
 
 
@@ -283,7 +287,7 @@ def test_what_a_master_said_last_is_heard_although_it_left_something_unread(
         master, child = FakeMaster(), Child(theirs, control_path)
         async with running(child), listening(control_path) as connections:
             master.attach(ours)
-            await master.next(Opened)
+            await master.next("init")
             master.send("serve", {})
             await soon(child.commands.get())
             child.client.push_state({"active": 3})
@@ -306,7 +310,7 @@ async def test_a_master_that_knows_nothing_of_it_can_adopt_it(control_path: Path
         first.send("drain", {"n": 1})
         await soon(child.commands.get())
         child.client.event("launched", {"n": 1})
-        await first.next(Applied)
+        await first.next("event")
         first.die()
         child.client.event("draining", {"n": 2})
         sock = await soon(connections.get())
@@ -315,10 +319,10 @@ async def test_a_master_that_knows_nothing_of_it_can_adopt_it(control_path: Path
         second = FakeMaster(Link("master", "a1b2c3d4", adopts=True))
         second.attach(sock, packet)
         # Only what the first one never acknowledged is news to the second one.
-        told = [await second.next(Applied)]
-        while told[-1].name != "draining":
-            told.append(await second.next(Applied))
-        everything = [Applied("launched", {"n": 1}), Applied("draining", {"n": 2})]
+        told = [await second.next("event")]
+        while told[-1]["name"] != "draining":
+            told.append(await second.next("event"))
+        everything = [event(1, "launched", {"n": 1}), event(2, "draining", {"n": 2})]
         assert told in (everything, everything[1:])
         second.send("drain", {"n": 2})
         assert await soon(child.commands.get()) == ("drain", {"n": 2})
@@ -335,7 +339,7 @@ async def test_it_gives_up_once_each_time_that_no_master_comes(control_path: Pat
         async with listening(control_path) as connections:
             master = FakeMaster(lost_threshold_s=0.05)
             master.attach(await soon(connections.get()))
-            await master.next(Opened)
+            await master.next("init")
             master.send("drain", {"n": 1})
             await soon(child.commands.get())
             assert (child.times_lost, child.client.is_lost, child.found.is_set()) == (1, False, True)
@@ -355,7 +359,7 @@ async def test_after_a_detach_it_waits_for_the_grace_alone_and_for_another_maste
     master, child = FakeMaster(), Child(theirs, control_path)
     async with running(child):
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         master.send("detached", {"graceS": 0.05})
         master.send("drain", {"n": 1})
         assert await soon(child.commands.get()) == ("drain", {"n": 1})  # the other one is about the link itself
@@ -364,7 +368,7 @@ async def test_after_a_detach_it_waits_for_the_grace_alone_and_for_another_maste
         async with listening(control_path) as connections:
             second = FakeMaster(Link("master", "a1b2c3d4", adopts=True))
             second.attach(await soon(connections.get()))
-            await second.next(Opened)
+            await second.next("init")
             second.die()
             (await soon(connections.get())).close()
         assert child.times_lost == 1
@@ -377,7 +381,7 @@ async def test_a_master_that_keeps_the_connection_and_answers_nothing_is_lost_un
     master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=0.2)
     async with running(child) as task:
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         asyncio.get_running_loop().remove_reader(ours)  # it is frozen
         await soon(child.lost.wait())
         assert child.client.is_connected
@@ -399,7 +403,7 @@ async def test_the_lost_threshold_is_the_one_that_the_master_sends(control_path:
     master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=3600)
     async with running(child):
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         assert child.client.ping_s == 3.0  # until it has heard the greeting
         asyncio.get_running_loop().remove_reader(ours)
         await soon(child.lost.wait())
@@ -412,7 +416,7 @@ async def test_a_master_that_dies_of_its_freeze_leaves_time_for_another_one(cont
     master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=0.2)
     async with running(child):
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         asyncio.get_running_loop().remove_reader(ours)
         await soon(child.lost.wait())
         child.lost.clear()
@@ -451,7 +455,7 @@ async def test_who_gives_up_after_a_frozen_master_has_died_waits_for_no_other_on
     master, child = FakeMaster(lost_threshold_s=0.2), Child(theirs, control_path, lost_threshold_s=0.2)
     async with running(child):
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         asyncio.get_running_loop().remove_reader(ours)
         await soon(child.lost.wait())
         child.client.lost_threshold_s = 3600
@@ -493,11 +497,11 @@ async def test_a_master_that_babbles_loses_that_connection_only(control_path: Pa
     master, child = FakeMaster(), Child(theirs, control_path)
     async with running(child), listening(control_path) as connections:
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         ours.send(b'{"t":"command","idx":9,"name":"drain","data":{}}')
         master.die()
         master.attach(await soon(connections.get()))
-        await master.next(Opened)
+        await master.next("init")
         assert child.commands.empty()
         master.die()
 
@@ -508,16 +512,16 @@ async def test_a_master_that_reads_nothing_blocks_nobody_and_gets_everything_lat
     master, child = FakeMaster(), Child(theirs, control_path)
     async with running(child):
         master.attach(ours)
-        await master.next(Opened)
+        await master.next("init")
         asyncio.get_running_loop().remove_reader(ours)
         for n in range(1000):
             child.client.event("drain_asked", {"n": n})
             child.client.push_state({"active": n})
         asyncio.get_running_loop().add_reader(ours, master.on_readable)
-        assert [(await master.next(Applied)).data["n"] for _ in range(1000)] == list(range(1000))
-        seen = await master.next(StateSeen)
-        while seen != StateSeen({"active": 999}):
-            seen = await master.next(StateSeen)
+        assert [(await master.next("event"))["data"]["n"] for _ in range(1000)] == list(range(1000))
+        seen = await master.next("state")
+        while seen != {"t": "state", "data": {"active": 999}}:
+            seen = await master.next("state")
         master.die()
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.control.frames import MAX_FRAME_BYTES
+from pwgrid.control.frames import MAX_FRAME_BYTES, Frame
 from pwgrid.control.master_side import MasterSide
-from pwgrid.control.reliable_link import Applied, Link, Received
+from pwgrid.control.reliable_link import Link
 
 HEARS: dict[str, Callable[[Loop, MasterSide], object]] = {
     "its loop sees the end": lambda loop, _: loop.wait(),
@@ -30,8 +30,8 @@ def test_what_a_child_has_said_last_is_heard_though_it_did_not_read_all_before_i
 ) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     loop, child = Loop(), Link("child", "a1b2c3d4")
-    heard: list[Received] = []
-    side = MasterSide(loop, Link("master", "a1b2c3d4"), 30, heard.append, lambda: None)
+    heard: list[Frame] = []
+    side = MasterSide(loop, "a1b2c3d4", 30, heard.append, lambda: None)
     with theirs:
         child.connect({"name": "a1b2c3d4"})
         write(child, theirs)
@@ -42,5 +42,5 @@ def test_what_a_child_has_said_last_is_heard_though_it_did_not_read_all_before_i
         write(child, theirs)
         side.send("drain", {})
     hears(loop, side)
-    assert Applied("stopped", {"cut": 0}) in heard
+    assert {"t": "event", "idx": 1, "name": "stopped", "data": {"cut": 0}} in heard
     side.close("ended")

@@ -7,14 +7,13 @@ from structlog.testing import capture_logs
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, decode, encode
 from pwgrid.control.master_side import MasterSide
-from pwgrid.control.reliable_link import Link
 
 
 def test_a_state_that_fits_into_no_frame_is_left_out_and_said_once() -> None:
     ours, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child.settimeout(10)
     with child, capture_logs() as logs:
-        side = MasterSide(Loop(), Link("master", "proxy"), 30.0, lambda _item: None, lambda: None)
+        side = MasterSide(Loop(), "proxy", 30.0, lambda _frame: None, lambda: None)
         child.send(encode({"t": "init", "lastCommandIdx": 0, "lastEventIdx": 0}))
         side.attach(ours)
         side.read_what_is_left()

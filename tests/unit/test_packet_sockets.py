@@ -10,7 +10,6 @@ from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame, encode
 from pwgrid.control.master_side import MasterSide
-from pwgrid.control.reliable_link import Applied, ClosedSeen, Link, Received
 from pwgrid.control.server import ControlServer
 
 PATIENCE_S = 10.0
@@ -49,10 +48,10 @@ def test_other_errors_are_raised(pair: Pair) -> None:
 
 
 @pytest.fixture
-def master_side(pair: Pair) -> Iterator[tuple[MasterSide, list[Received]]]:
+def master_side(pair: Pair) -> Iterator[tuple[MasterSide, list[Frame]]]:
     """A master's side that has been greeted over the pair's second socket, and what it has received since then."""
-    received: list[Received] = []
-    side = MasterSide(Loop(), Link("master", "a1b2c3d4"), 30.0, received.append, lambda: None)
+    received: list[Frame] = []
+    side = MasterSide(Loop(), "a1b2c3d4", 30.0, received.append, lambda: None)
     ours, child = pair
     child.send(encode({"t": "init", "lastCommandIdx": 0, "lastEventIdx": 0}))
     side.attach(ours)
@@ -62,16 +61,19 @@ def master_side(pair: Pair) -> Iterator[tuple[MasterSide, list[Received]]]:
     side.close("the test is over")
 
 
+THE_LAST: list[Frame] = [
+    {"t": "event", "idx": 1, "name": "stopped", "data": {"cut": 0}},
+    {"t": "close", "reason": "stopped"},
+]
+
+
 def say_the_last(child: socket.socket) -> None:
-    child.send(encode({"t": "event", "idx": 1, "name": "stopped", "data": {"cut": 0}}))
-    child.send(encode({"t": "close", "reason": "stopped"}))
-
-
-THE_LAST = [Applied("stopped", {"cut": 0}), ClosedSeen("stopped")]
+    for frame in THE_LAST:
+        child.send(encode(frame))
 
 
 def test_a_master_hears_of_the_end_of_a_child_that_has_not_read_its_last_command(
-    pair: Pair, master_side: tuple[MasterSide, list[Received]]
+    pair: Pair, master_side: tuple[MasterSide, list[Frame]]
 ) -> None:
     side, received = master_side
     _, child = pair
@@ -83,7 +85,7 @@ def test_a_master_hears_of_the_end_of_a_child_that_has_not_read_its_last_command
 
 
 def test_a_master_that_writes_to_a_dead_child_hears_of_its_end_all_the_same(
-    pair: Pair, master_side: tuple[MasterSide, list[Received]]
+    pair: Pair, master_side: tuple[MasterSide, list[Frame]]
 ) -> None:
     side, received = master_side
     _, child = pair

@@ -17,7 +17,6 @@ import structlog
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WARM, WorkerEvent, WorkerStatus
 from pwgrid.control.master_side import MasterSide
-from pwgrid.control.reliable_link import Applied, Link, Opened, Received, StateSeen, StoppingSeen
 from pwgrid.control.server import Reconnect
 from pwgrid.master.adoption import ChildFileWriter
 from pwgrid.master.child import Exit
@@ -228,34 +227,34 @@ class Workers:
 
     # What workers report. Content that makes no sense raises ValueError, which ends its connection.
 
-    def _heard(self, record: ManagedWorker, item: Received) -> None:
+    def _heard(self, record: ManagedWorker, frame: Data) -> None:
         now, life = self._loop.now(), record.life
-        match item:
-            case Opened():
+        match frame:
+            case {"t": "init"}:
                 if life.phase is Phase.AWAITED:
                     log.info("worker_came_back", worker=record.worker_id, pid=record.child.pid)
                 life.opens()
-                record.slots = validate_reports.count(item.init.get("slots"))
-            case StateSeen():
+                record.slots = validate_reports.count(frame.get("slots"))
+            case {"t": "state", "data": data}:
                 if life.phase is Phase.REPEATING:
-                    self._do(record, life.comes_back(item.data.get("status"), now, self._config.settings))
+                    self._do(record, life.comes_back(data.get("status"), now, self._config.settings))
                     self._note_warm(record, is_repeated=True)
-                record.active = validate_reports.count(item.data.get("active"))
-                record.runs = validate_reports.holders(item.data.get("runs"))
-                self.pools[record.pool].count_sessions(record, validate_reports.count(item.data.get("lifetime")), now)
-            case StoppingSeen() if life.status in BEFORE_A_DRAIN:
+                record.active = validate_reports.count(data.get("active"))
+                record.runs = validate_reports.holders(data.get("runs"))
+                self.pools[record.pool].count_sessions(record, validate_reports.count(data.get("lifetime")), now)
+            case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._config.settings))
-            case Applied(name="launched"):
-                record.launched = validate_reports.launched(item.data)
+            case {"t": "event", "name": "launched", "data": data}:
+                record.launched = validate_reports.launched(data)
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
-            case Applied(name="canary"):
-                tally, seconds = self.pools[record.pool].tally, validate_reports.seconds(item.data.get("s"))
-                tally.tried(seconds or 0.0, is_well=bool(item.data.get("ok")))
-            case Applied() if item.name in _EVENTS:
-                self._said(record, item.name, item.data)
-            case Applied():
-                log.warning("event_unknown", worker=record.worker_id, name=item.name)
+            case {"t": "event", "name": "canary", "data": data}:
+                tally, seconds = self.pools[record.pool].tally, validate_reports.seconds(data.get("s"))
+                tally.tried(seconds or 0.0, is_well=bool(data.get("ok")))
+            case {"t": "event", "name": name, "data": data} if name in _EVENTS:
+                self._said(record, name, data)
+            case {"t": "event", "name": name}:
+                log.warning("event_unknown", worker=record.worker_id, name=name)
 
     def _said(self, record: ManagedWorker, name: str, data: Data) -> None:
         now, life = self._loop.now(), record.life
@@ -436,10 +435,11 @@ class Workers:
         lost_s = self._config.settings.worker_lost_threshold
         record.link = MasterSide(
             self._loop,
-            Link("master", record.worker_id, adopts=record.life.phase is Phase.AWAITED),
+            record.worker_id,
             lost_s,
-            lambda item: self._heard(record, item),
+            lambda frame: self._heard(record, frame),
             lambda: self._on_silence(record, f"silent for {lost_s:g} s"),
+            adopts=record.life.phase is Phase.AWAITED,
         )
         if control is not None:
             record.link.attach(control)
